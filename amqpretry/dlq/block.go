@@ -8,6 +8,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
 // block holds a part of a queue: what one consumer with a channel of its own was given and has not acknowledged. A
@@ -66,6 +67,30 @@ func openBlock(asker asker, queue string, prefetch, room int) (*block, error) {
 		asker: asker, channel: channel, inbox: newInbox(deliveries, room), closes: closes, prefetch: prefetch,
 		acks: acks, openAcks: sync.OnceFunc(func() { close(acks) }),
 	}, nil
+}
+
+// getBlock takes one message without a consumer; more is false if the queue has none.
+func getBlock(asker asker, queue string) (b *block, a arrived, more bool, err error) {
+	none := make(chan amqp091.Delivery)
+	close(none)
+	b = &block{asker: asker, inbox: newInbox(none, 0), prefetch: 1, sealed: true, acks: make(chan struct{})}
+	b.openAcks = sync.OnceFunc(func() { close(b.acks) })
+	err = asker.ask(func() (err error) {
+		if b.channel, err = asker.link.Channel(); err != nil {
+			return err
+		}
+		b.closes = b.channel.NotifyClose(make(chan *amqp091.Error, 1))
+		a.delivery, more, err = b.channel.Get(queue, false)
+		if err == nil && !more {
+			err = b.channel.Close()
+		}
+
+		return err
+	})
+	a.size = codec.SizeInMemory(&a.delivery)
+	b.openAcks()
+
+	return b, a, more, err
 }
 
 // keep leaves a message in the queue.
@@ -134,6 +159,12 @@ func (b *block) ack(tags []uint64) error {
 		}
 	}
 	b.acked.Add(int64(n))
+
+	return b.barrier()
+}
+
+// barrier returns when the broker's channel has dealt with everything that came to it before.
+func (b *block) barrier() error {
 	b.asking.Lock()
 	defer b.asking.Unlock()
 

@@ -2,7 +2,9 @@ package dlq_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -169,6 +171,41 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	assert.Equal(t, 51, report.Total)
 	await.Until(t, func() bool { return others() == 15 }, "the others are nobody's canaries")
 	assert.Equal(t, append(deadletter.Bodies(50)[20:], `{"n":99}`), rabbit.Bodies(f.drained(f.queue.Name(), 31)))
+}
+
+// Dead letters that arrive during a run are behind the others after it: also those on their way to a consumer when the
+// run ends. The broker returns these late, before the rest.
+func TestArrivalsDuringARunKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	const deadLetters, rounds = 500, 8
+	for range rounds {
+		f := onBroker(t, nil)
+		f.fill(deadLetters)
+		f.service(all(wire.Handled))
+		ended, published := make(chan struct{}), make(chan int, 1)
+		go func() {
+			n := deadLetters
+			defer func() { published <- n }()
+			for ; ; n++ {
+				select {
+				case <-ended:
+					return
+				default:
+					assert.NoError(t, f.TryPublish("", f.queue.Name(), deadletter.New(f.main, n)))
+				}
+			}
+		}()
+		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{
+			Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool { return l.LastFailure.Second()%2 == 0 }},
+			Canary: dlq.Canary{Messages: 5, Watch: time.Minute},
+		})
+		close(ended)
+		left := rabbit.Bodies(f.drained(f.queue.Name(), <-published-report.Done))
+		require.NoError(t, err)
+		assert.True(t, slices.IsSortedFunc(left, func(a, b string) int {
+			return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) // by number
+		}), "%v", left)
+	}
 }
 
 // Notices that are not of this run, or nonsense, tell nothing.

@@ -147,7 +147,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		done, failed := settled.wait()
 		report.Done += done
 		report.Refused = settled.refused
-		report.Unsettled = settled.sent - done - settled.refused
+		report.Unsettled = settled.secured() - done
 		if errors.Is(err, errSettling) {
 			err = nil // it is failed that says why
 		}
@@ -259,7 +259,8 @@ type acknowledger struct {
 	fail    context.CancelCauseFunc // ends the run: who sends may be waiting for what never comes
 	heldUp  func()                  // called before who sends waits for room: what makes it may be waiting for him
 
-	sent int // by who sends
+	sent    int // by who sends
+	removed int // those whose removal was asked for, by who acknowledges
 
 	mu      sync.Mutex
 	bytes   int // of messages that are on their way
@@ -374,6 +375,7 @@ func (s *acknowledger) settle() {
 
 	defer close(s.ended)
 	for batch := range confirmed {
+		s.removed += len(batch)
 		done, err := s.ack(batch)
 		s.end(done, err)
 		s.leave(batch)
@@ -523,6 +525,19 @@ func (s *acknowledger) idle(ctx context.Context) error {
 	}
 
 	return s.failed()
+}
+
+// secured is how many messages are, or may be, somewhere else: sent to the target and not refused, or whole in the undo
+// file, or on their way out. It is for after wait.
+func (s *acknowledger) secured() int {
+	switch {
+	case s.drain.copyOf != nil:
+		return s.sent - s.refused
+	case s.undo != nil:
+		return s.undo.whole
+	default:
+		return s.removed
+	}
 }
 
 // wait waits for what is on its way, and ends.

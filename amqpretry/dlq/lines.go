@@ -1,7 +1,7 @@
 package dlq
 
 import (
-	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,15 +9,20 @@ import (
 
 // lines writes dead letters as JSON Lines. After an error it writes nothing more, and gives that error again.
 type lines struct {
-	out    *bufio.Writer
-	sync   func() error // nil if the writer is no file
-	what   string       // it is, for errors
-	taken  Taken        // zero of what stays in its queue
-	failed error
+	out     io.Writer
+	sync    func() error // nil if the writer is no file
+	what    string       // it is, for errors
+	taken   Taken        // zero of what stays in its queue
+	pending []byte       // lines that out does not have yet
+	whole   int          // lines that out has
+	failed  error
 }
 
+// mostPending is how many bytes of lines wait to be written together.
+const mostPending = 64 << 10
+
 func newLines(w io.Writer, what string) *lines {
-	l := &lines{out: bufio.NewWriterSize(w, 64<<10), what: what}
+	l := &lines{out: w, what: what}
 	if file, ok := w.(interface{ Sync() error }); ok {
 		l.sync = file.Sync
 	}
@@ -33,18 +38,54 @@ func (l *lines) write(deadLetter *DeadLetter, queue string) error {
 	if err != nil {
 		return fmt.Errorf("message %d of %q: %w", deadLetter.Position, queue, err)
 	}
-	_, err = l.out.Write(append(line, '\n'))
+	l.pending = append(append(l.pending, line...), '\n')
+	if len(l.pending) < mostPending {
+		return nil
+	}
 
-	return l.fail(err)
+	return l.flush()
 }
 
 // flush gives everything to the writer.
 func (l *lines) flush() error {
-	if l.failed != nil {
+	if l.failed != nil || len(l.pending) == 0 {
 		return l.failed
 	}
+	n, err := l.out.Write(l.pending)
+	if err == nil && n < len(l.pending) {
+		err = io.ErrShortWrite
+	}
+	written := l.pending[:n]
+	l.whole += bytes.Count(written, []byte{'\n'})
+	if torn := n - (bytes.LastIndexByte(written, '\n') + 1); torn > 0 {
+		err = errors.Join(err, l.cut(int64(torn)))
+	}
+	if l.pending = l.pending[:0]; cap(l.pending) > 4*mostPending { // a large line is not kept in memory
+		l.pending = nil
+	}
 
-	return l.fail(l.out.Flush())
+	return l.fail(err)
+}
+
+// cut takes the beginning of a line out of a file, whose last line would end in the middle. Other writers keep it: an
+// import leaves it out, and says so.
+func (l *lines) cut(torn int64) error {
+	file, ok := l.out.(interface {
+		io.Seeker
+		Truncate(size int64) error
+	})
+	if !ok {
+		return nil
+	}
+	end, err := file.Seek(-torn, io.SeekCurrent)
+	if err == nil {
+		err = file.Truncate(end)
+	}
+	if err != nil {
+		return fmt.Errorf("its last line is incomplete: %w", err)
+	}
+
+	return nil
 }
 
 // secure makes sure that what was written survives the process, and the machine where the writer is a file.

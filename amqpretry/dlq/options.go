@@ -73,9 +73,9 @@ type Report struct {
 	// Dropped are those of Done that are not in the target any more, although it had no consumer: a limit has dropped
 	// them, or somebody has taken them. The undo file has them.
 	Dropped int
-	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of
-	// which it does not know that they were taken out: they are still in the dead-letter queue, and may be in both
-	// places. At most 256.
+	// Unsettled counts the messages whose removal from the dead-letter queue is not confirmed, after a run that failed
+	// or was interrupted. A replay or a move has sent them, so they may be in both queues. A purge has them whole in
+	// Undo. At most 256.
 	Unsettled int
 	// Refused are those that such a run has sent, and the target has not taken, as it was full to the end: they are in
 	// the dead-letter queue only, and may be in the undo file, at its end.

@@ -55,8 +55,8 @@ const DefaultOrderTime = 10 * time.Second
 
 // complete goes on until the last block is full and its last message was never given back before, or to the end. A
 // quorum queue puts what it gets back behind what it got back before, and both before the rest: whoever stops among
-// those that other browses have given back would turn them round. And what is on its way to a consumer that is cancelled
-// goes back at once, before its turn: so it is taken again, by one that gets exactly as many as there are.
+// those that other browses have given back would turn them round. And the channel returns what is on its way to a
+// consumer that is cancelled, before its turn: so it is taken again, see fetch.
 func (s *scan) complete(ctx context.Context) error {
 	if !s.safety.quorum || len(s.blocks) == 0 {
 		return nil
@@ -89,14 +89,40 @@ func (s *scan) complete(ctx context.Context) error {
 			last.keep(a.delivery.DeliveryTag)
 		})
 		last.prefetch = last.kept
+		if more, err := s.fetch(passing, last); err != nil || !more {
+			return nil
+		}
 		ready, err := s.ready()
-		if err != nil || ready == 0 {
+		if err != nil {
 			return nil
 		}
 		s.total = s.passed + min(ready, s.most)
 	}
 
 	return nil
+}
+
+// fetch takes the next message after the last consumer was cancelled; more is false if there is none. What was on its
+// way to that consumer may not be back in the queue yet, and then nothing counts it: a passive declare reads a state that
+// is older than the return. A basic.get is a command in the log of the queue, behind the return: it gets that message, or
+// else nothing is missing. The message is a block of its own: two consumers of one channel would mix up their order.
+func (s *scan) fetch(ctx context.Context, cancelled *block) (more bool, err error) {
+	if err := cancelled.barrier(); err != nil {
+		return false, err
+	}
+	link, err := s.links.forChannel(ctx)
+	if err != nil {
+		return false, err
+	}
+	b, a, more, err := getBlock(s.queue.client.asker(link), s.queue.name)
+	if err != nil || !more {
+		return false, err
+	}
+	s.blocks = append(s.blocks, b)
+	_, _ = s.found(b, a) // what must not be seen is given back as well
+	b.keep(a.delivery.DeliveryTag)
+
+	return true, nil
 }
 
 // errOrderTime ends the passing.

@@ -3,6 +3,9 @@ package dlq_test
 import (
 	"bytes"
 	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,41 +40,85 @@ func TestPurge(t *testing.T) {
 	assert.Len(t, f.drained(f.queue.Name(), 100), 100)
 }
 
-// full is a disk that takes so many bytes.
-type full struct{ room int }
+// full is a file on a disk that has room for so many bytes more. Of a write that is larger it takes a part.
+type full struct {
+	*os.File
+	room int
+}
 
 var errFull = errors.New("no space left on device")
 
 func (f *full) Write(p []byte) (int, error) {
-	if len(p) > f.room {
-		return 0, errFull
+	n, err := f.File.Write(p[:min(len(p), f.room)])
+	f.room -= n
+	if err == nil && n < len(p) {
+		err = errFull
 	}
-	f.room -= len(p)
 
-	return len(p), nil
+	return n, err
+}
+
+// onFullDisk is a new file with room for so many bytes. lines reads the ends of its lines.
+func onFullDisk(t *testing.T, room int) (disk *full, lines func() (whole int, torn string)) {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "undo.jsonl"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = file.Close() })
+
+	return &full{file, room}, func() (int, string) {
+		text, err := os.ReadFile(file.Name())
+		require.NoError(t, err)
+		all := strings.SplitAfter(string(text), "\n")
+		return len(all) - 1, all[len(all)-1]
+	}
 }
 
 func TestNothingIsTakenWithoutItsUndo(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
-	const deadLetters = 1000
+	const deadLetters, room = 1000, 200_001
 	f.fill(deadLetters)
-	disk := &full{room: 256 << 10}
+	disk, lines := onFullDisk(t, room)
 	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Undo: disk})
 	require.ErrorIs(t, err, errFull)
 	assert.Equal(t, 1, strings.Count(err.Error(), errFull.Error()), "once: %v", err)
-	assert.Less(t, report.Done, 200, "no more than what was written")
+	assert.Positive(t, report.Done)
 	f.Has(f.queue.Name(), deadLetters-report.Done)
+	whole, torn := lines()
+	assert.Equal(t, whole, report.Done+report.Unsettled, "the file has those that are gone, and those that are told")
+	assert.Empty(t, torn)
 
-	disk.room = 256 << 10
+	disk, lines = onFullDisk(t, room)
 	left := deadLetters - report.Done
 	replayed, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Undo: disk})
 	require.ErrorIs(t, err, errFull)
-	assert.Less(t, replayed.Done, 200)
+	whole, torn = lines()
+	assert.LessOrEqual(t, replayed.Done, whole)
+	assert.Empty(t, torn)
 	f.Has(f.queue.Name(), left-replayed.Done)
 	assert.Equal(t, replayed.Done+replayed.Unsettled, f.Depth(f.main), "those that are in both are told")
 	assert.Positive(t, replayed.Unsettled)
 	assert.LessOrEqual(t, replayed.Unsettled, 256)
+}
+
+// A writer that is no file keeps the beginning of a line. An import leaves it out, and says so.
+func TestUndoIntoAWriterThatIsNoFile(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	const deadLetters = 100
+	f.fill(deadLetters)
+	disk, lines := onFullDisk(t, 20_001)
+	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Undo: struct{ io.Writer }{disk}})
+	require.ErrorIs(t, err, errFull)
+	whole, torn := lines()
+	assert.NotEmpty(t, torn)
+	assert.Equal(t, whole, report.Done+report.Unsettled)
+	_, err = disk.Seek(0, io.SeekStart)
+	require.NoError(t, err)
+	imported, err := f.queue.Import(t.Context(), disk, dlq.ImportOptions{})
+	require.NoError(t, err)
+	assert.True(t, imported.Truncated)
+	assert.Equal(t, whole, imported.Done)
 }
 
 func TestMove(t *testing.T) {

@@ -60,6 +60,54 @@ func TestHelpIsComplete(t *testing.T) {
 	})
 }
 
+// cobra's annotations of the flags of a group.
+const (
+	exclude = "cobra_annotation_mutually_exclusive"
+	need    = "cobra_annotation_required_if_others_set"
+)
+
+// Flags that exclude or need each other are named in the error, without cobra's words about groups.
+func TestGroupsOfFlags(t *testing.T) {
+	texts := map[string]string{exclude: " exclude each other: pass only one of them\n", need: " need each other: add --"}
+	seen := map[string]int{}
+	walk(tree(), func(cmd *cobra.Command) {
+		groups := map[string][]string{} // by their annotation and their names
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			for kind := range texts {
+				for _, names := range flag.Annotations[kind] {
+					groups[kind+" "+names] = strings.Fields(names)
+				}
+			}
+		})
+		for key, names := range groups {
+			kind, _, _ := strings.Cut(key, " ")
+			seen[kind]++
+			args := strings.Fields(cmd.CommandPath())[1:]
+			for argument := []string{}; cmd.Args != nil && cmd.Args(cmd, argument) != nil; {
+				argument = append(argument, "x")
+				args = append(args, "x")
+			}
+			if kind == need {
+				names = names[:1]
+			}
+			for _, name := range names {
+				args = append(args, "--"+name+map[bool]string{false: "=1"}[cmd.Flag(name).Value.Type() == "bool"])
+			}
+			var errs strings.Builder
+			s := cli.NewSession()
+			s.Out, s.Err = &errs, &errs
+			assert.Equal(t, cli.ExitUsage, cli.Run(t.Context(), s, args, commands...), args)
+			assert.Contains(t, errs.String(), texts[kind], args)
+			for _, name := range names {
+				assert.Contains(t, errs.String(), "--"+name, args)
+			}
+			assert.NotContains(t, errs.String(), "group", args)
+		}
+	})
+	assert.Greater(t, seen[exclude], 10)
+	assert.Positive(t, seen[need])
+}
+
 var words = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 
 // Each command line in an example names a command that is there, with flags that it has.

@@ -31,11 +31,11 @@ type Queue struct {
 
 	// Messages are all of them. Ready are those that a consumer could have; Undeliverable those of a quorum queue that
 	// it dead-letters at least once and that their target has not confirmed yet.
-	Messages      *int64 `json:"messages"`
-	Ready         *int64 `json:"messages_ready"`
-	Unacked       *int64 `json:"messages_unacknowledged"`
+	Messages *int64 `json:"messages"`
+	Ready    *int64 `json:"messages_ready"`
+	Unacked  *int64 `json:"messages_unacknowledged"`
 	// ReadyBytes are those of the bodies of the ready messages.
-	ReadyBytes *int64 `json:"message_bytes_ready"`
+	ReadyBytes    *int64 `json:"message_bytes_ready"`
 	Undeliverable *int64 `json:"messages_dlx"`
 	// Delayed are those that a quorum queue holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later).
 	Delayed   *int64 `json:"messages_delayed"`

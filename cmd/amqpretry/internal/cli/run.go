@@ -75,7 +75,7 @@ func misunderstood(err error) error {
 		code = ExitUsage
 	}
 
-	return &ExitError{Code: code, Err: errors.New(hideArguments(text.Error()))}
+	return &ExitError{Code: code, Err: errors.New(hideArguments(aboutGroup(text.Error())))}
 }
 
 // onInterrupt calls first at the first interrupt, and leaves the others to the system, which ends the process.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -127,7 +128,7 @@ func TestBrowseOnABroker(t *testing.T) {
 	assert.Regexp(t, `\n  error +card 17 declined\n`, out)
 	assert.Regexp(t, `\n  tenant +int64 +2\n`, out)
 	assert.True(t, strings.HasSuffix(out, "Body (8 bytes)\n{\n  \"n\": 17\n}\n"), out)
-	out, _ = p.ok("show", p.main, "--position", "30", "--body")
+	out, _ = p.ok("show", p.main, "30", "--body")
 	assert.Equal(t, `{"n":29}`, out)
 
 	for i, d := range p.bodies(p.main+suffix, 30) {
@@ -158,6 +159,7 @@ func TestReplayOnABroker(t *testing.T) {
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
 	assert.Contains(t, out, "10 of 12 matching messages replayed to "+p.main)
 	assert.Contains(t, errs, undo)
+	replayed := errs
 	for i, d := range p.bodies(p.main, 10) {
 		assert.Equal(t, fmt.Sprintf(`{"n":%d}`, i), string(d.Body))
 		assert.Equal(t, int64(i%3), d.Headers["tenant"])
@@ -169,12 +171,19 @@ func TestReplayOnABroker(t *testing.T) {
 	code, _, errs = p.run(nil, "import", p.main, undo)
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, news)
-	assert.Contains(t, errs, "If they were handled there, another replay handles them twice. Import them into "+
+	assert.Contains(t, errs, "If they were handled there, another replay handles them twice. Import 10 messages into "+
 		p.main+suffix+"? There is no terminal to ask: add --yes")
+	code, out, errs = p.run(func(s *cli.Session) { s.InIsTerminal, s.In = true, strings.NewReader("n\n") }, "import",
+		p.main, undo)
+	assert.Equal(t, cli.ExitFailed, code)
+	assert.Contains(t, errs, "Import 10 messages into ")
+	assert.Empty(t, out, "it has read one message, to ask about it")
 	p.Has(p.main+suffix, 2)
 	_, errs = p.ok("import", p.main, undo, "--dry-run")
 	assert.Contains(t, errs, news)
-	_, errs = p.ok("import", p.main, undo, "--yes")
+	printed := regexp.MustCompile(`amqpretry dlq (import .*)`).FindStringSubmatch(replayed)
+	require.NotNil(t, printed, replayed)
+	_, errs = p.ok(strings.Fields(printed[1])...) // in a script as well
 	assert.Contains(t, errs, news)
 	p.Has(p.main+suffix, 12)
 	out, _ = p.ok("list", p.main, "--uuid", "uuid-7", "--json")

@@ -129,14 +129,16 @@ func TestWrongUsageOpensNothing(t *testing.T) {
 		{"list", "--reason", "exhausted"}, {"list", "--dead-letter-queue", "x"}, {"list", "a", "b"},
 		{"list", "a", "--limit", "-1"}, {"list", "a", "--reason", "x"}, {"list", ""},
 		{"stat"}, {"stat", "a", "--by", "age"}, {"stat", "a", "--top", "-1"}, {"stat", "a", "--older-than", "0"},
-		{"show", "a"}, {"show", "a", ""}, {"show", "a", "u", "--position", "1"}, {"show", "a", "--position", "0"},
+		{"show", "a"}, {"show", "a", ""}, {"show", "a", "u", "v"}, {"show", "a", "0"},
 		{"show", "a", "u", "--body", "--json"},
 		{"replay"}, {"replay", "a", "--watch", "1s"}, {"replay", "a", "--tolerate", "1"},
 		{"replay", "a", "--canary", "1", "--tolerate", "1"}, {"replay", "a", "--canary", "-1"},
 		{"replay", "a", "--canary", "1", "--watch", "0s"}, {"replay", "a", "--rate", "0"}, {"replay", "a", "--to", ""},
 		{"replay", "a", "--yes", "--dry-run"},
 		{"replay", "a", "--undo", "x", "--no-undo"}, {"replay", "a", "--body", "x", "--edit"},
-		{"replay", "a", "--edit", "--edit-all"},
+		{"replay", "a", "--edit", "--edit-all"}, {"replay", "a", ""}, {"replay", "a", "1", "--yes"},
+		{"replay", "a", "u", "--canary", "1"}, {"purge", "a", "u", "--all"}, {"purge", "a", "1", "--yes"},
+		{"move", "a", "1", "--to", "b", "--yes"}, {"export", "a", "0"},
 		{"purge", "a"}, {"purge", "a", "--yes"}, {"purge", "a", "--all", "--reason", "exhausted"},
 		{"move", "a"}, {"move", "a", "--to", ""},
 		{"export"}, {"export", "a", "--limit", "-1"},
@@ -346,11 +348,11 @@ func TestShowOfHugeBodies(t *testing.T) {
 
 func TestShowByPosition(t *testing.T) {
 	f := orders(deadLetters(3)...)
-	code, out, _ := f.run(t, nil, "show", "orders", "--position", "3", "--body")
+	code, out, _ := f.run(t, nil, "show", "orders", "3", "--body")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, `{"n":3}`, out, "byte for byte")
 
-	code, _, errs := f.run(t, nil, "show", "orders", "--position", "4")
+	code, _, errs := f.run(t, nil, "show", "orders", "4")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, "has no message at position 4: 3 are visible")
 
@@ -358,7 +360,7 @@ func TestShowByPosition(t *testing.T) {
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, `no message with the UUID "uuid-4" among the 3`)
 
-	code, out, _ = f.run(t, nil, "show", "orders", "--position", "2", "--json")
+	code, out, _ = f.run(t, nil, "show", "orders", "2", "--json")
 	assert.Equal(t, cli.ExitOK, code)
 	var shown struct {
 		Failure struct{ UUID string }

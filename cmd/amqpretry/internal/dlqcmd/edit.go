@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -25,6 +26,7 @@ type edits struct {
 	body        string
 	set, remove []string
 	editor, all bool
+	others      []string // further flags of the command, without filters
 }
 
 func (e *edits) add(cmd *cobra.Command) {
@@ -96,7 +98,7 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 		return filter, c.apply, nil
 	}
 
-	deadLetter, err := t.only(ctx, q, filter)
+	deadLetter, err := t.single(ctx, q, filter, e)
 	if err != nil {
 		return filter, nil, err
 	}
@@ -115,15 +117,9 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 				"omit --edit")
 		}
 	}
-	filter.Where = func(l *dlq.DeadLetter) bool { return same(l, deadLetter) }
+	filter.Where = only(deadLetter)
 
 	return filter, c.apply, nil
-}
-
-// same tells whether it is the dead letter that was looked at, and not another one that the filter matches meanwhile.
-func same(l *dlq.DeadLetter, seen dlq.DeadLetter) bool {
-	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Calls == seen.Calls &&
-		bytes.Equal(l.Message.Body, seen.Message.Body)
 }
 
 // maxHeaderName is how many bytes AMQP has for the name of a header.
@@ -177,8 +173,8 @@ func (t *tool) read(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// only gives the dead letter that matches, if it is the only one.
-func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLetter, error) {
+// single gives the dead letter that matches, if it is the only one.
+func (t *tool) single(ctx context.Context, q queue, filter dlq.Filter, e edits) (dlq.DeadLetter, error) {
 	depth, _, err := q.Ready(ctx)
 	if err != nil {
 		return dlq.DeadLetter{}, err
@@ -192,8 +188,7 @@ func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLe
 		}
 		bar.Set(deadLetter.Position)
 		if found = append(found, deadLetter); len(found) > 1 {
-			return dlq.DeadLetter{}, cli.Usage("an edit changes exactly one message, and several match: narrow the " +
-				"filter, for example with --uuid, or add --edit-all")
+			return dlq.DeadLetter{}, t.several(q, found[0], e)
 		}
 	}
 	switch {
@@ -206,6 +201,26 @@ func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLe
 	}
 
 	return found[0], nil
+}
+
+// several is the error of an edit that several messages match. It names a command that edits the first of them.
+func (t *tool) several(q queue, first dlq.DeadLetter, e edits) error {
+	name := first.UUID
+	if name == "" || position.MatchString(name) {
+		name = strconv.Itoa(first.Position)
+		e.others = slices.DeleteFunc(e.others, func(flag string) bool { return flag == "--yes" })
+	}
+	all := "--edit-all changes all of them"
+	if e.editor {
+		all = "to change all of them, use --body, --set-header or --remove-header with --edit-all"
+	}
+	flags := append(t.Again(), e.others...)
+	if q.Name() != q.MainQueue()+suffix {
+		flags = append(flags, "--dead-letter-queue", q.Name())
+	}
+
+	return cli.Usage("an edit changes exactly one message, and several match. For the oldest of them: "+
+		"amqpretry dlq replay %s; %s", typed(flags, q.MainQueue(), name), all)
 }
 
 // openEditor gives the body as somebody has changed it.

@@ -18,11 +18,13 @@ import (
 
 func (t *tool) export() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "export QUEUE",
+		Use:   "export QUEUE [MESSAGE...]",
 		Short: "Export dead letters as JSON Lines, with all properties and headers",
 		Long: `Write dead letters as JSON Lines, one line for each message, with its body, its properties, and its
 headers with their types. "dlq import" publishes them again as they were. The messages stay in the
 queue.
+
+` + messagesHelp + `
 
 With -o, the file appears when it is complete, and only you can read it (mode 0600). An existing file
 is overwritten only with --force. A file that the shell creates (> FILE) has the mode of your umask,
@@ -30,9 +32,10 @@ which often lets others read it.
 
 With -o and --json: one object on standard output, {"queue", "file", "total", "matched", "done"}.`,
 		Example: `  amqpretry dlq export orders -o orders.jsonl
+  amqpretry dlq export orders 3 -o order.jsonl
   amqpretry dlq export orders --reason permanent | gzip > orders.jsonl.gz
   amqpretry dlq export orders | amqpretry dlq import orders --uri "$OTHER" -`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MinimumNArgs(1),
 	}
 	filters := filterFlags(cmd)
 	output := cmd.Flags().StringP("output", "o", "", "output `file` (default: standard output)")
@@ -47,9 +50,18 @@ With -o and --json: one object on standard output, {"queue", "file", "total", "m
 		if *limit < 0 {
 			return cli.Usage("--limit: must be 0 or more, got %d", *limit)
 		}
+		m, err := parseMessages(args[1:])
+		if err != nil {
+			return err
+		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
-			ctx, o := cmd.Context(), dlq.ExportOptions{Filter: filter, Limit: *limit}
+			ctx := cmd.Context()
+			_, filter, err := t.choose(ctx, q, m, filter)
+			if err != nil {
+				return err
+			}
+			o := dlq.ExportOptions{Filter: filter, Limit: *limit}
 			if *output == "" || *output == "-" {
 				t.noteReaders()
 				_, err := t.exportTo(ctx, q, t.Out, o)

@@ -38,6 +38,8 @@ type fake struct {
 	browseWith error
 	// unsettled is what such a run has sent and not taken out.
 	unsettled int
+	// undoRoom is how many of these the undo file has; 0: all.
+	undoRoom int
 	// refused is what its target has not taken.
 	refused int
 	// after is called when so many messages are done.
@@ -180,6 +182,11 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 			kept = append(kept, f.deadLetters[i:]...)
 			if ctx.Err() != nil || f.failWith != nil {
 				r.Unsettled, r.Refused = f.unsettled, f.refused
+			}
+			for _, l := range f.deadLetters[i : i+cmp.Or(f.undoRoom, r.Unsettled+r.Refused)] {
+				if undo != nil {
+					_ = json.NewEncoder(undo).Encode(l)
+				}
 			}
 			if ctx.Err() != nil {
 				return r, ctx.Err()

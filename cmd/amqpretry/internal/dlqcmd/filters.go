@@ -160,6 +160,29 @@ func (f *filters) String() string {
 	return strings.Join(all, " ")
 }
 
+// others are the other flags of the command that are set, as they can be typed again: the filters and those of dlq
+// itself are not among them.
+func (f *filters) others(cmd *cobra.Command) []string {
+	var all []string
+	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
+		values := []string{flag.Value.String()}
+		if list, ok := flag.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		switch {
+		case !flag.Changed || f.flags.Lookup(flag.Name) != nil:
+		case flag.Value.Type() == "bool" && values[0] == "true":
+			all = append(all, "--"+flag.Name)
+		default:
+			for _, value := range values {
+				all = append(all, "--"+flag.Name+"="+value)
+			}
+		}
+	})
+
+	return all
+}
+
 // words is a flag that can be given several times, and with commas. An empty one is one empty text.
 type words []string
 

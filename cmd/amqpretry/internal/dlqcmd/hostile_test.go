@@ -33,8 +33,8 @@ func TestNothingOfAMessageReachesTheTerminal(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"list", "q"}, {"list", "q", "--limit", "0"}, {"stat", "q"}, {"show", "q", evil},
-		{"show", "q", "--position", "1"}, {"show", "q", "--position", "1", "--body"},
-		{"show", "q", "--position", "1", "--json"}, {"list", "q", "--json"}, {"stat", "q", "--json"},
+		{"show", "q", "1"}, {"show", "q", "1", "--body"},
+		{"show", "q", "1", "--json"}, {"list", "q", "--json"}, {"stat", "q", "--json"},
 		{"list", evil}, {"stat", evil}, {"show", evil, "nobody" + evil}, {"replay", evil},
 		{"replay", evil, "--to", evil}, {"purge", evil, "--all"}, {"move", evil, "--to", "x" + evil},
 		{"replay", evil, "--uuid", evil, "--set-header", "a=b"}, {"list", "q", "--reason", evil},

@@ -96,9 +96,12 @@ type importing struct {
 	allowDrop            bool
 	filter               dlq.Filter
 	filters              string
+	// messages counts those that the import is about; 0 of standard input, which can be read only once.
+	messages func() (int, error)
 }
 
 func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
+	i.messages = func() (int, error) { return 0, nil }
 	o := dlq.ImportOptions{Filter: i.filter, To: i.to, Rate: i.rate, DryRun: i.dryRun, AllowDrop: i.allowDrop,
 		Taken: func(taken dlq.Taken) error { return t.confirmTaken(q, i, taken) },
 		Elsewhere: func(queue string) error {
@@ -124,6 +127,14 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 		return err
 	}
 	o.Skip, o.Imported = w.reached.Lines, w.imported
+	i.messages = func() (int, error) {
+		report, err := q.Import(ctx, from(file, 0), dlq.ImportOptions{Filter: i.filter, To: i.to, Skip: o.Skip,
+			DryRun: true})
+		if errors.As(err, new(*dlq.LineError)) {
+			err = nil // the import ends there, too
+		}
+		return report.Matched, err
+	}
 	if o.Skip > 0 {
 		t.Note("%s: continues after line %s, as recorded in %s", i.path, units.Thousands(o.Skip),
 			checkpointPath(i.path))
@@ -167,7 +178,15 @@ func (t *tool) confirmImport(q queue, i importing, news string) error {
 		return nil
 	}
 
-	question := fmt.Sprintf("%s Import them into %s?", news, cmp.Or(i.to, q.Name()))
+	n, err := i.messages()
+	if err != nil {
+		return err
+	}
+	them := "them"
+	if n > 0 {
+		them = units.Many(n, "message")
+	}
+	question := fmt.Sprintf("%s Import %s into %s?", news, them, cmp.Or(i.to, q.Name()))
 	if t.JSON {
 		return cli.Usage("%s With --json there is no question: add --yes", question)
 	}
@@ -222,8 +241,11 @@ func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importi
 	o.Progress = func(p dlq.Progress) { bar.Set(o.Skip + p.Seen) }
 	report, failed := q.Import(ctx, in, o)
 	bar.Close()
-	if err := t.printImport(q, i, o.Skip, report); err != nil {
-		failed = errors.Join(failed, err)
+	unanswered := errors.Is(failed, cli.ErrDeclined) || errors.As(failed, new(*cli.ExitError))
+	if !unanswered || report.Done > 0 { // else it has read one message, to ask about it
+		if err := t.printImport(q, i, o.Skip, report, failed == nil); err != nil {
+			failed = errors.Join(failed, err)
+		}
 	}
 
 	switch {
@@ -262,7 +284,8 @@ func isExport(in *bufio.Reader, q queue, path string) error {
 	}
 }
 
-func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report) error {
+// printImport says what was imported. whole is false of a file that was not read to its end.
+func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report, whole bool) error {
 	target := cmp.Or(i.to, q.Name())
 	if t.JSON {
 		return t.PrintJSON(struct {
@@ -279,16 +302,20 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report) erro
 		}{target, q.MainQueue(), i.path, i.dryRun, skipped, skipped + r.Seen, r.Matched, r.Done, r.Truncated,
 			targetResult(r, r.Matched)})
 	}
+	what := units.Many(r.Seen, "message")
+	if !whole {
+		what += " read"
+	}
 	var err error
 	if i.dryRun {
-		err = t.printSafe("%s: %s, of which %s and can be imported into %s. This was a dry run", i.path,
-			units.Many(r.Seen, "message"), matching(r.Matched), target)
+		err = t.printSafe("%s: %s, of which %s and can be imported into %s. This was a dry run", i.path, what,
+			matching(r.Matched), target)
 		if err == nil {
 			err = t.printWarnings(r, r.Matched, 0)
 		}
 	} else {
-		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, units.Many(r.Seen, "message"),
-			matching(r.Matched), units.Thousands(r.Done), target)
+		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, what, matching(r.Matched),
+			units.Thousands(r.Done), target)
 		if err == nil {
 			err = t.printDropped(r)
 		}
@@ -307,9 +334,15 @@ func (t *tool) lines(file *os.File) int {
 		return 0
 	}
 	defer func() { _, _ = file.Seek(0, io.SeekStart) }()
+
+	return countLines(file)
+}
+
+// countLines counts the line feeds until the end, or an error.
+func countLines(r io.Reader) int {
 	n, buffer := 0, make([]byte, 1<<16)
 	for {
-		read, err := file.Read(buffer)
+		read, err := r.Read(buffer)
 		n += bytes.Count(buffer[:read], []byte{'\n'})
 		if err != nil {
 			return n

@@ -82,7 +82,7 @@ func (t *tool) deadLetters(ctx context.Context, q queue, filter dlq.Filter, filt
 		if len(rows) == 0 { // a header alone says nothing
 			return nil
 		}
-		err := t.Table([]string{"#", "uuid", "age", "reason", "calls", "replays", "handler/topic", "error"}, rows)
+		err := t.Table(listHeader, rows)
 		rows = rows[:0]
 		return err
 	}
@@ -135,6 +135,9 @@ const (
 	maxErrorCell = 80
 	maxNameCell  = 64
 )
+
+// listHeader is the header of the table whose lines row makes.
+var listHeader = []string{"#", "uuid", "age", "reason", "calls", "replays", "handler/topic", "error"}
 
 func row(l dlq.DeadLetter, now time.Time) []string {
 	text := l.Error

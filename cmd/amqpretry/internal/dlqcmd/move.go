@@ -12,17 +12,19 @@ import (
 
 func (t *tool) move() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "move QUEUE --to QUEUE",
+		Use:   "move QUEUE [MESSAGE...] --to QUEUE",
 		Short: "Move dead letters to another queue, unchanged",
 		Long: `Move dead letters to another queue, unchanged. They stay dead letters, with all their headers. To try
 them again, use "dlq replay".
 
 The command first prints how many messages match. On a terminal it then asks for confirmation;
 elsewhere it needs --yes. A message leaves the dead-letter queue after the broker has confirmed its
-copy. A target that would drop messages is refused, unless --allow-drop is set.` + operationJSON,
+copy. A target that would drop messages is refused, unless --allow-drop is set.
+
+` + messagesToTake + operationJSON,
 		Example: `  amqpretry dlq move orders --to parked --error-type '*billing.OutageError'
   amqpretry dlq move orders --to orders.parked --older-than 7d --yes`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MinimumNArgs(1),
 	}
 	filters := filterFlags(cmd)
 	var (
@@ -41,7 +43,8 @@ copy. A target that would drop messages is refused, unless --allow-drop is set.`
 		if *to == "" {
 			return cli.Usage("--to: must be the name of a queue")
 		}
-		if err := errors.Join(checkQueue("--to", *to), flags.check()); err != nil {
+		m, err := parseMessages(args[1:])
+		if err := errors.Join(err, checkQueue("--to", *to), flags.check(), m.checkYes(flags.yes)); err != nil {
 			return err
 		}
 
@@ -53,7 +56,12 @@ copy. A target that would drop messages is refused, unless --allow-drop is set.`
 				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to,
 					typed(t.Again(), *to))
 			}
-			return t.run(cmd.Context(), q, operation{verb: "move", past: "moved", to: *to,
+			found, filter, err := t.choose(cmd.Context(), q, m, filter)
+			if err != nil {
+				return err
+			}
+			return t.run(cmd.Context(), q, operation{verb: "move", past: "moved", to: *to, messages: found,
+				byPosition: len(m.positions) > 0,
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Move(ctx, dlq.MoveOptions{
 						Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo,

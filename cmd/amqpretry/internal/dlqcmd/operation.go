@@ -25,6 +25,8 @@ type operation struct {
 	to         string // where to; empty for nowhere
 	do         func(context.Context, step) (outcome, error)
 	remarks    func(outcome) []string // further things to say of what was done; nil for none
+	messages   []dlq.DeadLetter       // those that the command line names; none if it names none
+	byPosition bool                   // it names one by its position
 }
 
 // step is what differs between the dry run and the real one.
@@ -43,6 +45,8 @@ type outcome struct {
 	// whole is true when the queue was seen to its end, so that it is known how many match.
 	whole   bool
 	limited bool // ended by --limit
+	// undone is how many messages the undo file has, of a run that has failed.
+	undone int
 }
 
 // seen is an outcome with how far it has come, of a run that could take so many; 0 is all.
@@ -97,10 +101,12 @@ func (f *operationFlags) addFor(cmd *cobra.Command, queue string) {
 const operationJSON = `
 
 With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched",
-"done", "unsettled", "refused", "hidden", "left": [{"why", "messages"}], "undo"}. Without --yes it is
-a dry run. Absent or special values:
+"done", "unsettled", "refused", "hidden", "left": [{"why", "messages"}], "undo", "messages":
+[{"position", "uuid"}]}. Without --yes it is a dry run. Absent or special values:
   matched    absent when --limit or an interrupt ended the run before the end of the queue
-  unsettled  messages that were sent or written to the undo file, and are still in the queue
+  messages   the messages that MESSAGE names; absent without MESSAGE
+  unsettled  messages that were sent or written to the undo file, and whose removal from the queue is
+             not confirmed
   refused    messages that a full queue rejected; they are still in the dead-letter queue
   hidden     messages that the broker holds until their x-opt-delivery-time (RabbitMQ 4.4 and
              later); -1 if only the management API could tell
@@ -143,7 +149,7 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 		case planned.can() == 0:
 			return nil
 		case f.dryRun || t.JSON || !t.InIsTerminal:
-			t.Warn("This was a dry run: nothing was %s. --yes does it.", e.past)
+			t.Warn("This was a dry run: nothing was %s. %s", e.past, e.doIt())
 			return nil
 		}
 		// Those that were shown, and none that has come meanwhile.
@@ -169,6 +175,9 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 	}
 	path, err := undo.close()
 	failed = errors.Join(failed, err)
+	if failed != nil && path != "" {
+		done.undone = linesOf(path)
+	}
 	if failed == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
 		if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
 			failed = errors.Join(failed, err)
@@ -237,6 +246,14 @@ func (e operation) question(n int) string {
 	return fmt.Sprintf("%s %s to %s?", verb, units.Many(n, "message"), e.to)
 }
 
+// doIt tells how to do what a dry run has shown.
+func (e operation) doIt() string {
+	if e.byPosition {
+		return "To do it, pass UUIDs instead of positions, with --yes; or answer the question on a terminal."
+	}
+	return "--yes does it."
+}
+
 // where is " to orders".
 func (e operation) where() string {
 	if e.to == "" {
@@ -250,6 +267,15 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 	if t.JSON {
 		o.whole = true
 		return t.PrintJSON(result(q, e, o, "", true))
+	}
+	if len(e.messages) > 0 {
+		var rows [][]string
+		for _, l := range e.messages {
+			rows = append(rows, row(l, t.Now()))
+		}
+		if err := t.Table(listHeader, rows); err != nil {
+			return err
+		}
 	}
 	if o.Matched == 0 {
 		return t.printSafe("%s: %s, and none matches", q.Name(), units.Many(o.Total, "message"))
@@ -301,7 +327,7 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 	}
 	err := t.printSafe("%s: %s%s %s%s%s", q.Name(), units.Thousands(o.Done), of, e.past, e.where(), why)
 	if err == nil && o.Unsettled > 0 {
-		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
+		err = t.printSafe("%s", e.unsettled(q, o.Unsettled, undo))
 	}
 	if err == nil && o.Refused > 0 {
 		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s",
@@ -321,9 +347,13 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 }
 
 // unsettled says where messages are that were on their way when a run has ended.
-func (e operation) unsettled(q queue, n int) string {
-	if e.to == "" {
-		return fmt.Sprintf("%s more are in the undo file and still in %s", units.Thousands(n), q.Name())
+func (e operation) unsettled(q queue, n int, undo string) string {
+	switch {
+	case e.to == "" && undo == "":
+		return fmt.Sprintf("%s more may be deleted: their removal from %s is not confirmed", units.Thousands(n), q.Name())
+	case e.to == "":
+		return fmt.Sprintf("%s more are in the undo file: their removal from %s is not confirmed", units.Thousands(n),
+			q.Name())
 	}
 	return fmt.Sprintf("%s more may be in both queues: they were sent to %s, and their removal from %s is not "+
 		"confirmed; the next run sends them again", units.Thousands(n), e.to, q.Name())
@@ -338,13 +368,13 @@ func (e operation) undoNote(q queue, o outcome, path string, flags []string) str
 	if q.Name() != q.MainQueue()+suffix {
 		flags = append(flags, "--dead-letter-queue", q.Name())
 	}
-	what := "puts its messages back into " + q.Name()
+	stay := ""
 	if e.to != "" {
-		what = fmt.Sprintf("puts its messages back into %s, and removes none from %s", q.Name(), e.to)
+		stay = fmt.Sprintf(" (those in %s stay)", e.to)
 	}
-	note := fmt.Sprintf("Undo file: %s. This %s: amqpretry dlq import %s", path, what,
-		typed(flags, cmp.Or(q.MainQueue(), q.Name()), path))
-	if n := o.Unsettled + o.Refused; n > 0 {
+	note := fmt.Sprintf("Undo file: %s. To put copies back into %s%s: amqpretry dlq import %s", path, q.Name(),
+		stay, typed(append(flags, "--yes"), cmp.Or(q.MainQueue(), q.Name()), path))
+	if n := min(o.Unsettled+o.Refused, o.undone-o.Done); n > 0 {
 		note += fmt.Sprintf("\nUp to %s of its last messages are still in %s: an import would duplicate them",
 			units.Thousands(n), q.Name())
 	}
@@ -414,10 +444,21 @@ type report struct {
 	Run       string `json:"run,omitempty"`
 	targetReport
 
-	Canary *canaryReport `json:"canary,omitempty"`
+	Messages []namedMessage `json:"messages,omitempty"`
+	Canary   *canaryReport  `json:"canary,omitempty"`
+}
+
+// namedMessage is a message that the command line names.
+type namedMessage struct {
+	Position int    `json:"position"`
+	UUID     string `json:"uuid"`
 }
 
 func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
+	var named []namedMessage
+	for _, l := range e.messages {
+		named = append(named, namedMessage{l.Position, l.UUID})
+	}
 	var matched *int
 	if o.whole {
 		matched = &o.Matched
@@ -426,7 +467,7 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 	return report{
 		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
 		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
-		Left: leftBehind(o), Undo: undo, Run: o.run, Canary: canaryResult(o.canary),
+		Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named, Canary: canaryResult(o.canary),
 		targetReport: targetResult(o.Report, o.can()),
 	}
 }

@@ -134,11 +134,10 @@ func TestYesDoesIt(t *testing.T) {
 
 			undo := "orders.dlq-" + test.args[0] + "-20261122T051200Z.jsonl"
 			what := map[string]string{
-				"purge": "puts its messages back into orders.dlq", "replay": "puts its messages back into " +
-					"orders.dlq, and removes none from orders",
-				"move": "puts its messages back into orders.dlq, and removes none from parked",
+				"purge": "", "replay": " (those in orders stay)", "move": " (those in parked stay)",
 			}[test.args[0]]
-			assert.Equal(t, "Undo file: "+undo+". This "+what+": amqpretry dlq import orders "+undo+"\n", errs)
+			assert.Equal(t, "Undo file: "+undo+". To put copies back into orders.dlq"+what+
+				": amqpretry dlq import --yes orders "+undo+"\n", errs)
 			assert.Equal(t, 3, strings.Count(read(t, undo), "\n"))
 			info, err := os.Stat(undo)
 			require.NoError(t, err)
@@ -152,7 +151,7 @@ func TestYesDoesIt(t *testing.T) {
 			code, _, errs = f.run(t, nil, append(test.args, "--undo", "it's mine.jsonl", "--dead-letter-queue",
 				"grave")...)
 			assert.Equal(t, cli.ExitOK, code)
-			assert.Contains(t, errs, `: amqpretry dlq import --dead-letter-queue grave orders 'it'\''s mine.jsonl'`)
+			assert.Contains(t, errs, `: amqpretry dlq import --dead-letter-queue grave --yes orders 'it'\''s mine.jsonl'`)
 		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 func (t *tool) replay() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "replay QUEUE",
+		Use:   "replay QUEUE [MESSAGE...]",
 		Short: "Send dead letters back to the queue where they failed",
 		Long: `Send dead letters back to the queue where they failed, or to another one (--to). They start again
 with the first attempt and without a deadline, and keep their history. Other subscribers of the topic
@@ -24,6 +24,8 @@ The command first prints how many messages match, how many of them it can send, 
 send the others. On a terminal it then asks for confirmation; elsewhere it needs --yes. A message
 leaves the dead-letter queue after the broker has confirmed its copy. If the command is killed in
 between, a message can be in both queues.
+
+` + messagesToTake + `
 
 --canary 10 sends ten messages first. It sends the others after those ten were handled, retries
 included; --tolerate allows some to fail. Consumers with watermill-retry report the results. The
@@ -38,16 +40,20 @@ A target that would drop messages, because of a length limit or a message TTL, i
 the command reports dropped messages afterwards.
 
 --edit opens the body in $VISUAL or $EDITOR. --body reads it from a file, or from standard input (-).
---set-header and --remove-header change headers. The filter must match exactly one message, unless
---edit-all is set (not with --edit). The message keeps a record of the edit for "dlq show".` + operationJSON + `
-Further keys: "run", the value of the header amqpretry-replay in the replayed messages; "canary":
-{"sent", "handled", "dead_lettered", "dropped", "unresolved", "retried", "stopped"}, where "retried"
-counts those in "handled" that needed retries, and "stopped" has the cause.`,
+--set-header and --remove-header change headers. MESSAGE or the filter must select exactly one
+message; with --edit-all, --body, --set-header and --remove-header change all that are selected. The
+message keeps a record of the edit for "dlq show".` + operationJSON + `
+  run        the value of the header amqpretry-replay in the replayed messages
+  canary     {"sent", "handled", "dead_lettered", "dropped", "unresolved", "retried", "watched",
+             "stopped"}; absent without --canary. "unresolved" counts messages without a final result,
+             "retried" those of them that have failed and wait for another attempt. "watched" is false
+             when no other messages were to follow, so the results were not awaited. "stopped" has the
+             cause; it is absent when the others were sent`,
 		Example: `  amqpretry dlq replay orders --reason exhausted --newer-than 2h
   amqpretry dlq replay orders --canary 10 --rate 100/s --yes
-  amqpretry dlq replay orders --uuid 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --edit
+  amqpretry dlq replay orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --edit
   amqpretry dlq replay orders --handler bill --to orders.repair --limit 100 --yes`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MinimumNArgs(1),
 	}
 	filters := filterFlags(cmd)
 	var (
@@ -76,8 +82,17 @@ counts those in "handled" that needed retries, and "stopped" has the cause.`,
 		if err := checkCanary(cmd, &o.Canary); err != nil {
 			return err
 		}
+		m, err := parseMessages(args[1:])
+		if err != nil {
+			return err
+		}
+		if m.given() && o.Canary.Messages > 0 {
+			return cli.Usage("--canary and MESSAGE exclude each other: a canary is a part of what a filter selects")
+		}
+		edits.others = filters.others(cmd)
 		change, err := edits.check()
-		if err := errors.Join(checkQueue("--to", o.To), flags.check(), err, t.checkEditor(edits, flags)); err != nil {
+		if err := errors.Join(checkQueue("--to", o.To), flags.check(), err, m.checkYes(flags.yes),
+			t.checkEditor(edits, flags)); err != nil {
 			return err
 		}
 		o.Rate = float64(pace)
@@ -86,12 +101,16 @@ counts those in "handled" that needed retries, and "stopped" has the cause.`,
 			if o.To == q.Name() {
 				return cli.Usage("--to: %q is the dead-letter queue itself", o.To)
 			}
+			var found []dlq.DeadLetter
+			if found, o.Filter, err = t.choose(ctx, q, m, o.Filter); err != nil {
+				return err
+			}
 			if o.Filter, o.Edit, err = t.edit(ctx, q, o.Filter, edits, change); err != nil {
 				return err
 			}
 			t.tellOfCanary(&o.Canary)
 			e := replaying(q, o)
-			e.remarks = change.remarks
+			e.remarks, e.messages, e.byPosition = change.remarks, found, len(m.positions) > 0
 			return t.run(ctx, q, e, &flags)
 		})
 	}

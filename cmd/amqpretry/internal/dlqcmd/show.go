@@ -23,39 +23,37 @@ import (
 
 func (t *tool) show() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "show QUEUE [UUID]",
+		Use:   "show QUEUE MESSAGE",
 		Short: "Show one dead letter in full",
 		Long: `Show one dead letter: its failure, the recorded failed calls, its properties, its headers with their
 types, the edits before replays, and the body. It stays in the queue.
 
-Select the message by its UUID (the oldest one, if several share it) or by its position in the queue
-(--position, 1 is the oldest). JSON bodies up to 256 KiB and 64 levels are printed indented. Of other
-texts the first 256 KiB are printed, and of binary bodies a hex dump of the first 4 KiB.
+` + messagesHelp + ` If several messages share a UUID, the oldest is shown.
+
+JSON bodies up to 256 KiB and 64 levels are printed indented. Of other texts the first 256 KiB are
+printed, and of binary bodies a hex dump of the first 4 KiB.
 
 With --body: only the body, byte for byte unless it goes to a terminal. With --json: one object.`,
 		Example: `  amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10
-  amqpretry dlq show orders --position 1
+  amqpretry dlq show orders 1
   amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --body > order.json`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	position := cmd.Flags().Int("position", 0, "position in the queue; 1 is the oldest")
 	body := cmd.Flags().Bool("body", false, "print only the body")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		byPosition := cmd.Flags().Changed("position")
+		m, err := parseMessages(args[1:])
 		switch {
-		case byPosition && len(args) == 2:
-			return cli.Usage("UUID and --position exclude each other")
-		case byPosition && *position < 1:
-			return cli.Usage("--position: must be 1 or more, got %d", *position)
-		case !byPosition && (len(args) < 2 || args[1] == ""):
-			return cli.Usage("wanted a UUID or --position; `amqpretry dlq list %s` shows both",
-				args[0])
+		case err != nil:
+			return err
+		case !m.given():
+			return cli.Usage("wanted MESSAGE, a UUID or a position: `amqpretry dlq list %s` lists both",
+				quote(args[0]))
 		case *body && t.JSON:
 			return cli.Usage("--body and --json exclude each other")
 		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
-			deadLetter, err := find(cmd.Context(), q, args[1:], *position)
+			deadLetter, err := t.named(cmd.Context(), q, m)
 			switch {
 			case err != nil:
 				return err
@@ -75,24 +73,17 @@ With --body: only the body, byte for byte unless it goes to a terminal. With --j
 	return cmd
 }
 
-// find gives the dead letter with a UUID, or the one at a position.
-func find(ctx context.Context, q queue, uuid []string, position int) (dlq.DeadLetter, error) {
-	if len(uuid) > 0 {
-		return q.Get(ctx, uuid[0])
+// named gives the only message that is named, the oldest one if several share its UUID.
+func (t *tool) named(ctx context.Context, q queue, m messages) (dlq.DeadLetter, error) {
+	if len(m.uuids) > 0 {
+		return q.Get(ctx, m.uuids[0])
+	}
+	found, err := t.find(ctx, q, m)
+	if err != nil {
+		return dlq.DeadLetter{}, err
 	}
 
-	seen := 0
-	for deadLetter, err := range q.Browse(ctx, dlq.Filter{}) {
-		if err != nil {
-			return dlq.DeadLetter{}, err
-		}
-		if seen++; deadLetter.Position == position {
-			return deadLetter, nil
-		}
-	}
-
-	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q has no message at position %s: %s are visible",
-		q.Name(), units.Thousands(position), units.Thousands(seen))
+	return found[0], nil
 }
 
 func (t *tool) printDeadLetter(q queue, l dlq.DeadLetter) error {

@@ -106,6 +106,17 @@ func (u *undo) close() (path string, err error) {
 	return u.path, nil
 }
 
+// linesOf counts the lines of a file; 0 if it cannot be read.
+func linesOf(path string) int {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = file.Close() }()
+
+	return countLines(file)
+}
+
 var notInFileNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // maxNameInFile is how much of a queue's name a file name has room for.

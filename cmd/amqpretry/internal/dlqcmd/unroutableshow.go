@@ -224,7 +224,7 @@ func (u *unroutable) showOne(cmd *cobra.Command, position int) error {
 	}
 
 	return u.withUnroutable(ctx, ladder, "", func(q queue) error {
-		l, err := find(ctx, q, nil, position)
+		l, err := u.named(ctx, q, messages{positions: []int{position}})
 		if err != nil {
 			return err
 		}
