@@ -131,3 +131,12 @@ func TestDeadLetterIsBounded(t *testing.T) {
 	assert.Greater(t, len(l.Removed), wire.MaxNameBytes, "all that is written is read")
 	assert.LessOrEqual(t, len(l.Removed), wire.MaxRemovedBytes)
 }
+
+// Without a main queue the x-death tells whose a dead letter is, unless the message has only waited.
+func TestDeadLetterOfAnyQueue(t *testing.T) {
+	for reason, queue := range map[string]string{"rejected": "another", "delivery_limit": "another", "expired": ""} {
+		l, _ := DeadLetter(&amqp091.Delivery{Headers: amqp091.Table{header.Death: []any{amqp091.Table{
+			"queue": "another", "reason": reason}}}}, "")
+		assert.Equal(t, queue, l.Queue, reason)
+	}
+}

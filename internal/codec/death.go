@@ -24,7 +24,8 @@ func newest(headers amqp091.Table) amqp091.Table {
 
 // failing returns the entry of x-death that tells in which queue a message without our headers failed last. A queue in
 // which messages only wait (expired) may be newer: RabbitMQ 3.10 mixes the order within a second, and some consumers
-// copy x-death to what they publish themselves.
+// copy x-death to what they publish themselves. Without a main queue, a message that has only waited has failed nowhere:
+// in the queue of a ladder for unroutable messages.
 func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
 	first := newest(headers)
 	if first["queue"] == mainQueue {
@@ -35,6 +36,9 @@ func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
 		if death, ok := d.(amqp091.Table); ok && death["reason"] != expired {
 			return death
 		}
+	}
+	if mainQueue == "" {
+		return nil
 	}
 
 	return first
