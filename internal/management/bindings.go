@@ -41,8 +41,8 @@ func (c *Client) Bindings(ctx context.Context, queue string) ([]Binding, error) 
 // Bind adds a binding; its ID does not matter.
 func (c *Client) Bind(ctx context.Context, b Binding) error {
 	body := map[string]any{"routing_key": b.Key, "arguments": b.Arguments}
-	return c.do(ctx, request{method: http.MethodPost, path: []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue},
-		body: body, needs: bindingNeeds(b)})
+	return c.do(ctx, request{method: http.MethodPost,
+		path: []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue}, body: body, needs: bindingNeeds(b)})
 }
 
 // Unbind removes a binding as [Client.Bindings] gave it.

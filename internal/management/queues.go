@@ -107,8 +107,8 @@ func (c *Client) Queues(ctx context.Context) ([]Queue, error) {
 
 // Counts lists all queues of the virtual host by name, with the numbers of their messages and consumers.
 func (c *Client) Counts(ctx context.Context) ([]Queue, error) {
-	return c.queues(ctx, "name,vhost,type,arguments,state,messages,messages_ready,messages_unacknowledged,messages_dlx,"+
-		"messages_delayed,consumers")
+	return c.queues(ctx, "name,vhost,type,arguments,state,messages,messages_ready,messages_unacknowledged,"+
+		"messages_dlx,messages_delayed,consumers")
 }
 
 // queues lists all queues of the virtual host by name, with these columns.

@@ -18,8 +18,9 @@ func TestFilesOfQueues(t *testing.T) {
 	assert.Equal(t, "main-queue-shop.orders_2.jsonl", shell.File("main-queue", "shop.orders_2"))
 	known := map[string]string{}
 	folder := t.TempDir()
-	for _, queue := range []string{"orders", "Orders", "ORDERS", "a b", "a_b", "a/b", "a'b", "a\nb", "$(rm -rf ~)", "日本", "日木",
-		"..", "../orders", "-x", "~", "*", strings.Repeat("q", 255), strings.Repeat("q", 254), strings.Repeat("é", 127),
+	for _, queue := range []string{"orders", "Orders", "ORDERS", "a b", "a_b", "a/b", "a'b", "a\nb", "$(rm -rf ~)",
+		"日本", "日木", "..", "../orders", "-x", "~", "*", strings.Repeat("q", 255), strings.Repeat("q", 254),
+		strings.Repeat("é", 127),
 		strings.Repeat("Q", 255), "A_b+0123456789abcdef", ""} {
 		file := shell.File("main-queue", queue)
 		lower := strings.ToLower(file)

@@ -504,8 +504,8 @@ func TestSeveralLadders(t *testing.T) {
 	assert.Equal(t, cli.ExitUsage, d.code)
 	assert.Contains(t, d.errs, "2 ladders have such messages; name one with --ladder:\n")
 	for _, ladder := range []topology.Ladder{l.ladder, other.ladder} {
-		assert.Contains(t, d.errs, "\n  amqpretry delays send --address='localhost:1' --address='localhost:2' --no-undo "+
-			"--target='"+l.queue+"' --yes --ladder="+ladder.Name()+"\n")
+		assert.Contains(t, d.errs, "\n  amqpretry delays send --address='localhost:1' --address='localhost:2' "+
+			"--no-undo --target='"+l.queue+"' --yes --ladder="+ladder.Name()+"\n")
 	}
 	for _, command := range regexp.MustCompile(`(?m)^  amqpretry delays (.*)$`).FindAllStringSubmatch(d.errs, -1) {
 		l.ok(strings.Fields(strings.ReplaceAll(command[1], "'", ""))...)

@@ -270,7 +270,8 @@ func TestChecks(t *testing.T) {
 			"quorum, found classic", "amqpretry dlq purge --all --yes --undo dead-letters-orders.jsonl 'orders' " +
 			"&&\nrabbitmqctl list_queues -p '/' name messages\n# If it has 0 messages, delete it, declare it as " +
 			"planned, and put the messages back:\n#   rabbitmqctl delete_queue -p '/' 'orders.dlq'\n#   amqpretry " +
-			"topology apply --policies 'retry.yaml' 'orders'\n#   amqpretry dlq import 'orders' dead-letters-orders.jsonl",
+			"topology apply --policies 'retry.yaml' 'orders'\n#   amqpretry dlq import 'orders' " +
+			"dead-letters-orders.jsonl",
 			func(f *Facts) {
 				f.change(dlq, func(q *Queue, _ *management.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum",

@@ -64,7 +64,8 @@ func TestRecreateSeveralMainQueues_OwnBroker(t *testing.T) {
 	paste(strings.Join(rest, "\n"))
 	for _, queue := range queues { // as its service does
 		assert.False(t, l.has(queue))
-		l.Declare(queue, strategyPlan(t, queue, config.Policy{Strategy: config.StrategyCycle, Retries: 3}).MainArguments)
+		policy := config.Policy{Strategy: config.StrategyCycle, Retries: 3}
+		l.Declare(queue, strategyPlan(t, queue, policy).MainArguments)
 	}
 	paste(strings.Join(restored, "\n"))
 	for _, queue := range queues {
