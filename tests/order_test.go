@@ -88,26 +88,26 @@ func TestCheckRouter(t *testing.T) {
 		"Deduplicator by attempt": {strict, "", own,
 			chain{strict.Middleware, protect.ByAttempt(routermiddleware.Deduplicator{})}, nil, nil, 0},
 		"protect's outside": {strict, "", own, chain{protect.ByAttempt(routermiddleware.Deduplicator{}),
-			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
+			strict.Middleware}, nil, []string{"package protect is added before"}, 0},
 		"protect's Transactional outside": {strict, "", own, chain{(&protect.Transactional{}).Middleware,
-			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
+			strict.Middleware}, nil, []string{"package protect is added before"}, 0},
 		"tracing outside": {strict, "", own, chain{traced.Middleware, strict.Middleware}, nil,
-			[]string{"package tracing is outside"}, 0},
+			[]string{"package tracing is added before"}, 0},
 		"tracing inside":     {strict, "", own, chain{strict.Middleware, traced.Middleware}, nil, nil, 0},
 		"users' own outside": {strict, "", own, chain{users{}.Deduplicator, strict.Middleware}, nil, nil, 0},
 		"Deduplicator far inside": {strict, "", own, chain{strict.Middleware, users{}.Deduplicator},
-			chain{watermillsDeduplicator()}, []string{"Deduplicator is inside"}, 0},
+			chain{watermillsDeduplicator()}, []string{"Deduplicator is added after"}, 0},
 		"on the stock subscriber": {strict, "", stock, chain{watermillsDeduplicator(), strict.Middleware}, nil,
-			[]string{"Deduplicator is outside"}, 0},
+			[]string{"Deduplicator is added before"}, 0},
 		"several": {strict, "", own, chain{retry, poisonQueue, strict.Middleware}, nil,
-			[]string{"Retry is outside", "PoisonQueue is outside"}, 0},
+			[]string{"Retry is added before", "PoisonQueue is added before"}, 0},
 		"ours is the handler's": {strict, "", own, chain{retry}, chain{strict.Middleware},
-			[]string{"Retry is outside"}, 0},
+			[]string{"Retry is added before"}, 0},
 		"PoisonQueue may be meant": {strict, "", own, chain{strict.Middleware, poisonQueue}, nil, nil, 1},
 		"InstantAck inside, own": {strict, "", own, chain{strict.Middleware, routermiddleware.InstantAck}, nil,
 			nil, 0},
 		"InstantAck inside, stock": {strict, "", stock, chain{strict.Middleware, routermiddleware.InstantAck}, nil,
-			[]string{"InstantAck is inside"}, 0},
+			[]string{"InstantAck is added after"}, 0},
 		"none of ours": {strict, "", own, chain{retry, routermiddleware.Recoverer}, nil,
 			[]string{"has no retry middleware"}, 0},
 		"none of ours, stock": {strict, "", stock, nil, nil, []string{"has no retry middleware"}, 0},
@@ -270,7 +270,7 @@ func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 	assert.Equal(t, 1, svc.Calls.count())
 	stops := svc.Logs.with("Subscription stops")
 	require.Len(t, stops, 1)
-	require.ErrorContains(t, stops[0].Err, "InstantAck is outside")
+	require.ErrorContains(t, stops[0].Err, "InstantAck is added before")
 	svc.publish("ok-2")
 	await.Stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "nobody consumes")
 }
