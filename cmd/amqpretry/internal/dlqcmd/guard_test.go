@@ -137,7 +137,7 @@ func TestHowManyMatch(t *testing.T) {
 func TestUndoNamesTheVirtualHost(t *testing.T) {
 	t.Chdir(t.TempDir())
 	_, _, errs := orders(deadLetters(3)...).run(t, nil, "replay", "orders", "--yes", "--undo", "a", "--vhost", "it's")
-	assert.Contains(t, errs, `amqpretry dlq import '--vhost=it'\''s' orders a`)
+	assert.Contains(t, errs, `amqpretry dlq import '--vhost=it'\''s' --yes orders a`)
 	_, _, errs = orders(deadLetters(3)...).run(t, nil, "move", "orders", "--to", "orders", "--vhost", "v2")
 	assert.Contains(t, errs, "amqpretry dlq replay --vhost=v2 orders")
 }
@@ -156,8 +156,8 @@ func TestUnsettled(t *testing.T) {
 	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n"+
 		"200 more may be in both queues: they were sent to orders, and their removal from orders.dlq is not "+
 		"confirmed; the next run sends them again\n", out)
-	assert.Contains(t, errs, "back into orders.dlq, and removes none from orders: amqpretry dlq import orders "+
-		"a\nUp to 200 of its last messages are still in orders.dlq: an import would duplicate them\n")
+	assert.Contains(t, errs, "back into orders.dlq (those in orders stay): amqpretry dlq import --yes orders a\n"+
+		"Up to 200 of its last messages are still in orders.dlq: an import would duplicate them\n")
 
 	f := orders(deadLetters(1500)...)
 	f.failAfter, f.failWith, f.refused = 1300, errBroken, 29
@@ -325,9 +325,9 @@ func TestTyped(t *testing.T) {
 func TestUndoHintCanBeTyped(t *testing.T) {
 	t.Chdir(t.TempDir())
 	_, _, errs := orders(deadLetters(1)...).run(t, nil, "purge", "--all", "--yes", "--undo", "u", "--", "-dash")
-	assert.Contains(t, errs, ": amqpretry dlq import -- -dash u\n")
+	assert.Contains(t, errs, ": amqpretry dlq import --yes -- -dash u\n")
 	_, _, errs = orders(deadLetters(1)...).run(t, nil, "purge", "a\x1b]0;x", "--all", "--yes", "--undo", "v")
-	assert.Contains(t, errs, `: amqpretry dlq import $'a\033]0;x' v`+"\n")
+	assert.Contains(t, errs, `: amqpretry dlq import --yes $'a\033]0;x' v`+"\n")
 	assert.FileExists(t, "v")
 	_, err := os.Stat("u")
 	assert.NoError(t, err)

@@ -327,12 +327,12 @@ func (e operation) undoNote(q queue, o outcome, path string, flags []string) str
 	if q.Name() != q.MainQueue()+suffix {
 		flags = append(flags, "--dead-letter-queue", q.Name())
 	}
-	what := "puts its messages back into " + q.Name()
+	stay := ""
 	if e.to != "" {
-		what = fmt.Sprintf("puts its messages back into %s, and removes none from %s", q.Name(), e.to)
+		stay = fmt.Sprintf(" (those in %s stay)", e.to)
 	}
-	note := fmt.Sprintf("Undo file: %s. This %s: amqpretry dlq import %s", path, what,
-		typed(flags, cmp.Or(q.MainQueue(), q.Name()), path))
+	note := fmt.Sprintf("Undo file: %s. To put copies back into %s%s: amqpretry dlq import %s", path, q.Name(),
+		stay, typed(append(flags, "--yes"), cmp.Or(q.MainQueue(), q.Name()), path))
 	if n := o.Unsettled + o.Refused; n > 0 {
 		note += fmt.Sprintf("\nUp to %s of its last messages are still in %s: an import would duplicate them",
 			units.Thousands(n), q.Name())
