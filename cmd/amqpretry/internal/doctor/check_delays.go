@@ -170,8 +170,8 @@ func lookConfirmTimeout(f Facts) []Finding {
 		return nil
 	}
 	return []Finding{{Severity: Note, Object: broker,
-		Found: "dead_letter_worker_publisher_confirm_timeout is 3 minutes, unless somebody has set it: the broker " +
-			"does not tell",
+		Found: "dead_letter_worker_publisher_confirm_timeout is probably 3 minutes (the default); the broker does " +
+			"not report it",
 		Means: "after a main queue was missing, full or down, and after a broker with many queues was killed, " +
 			"messages that are due wait up to that long. 5 to 10 seconds are better",
 		Fix: "# in advanced.config of each node, in milliseconds; it takes effect at the next start:\n" +
