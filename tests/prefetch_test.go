@@ -206,7 +206,7 @@ func TestPrefetch_SuspectsAmongOthers(t *testing.T) {
 	svc.Broker.Publish(svc.Queue, messages...)
 	await.Until(t, func() bool { return svc.Calls.count() == count }, "all are handled")
 	svc.close()
-	assert.Len(t, svc.Logs.with("is handled alone"), count/every)
+	assert.Len(t, svc.Logs.with("Handling this message alone"), count/every)
 	assert.Zero(t, redelivered.count.Load(), "redelivered")
 }
 
@@ -289,7 +289,7 @@ func TestPrefetch_SuspectsAmongInstances(t *testing.T) {
 	await.Until(t, func() bool { return calls() == 300+10*count }, "all are handled")
 	most := int64(0)
 	for _, p := range pods {
-		for _, e := range p.Logs.with("is handled alone") {
+		for _, e := range p.Logs.with("Handling this message alone") {
 			most = max(most, e.Fields["redeliveries"].(int64))
 		}
 	}

@@ -304,7 +304,7 @@ func (n *session) handOutAlone(s *subscription, d received) bool {
 		}
 		defer give()
 	}
-	s.logger.Debug("Message is handled alone: it may be what its consumers died of", watermill.LogFields{
+	s.logger.Debug("Handling this message alone: it may have crashed earlier consumers", watermill.LogFields{
 		"message_id": d.MessageId, "redeliveries": redeliveries,
 	})
 	n.handOut(d)

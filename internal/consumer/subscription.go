@@ -330,7 +330,7 @@ func (s *subscription) serve(session *session) {
 	}
 }
 
-// work is the life of a worker: one message at a time, of whatever session is the present one.
+// work handles one message at a time from the current session.
 func (s *subscription) work(worker int) {
 	for {
 		select {

@@ -238,7 +238,7 @@ func (e *Engine) decide(f retry.Failure) (err error) {
 
 	defer func() {
 		if r := recover(); r != nil {
-			e.Log().Error("Decide panicked, the error itself decides", fmt.Errorf("panic with %T", r), nil)
+			e.Log().Error("Options.Decide panicked; using the handler's own error", fmt.Errorf("panic with %T", r), nil)
 			err = f.Err
 		}
 	}()

@@ -67,7 +67,7 @@ const (
 	ended
 )
 
-// New checks the config and the options, all of both at once. It does not connect.
+// New validates conf and options, and reports all problems in one error. It does not connect.
 func New(conf Config, options Options) (*Processor, error) {
 	patterns, err := validate(conf, options)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String
-// is what to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+// ProtectPolicy returns the broker policy that keeps an existing quorum main queue from losing messages. Give its String
+// to an operator. Once it is set, use config.ProtectionPolicy.
 func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.protectPolicy(r.config.Queue.GenerateName(topic))
 }
