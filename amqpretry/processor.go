@@ -108,7 +108,7 @@ type ProcessorOptions struct {
 // Several processors may consume from the same queues.
 type Processor struct{ own *processor.Processor }
 
-// NewProcessor checks the config and the options, all of both at once. It does not connect.
+// NewProcessor validates conf and options, and reports all problems in one error. It does not connect.
 func NewProcessor(conf ProcessorConfig, options ProcessorOptions) (*Processor, error) {
 	pairs := make([]processor.Pair, len(conf.Queues))
 	for i, q := range conf.Queues {

@@ -22,7 +22,7 @@ type Retrier struct {
 	config  amqp.Config // the user's, with the defaults filled in
 }
 
-// New checks the config and the options, all of both at once, and returns a retrier. The broker is not touched.
+// New validates conf and options, and reports all problems in one error. It does not connect.
 //
 // The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
 func New(conf amqp.Config, options Options) (*Retrier, error) {
@@ -79,8 +79,8 @@ func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 	return r.retrier.Definitions(topics...)
 }
 
-// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String
-// is what to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+// ProtectPolicy returns the broker policy that keeps an existing quorum main queue from losing messages. Give its String
+// to an operator. Once it is set, use config.ProtectionPolicy.
 func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.retrier.ProtectPolicy(topic)
 }

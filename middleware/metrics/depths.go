@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths tells how many messages lie ready in the queues beside main queues. A retrier does. Depths that it
-// returns with an error count all the same.
+// QueueDepths returns the number of ready messages in each retry queue, dead-letter queue and shared queue. A retrier
+// implements it. Depths that it returns together with an error count too.
 type QueueDepths interface {
 	QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 }
@@ -50,7 +50,7 @@ func newDepths(c Config) *depths {
 	}
 
 	return &depths{
-		ready: desc("queue_messages_ready", "Messages that lie ready in a queue beside a main queue.",
+		ready: desc("queue_messages_ready", "Ready messages in a retry, dead-letter or shared queue.",
 			labelQueue, labelRole, labelMainQueue),
 		wait: desc("queue_wait_seconds", "Longest wait of the messages that lie in a queue, where it has any.",
 			labelQueue, labelRole, labelMainQueue),
