@@ -137,9 +137,9 @@ func TestCheckRouter(t *testing.T) {
 				return nil
 			}).AddMiddleware(test.handler...)
 
-			before := len(logs.with("Wrong order"))
+			before := len(logs.with("A middleware is in the wrong place"))
 			err = test.retrier.CheckRouter(router)
-			assert.Equal(t, test.logged, len(logs.with("Wrong order"))-before)
+			assert.Equal(t, test.logged, len(logs.with("A middleware is in the wrong place"))-before)
 			if test.refused == nil {
 				assert.NoError(t, err)
 				return
@@ -200,13 +200,13 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 	t.Parallel()
 
 	for name, chain := range map[string]func(*service) []message.HandlerMiddleware{
-		"outside": func(svc *service) []message.HandlerMiddleware {
+		"added before": func(svc *service) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{watermillsDeduplicator(), svc.Retrier.Middleware}
 		},
-		"inside": func(svc *service) []message.HandlerMiddleware {
+		"added after": func(svc *service) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{svc.Retrier.Middleware, watermillsDeduplicator()}
 		},
-		"outside of it, where errors are swallowed": func(svc *service) []message.HandlerMiddleware {
+		"added before, where errors are swallowed": func(svc *service) []message.HandlerMiddleware {
 			swallow := func(h message.HandlerFunc) message.HandlerFunc {
 				return func(msg *message.Message) ([]*message.Message, error) {
 					_, _ = h(msg)
@@ -234,11 +234,11 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 
 			await.Closed(t, ended, "the router, which has no other handler")
 			assert.Zero(t, svc.Calls.count(), "handler calls")
-			stops := svc.Logs.with("Subscription stops")
+			stops := svc.Logs.with("Stopped the subscription")
 			require.Len(t, stops, 1)
-			require.ErrorContains(t, stops[0].Err, "Watermill's Deduplicator is "+strings.Fields(name)[0])
+			require.ErrorContains(t, stops[0].Err, "Watermill's Deduplicator is "+strings.Split(name, ",")[0])
 			require.ErrorContains(t, stops[0].Err, "protect.Deduplicator")
-			assert.Len(t, svc.Logs.with("Wrong order"), 1)
+			assert.Len(t, svc.Logs.with("A middleware is in the wrong place"), 1)
 			svc.close()
 			assert.Len(t, svc.Broker.Take(svc.Queue, 20), 20, "all messages are in their queue")
 		})
@@ -268,7 +268,7 @@ func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 	svc.publish("ok")
 	await.Closed(t, ended, "the router")
 	assert.Equal(t, 1, svc.Calls.count())
-	stops := svc.Logs.with("Subscription stops")
+	stops := svc.Logs.with("Stopped the subscription")
 	require.Len(t, stops, 1)
 	require.ErrorContains(t, stops[0].Err, "InstantAck is added before")
 	svc.publish("ok-2")
@@ -291,8 +291,8 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 		return len(svc.Events(retry.EventSucceeded)) == 1
 	}, "its retry is taken for a success")
 	assert.Equal(t, 1, svc.Calls.count())
-	assert.NotEmpty(t, svc.Logs.with("Wrong order"))
-	assert.Empty(t, svc.Logs.with("Subscription stops"))
+	assert.NotEmpty(t, svc.Logs.with("A middleware is in the wrong place"))
+	assert.Empty(t, svc.Logs.with("Stopped the subscription"))
 }
 
 // A deadline that a middleware outside has set, as Watermill's Timeout does, ends no copy: on a stock subscriber each

@@ -46,7 +46,7 @@ func (h *inFlight) Failed(handler string, err error, text string) {
 	h.failure = deadLetterFailure{handler, err, text}
 }
 
-var errUnknownFailure = errors.New("unknown: the retrier's Middleware, which sees errors, is not in the router")
+var errUnknownFailure = errors.New("unknown error: add retrier.Middleware to the router, which sees the errors of handlers")
 
 func (h *inFlight) whyFailed() deadLetterFailure {
 	h.mu.Lock()

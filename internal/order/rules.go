@@ -60,7 +60,7 @@ var rules = []rule{
 		prefix: watermillPrefix + "InstantAck", middleware: "Watermill's InstantAck",
 		outside: &effect{
 			level: Loses, problem: "added before retrier.Middleware: it acknowledges messages before they are " +
-				"handled; a stock subscriber loses those that fail, and retrier.NewSubscriber() may",
+				"handled; a stock subscriber loses those that fail, and the retrier's own may lose them",
 			remedy: "remove it, or keep its handlers on a subscriber without retries",
 		},
 		inside: &effect{
