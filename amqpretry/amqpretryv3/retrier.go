@@ -60,12 +60,12 @@ func (r *Retrier) CheckRouter(router *message.Router) error { return r.retrier.C
 // may be added to single handlers of a router that has Middleware.
 func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc { return r.retrier.Poison(h) }
 
-// Plan is what the broker is to hold for a topic beside its main queue.
+// Plan returns the queues, exchanges and bindings that a topic needs beside its main queue.
 func (r *Retrier) Plan(topic string) (topology.Plan, error) { return r.retrier.Plan(topic) }
 
-// Definitions is everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
-// for an operator who provisions it, and a service with topology.Assume that may configure nothing. The broker is not
-// touched.
+// Definitions returns everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
+// for an operator who provisions it, and a service with topology.Assume that may configure nothing. It does not
+// connect.
 //
 // Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with
 // their arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be

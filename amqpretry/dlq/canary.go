@@ -99,7 +99,7 @@ func (r *run) listen(c Canary, q *Queue, name, target string) (*canary, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen to what becomes of the canary: %w",
+		return nil, fmt.Errorf("cannot receive the results of the canary: %w",
 			explainAccess(topology.KindQueue, queue, err))
 	}
 

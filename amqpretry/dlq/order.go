@@ -100,7 +100,7 @@ func (s *scan) complete(ctx context.Context) error {
 }
 
 // errOrderTime ends the passing.
-var errOrderTime = errors.New("the time to keep the order is over")
+var errOrderTime = errors.New("restoring the order took too long")
 
 // mostRounds bounds how often a consumer of the dead-letter queue may take away what was to fill a block.
 const mostRounds = 20
