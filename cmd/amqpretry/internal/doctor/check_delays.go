@@ -73,7 +73,7 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 			"# consume from it, or raise its limit\n" + f.ctl("list_queues", "name", "messages", "consumers", "policy")
 	case main.Known && f.mayStillRefuse(main.Value):
 		return Warning, fmt.Sprintf("which the main queue %q has not confirmed, although it has room. RabbitMQ before "+
-				"4.0 goes on to refuse them when a length limit was removed, and takes them under a higher one", name),
+				"4.0 keeps refusing them after a length limit was removed, and accepts them after it was raised", name),
 			"# Run doctor again: this may be temporary. If they stay, set a limit that is never reached:\n" +
 				commented(f.raiseLimit(name))
 	default:

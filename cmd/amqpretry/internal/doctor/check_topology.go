@@ -127,7 +127,7 @@ func (f Facts) nothingOf(t Topic) Finding {
 func (f Facts) nothingOfNamed() Finding {
 	return Finding{Severity: Problem, Object: ladderLabel(f.Named.Name()),
 		Found: fmt.Sprintf("virtual host %q has nothing of this ladder", f.VHost),
-		Means: "nobody has declared it here yet, or it is in another virtual host (--vhost), or has another name",
+		Means: "no service has declared it here yet, or it is in another virtual host (--vhost), or has another name",
 		Fix:   f.apply(Topic{})}
 }
 
@@ -319,8 +319,8 @@ func lookObsolete(f Facts) []Finding {
 			if t.Plan.Queue == x.Queue {
 				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("exchange %q", x.Name),
 					Found: "nothing dead-letters to it" + f.underDefault(),
-					Means: "it is that of another delay, or of another strategy; instances with an older policy " +
-						"declare it again",
+					Means: "it belongs to another delay or strategy; instances with an older policy declare it " +
+						"again",
 					Fix: "# after all instances with an older policy have ended:\n" + f.topology("prune", t)})
 			}
 		}
