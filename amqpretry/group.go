@@ -16,7 +16,7 @@ import (
 // of the retrier serve all groups.
 type Group struct{ own *retrier.Group }
 
-// Group returns a consumer group. The broker is not touched, and groups of one name are the same group.
+// Group returns a consumer group. It does not connect. Groups of one name are the same group.
 //
 // The methods of a group fail with joined *config.FieldErrors where the group cannot work: its name is empty or too
 // long, or the retrier's config is one for queues without exchanges, such as amqp.NewDurableQueueConfig. So a

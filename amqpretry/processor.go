@@ -61,7 +61,7 @@ func (c ProcessorConfig) Format(f fmt.State, _ rune) {
 // ProcessorOptions say what a processor does. The zero value is useful.
 type ProcessorOptions struct {
 	// Policies by the names of main queues. Their strategy must be config.StrategyCopy. Lists of errors do not count:
-	// the broker does not tell which error a consumer had.
+	// the broker does not report which error a consumer had.
 	Policies config.Policies
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
 	Names topology.Names
@@ -108,7 +108,7 @@ type ProcessorOptions struct {
 // Several processors may consume from the same queues.
 type Processor struct{ own *processor.Processor }
 
-// NewProcessor checks the config and the options, all of both at once. It does not connect.
+// NewProcessor validates conf and options, and reports all problems in one error. It does not connect.
 func NewProcessor(conf ProcessorConfig, options ProcessorOptions) (*Processor, error) {
 	pairs := make([]processor.Pair, len(conf.Queues))
 	for i, q := range conf.Queues {

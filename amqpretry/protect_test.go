@@ -243,8 +243,7 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 }
 
 const (
-	canLose = "RabbitMQ drops messages that return to the queue too often: a quorum queue without dead-letter " +
-		"exchange"
+	canLose     = "RabbitMQ drops messages that are requeued too often: this quorum queue has no dead-letter exchange"
 	aboutLimits = "see https://github.com/amqpretry/watermill-retry/blob/main/docs/how-to/" +
 		"protect-a-queue.md#the-warning"
 )

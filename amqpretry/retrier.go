@@ -22,7 +22,7 @@ type Retrier struct {
 	config  amqp.Config // the user's, with the defaults filled in
 }
 
-// New checks the config and the options, all of both at once, and returns a retrier. The broker is not touched.
+// New validates conf and options, and reports all problems in one error. It does not connect.
 //
 // The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
 func New(conf amqp.Config, options Options) (*Retrier, error) {
@@ -58,12 +58,12 @@ func (r *Retrier) CheckRouter(router *message.Router) error { return r.retrier.C
 // may be added to single handlers of a router that has Middleware.
 func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc { return r.retrier.Poison(h) }
 
-// Plan is what the broker is to hold for a topic beside its main queue.
+// Plan returns the queues, exchanges and bindings that a topic needs beside its main queue.
 func (r *Retrier) Plan(topic string) (topology.Plan, error) { return r.retrier.Plan(topic) }
 
-// Definitions is everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
-// for an operator who provisions it, and a service with topology.Assume that may configure nothing. The broker is not
-// touched.
+// Definitions returns everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
+// for an operator who provisions it, and a service with topology.Assume that may configure nothing. It does not
+// connect.
 //
 // Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with
 // their arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be
@@ -79,8 +79,8 @@ func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 	return r.retrier.Definitions(topics...)
 }
 
-// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String
-// is what to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+// ProtectPolicy returns the broker policy that keeps an existing quorum main queue from losing messages. Give its String
+// to an operator. Once it is set, use config.ProtectionPolicy.
 func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.retrier.ProtectPolicy(topic)
 }

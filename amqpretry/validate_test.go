@@ -472,16 +472,16 @@ func TestWrongOrderOfMiddlewaresIsReported(t *testing.T) {
 		}, nil},
 		"Retry outside": {func(_ *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{retry, ours}
-		}, []string{"Watermill's Retry is outside"}},
+		}, []string{"Watermill's Retry is added before"}},
 		"PoisonQueue outside": {func(t *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{poison(t), ours}
-		}, []string{"Watermill's PoisonQueue is outside"}},
+		}, []string{"Watermill's PoisonQueue is added before"}},
 		"PoisonQueue inside": {func(t *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{ours, poison(t)}
-		}, []string{"Watermill's PoisonQueue is inside"}},
+		}, []string{"Watermill's PoisonQueue is added after"}},
 		"all of it": {func(t *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{poison(t), retry, ours, poison(t)}
-		}, []string{"PoisonQueue is inside", "Retry is outside", "PoisonQueue is outside"}},
+		}, []string{"PoisonQueue is added after", "Retry is added before", "PoisonQueue is added before"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

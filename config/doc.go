@@ -1,5 +1,5 @@
-// Package config says what is wanted: how often a failed message is tried again, how long it waits before each
-// retry, and what becomes of it then. It knows neither a broker nor Watermill; every function is pure.
+// Package config defines retry policies: how many times to retry a failed message, how long to wait before each retry,
+// and what to do after the last one. It imports neither a broker client nor Watermill; every function is pure.
 //
 // A [Policy] holds for one queue, [Policies] for all topics of a service:
 //
@@ -16,6 +16,6 @@
 // The zero value of each is useful: retries after 1s, 5s, 30s, 2m and 10m (see [Default]), which is 12m36s of waiting
 // in the worst case. No zero means "for ever": a message that keeps failing always ends in the dead-letter queue.
 //
-// A policy is a promise to the broker as well: each distinct delay is one queue there. That is why delays are whole
-// milliseconds, spelled in one way only ([FormatDelay]), and at most [MaxDistinctDelays] of them.
+// Each distinct delay of a policy needs one retry queue on the broker. That is why delays are whole milliseconds with
+// one spelling ([FormatDelay]), and a policy has at most [MaxDistinctDelays] of them.
 package config

@@ -124,7 +124,7 @@ func (l Ladder) TTL(level, digit int) time.Duration {
 	return ttl
 }
 
-// Validate reports everything that is wrong at once, as joined [*FieldError]s. The zero ladder is valid.
+// Validate reports all problems in one error, as joined [*FieldError]s. The zero ladder is valid.
 func (l Ladder) Validate() error {
 	e := &problems{}
 	l.validate(e, "")

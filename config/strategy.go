@@ -38,7 +38,7 @@ func (p Policy) BrokerDriven() bool {
 }
 
 // CountsReturns tells whether each return of a message to its queue is a failed attempt, whatever the reason. The
-// broker does not tell one from the other.
+// broker does not report the difference.
 func (p Policy) CountsReturns() bool {
 	return p.BrokerDriven() && (p.Strategy == StrategyRedelivery || p.Strategy == StrategyNative)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Validate reports everything that is wrong at once, as joined [*FieldError]s with paths such as `Delays[2]`.
+// Validate reports all problems in one error, as joined [*FieldError]s with paths such as `Delays[2]`.
 // The zero policy is valid.
 func (p Policy) Validate() error {
 	return errors.Join(p.validate("")...)

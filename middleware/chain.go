@@ -77,7 +77,7 @@ func report(log watermill.LoggerAdapter, e *OrderError) {
 	if e.Handler != "" {
 		fields = watermill.LogFields{"handler_name": e.Handler, "topic": e.Topic}
 	}
-	log.Error("Wrong order of middlewares", e, fields)
+	log.Error("A middleware is in the wrong place", e, fields)
 }
 
 func callers() []string {

@@ -17,13 +17,13 @@ const (
 )
 
 var (
-	errForeignSubscriber = errors.New("cannot retry messages of this handler: its subscriber was not made with this " +
-		"retrier, so its failures are redelivered without count or delay; use retrier.NewSubscriber(), or " +
-		"amqp.NewSubscriber(retrier.Config(), logger), or, if it is to have no retries, add the middleware to the " +
-		"other handlers only (handler.AddMiddleware)")
-	errCopied = errors.New("cannot retry messages of this handler: they are copies, which have lost the delivery of " +
-		"the retrier's subscriber, so their failures are redelivered without count or delay; " +
-		"hand on the message itself, or copy it with its context (message.CopyWithContext)")
+	errForeignSubscriber = errors.New("cannot retry messages of this handler: its subscriber does not belong to this " +
+		"retrier, so RabbitMQ redelivers failures without a count or a delay; use retrier.NewSubscriber() or " +
+		"amqp.NewSubscriber(retrier.Config(), logger); for a handler without retries, add the middleware only to " +
+		"the other handlers (handler.AddMiddleware)")
+	errCopied = errors.New("cannot retry messages of this handler: a decorator or middleware passes on copies " +
+		"without their context, so RabbitMQ redelivers failures without a count or a delay; " +
+		"pass on the message itself, or copy it with message.CopyWithContext")
 )
 
 // foreign is what a handler gets that is not handled here.

@@ -3,4 +3,4 @@ package middleware
 import "errors"
 
 // errGoexit is the error of an attempt whose handler ended its goroutine, as testing.T.FailNow does.
-var errGoexit = errors.New("handler ended its goroutine with runtime.Goexit")
+var errGoexit = errors.New("the handler called runtime.Goexit")

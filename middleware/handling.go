@@ -126,7 +126,7 @@ func (a *attempt) fail(err error, last bool) (retry.Verdict, error) {
 
 // errNacked is what a message has failed of whose handler answers for itself. Its outputs are not published: it comes
 // again.
-var errNacked = errors.New("the handler nacked the message, and returned no error")
+var errNacked = errors.New("the handler nacked the message and returned no error")
 
 func isNacked(msg *message.Message) bool {
 	select {

@@ -385,7 +385,7 @@ func TestPayloadsInLogs(t *testing.T) {
 
 			var found []watermill.CapturedMessage
 			for _, m := range logger.Captured()[watermill.InfoLogLevel] {
-				if m.Msg == "Message failed, it will be retried" {
+				if m.Msg == "Message failed; it will be retried" {
 					found = append(found, m)
 				}
 			}

@@ -158,31 +158,31 @@ func TestOrderOfMiddlewares(t *testing.T) {
 			nil, nil, false},
 		"harmless ones inside": {nil, chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle,
 			own}, nil, false},
-		"Retry outside": {chain{retry}, nil, []string{"Retry is outside"}, false},
-		"Retry far outside": {chain{retry, timeout, wmmiddleware.Recoverer}, nil, []string{"Retry is outside"},
+		"Retry outside": {chain{retry}, nil, []string{"Retry is added before"}, false},
+		"Retry far outside": {chain{retry, timeout, wmmiddleware.Recoverer}, nil, []string{"Retry is added before"},
 			false},
 		"Retry inside":        {nil, chain{retry}, nil, false},
-		"PoisonQueue outside": {chain{poisonQueue(t)}, nil, []string{"PoisonQueue is outside"}, false},
-		"filtered outside":    {chain{filteredPoisonQueue(t)}, nil, []string{"PoisonQueue is outside"}, false},
-		"PoisonQueue inside":  {nil, chain{poisonQueue(t)}, []string{"PoisonQueue is inside"}, false},
-		"filtered inside":     {nil, chain{filteredPoisonQueue(t)}, []string{"PoisonQueue is inside"}, false},
+		"PoisonQueue outside": {chain{poisonQueue(t)}, nil, []string{"PoisonQueue is added before"}, false},
+		"filtered outside":    {chain{filteredPoisonQueue(t)}, nil, []string{"PoisonQueue is added before"}, false},
+		"PoisonQueue inside":  {nil, chain{poisonQueue(t)}, []string{"PoisonQueue is added after"}, false},
+		"filtered inside":     {nil, chain{filteredPoisonQueue(t)}, []string{"PoisonQueue is added after"}, false},
 		"both outside": {chain{poisonQueue(t), retry}, nil,
-			[]string{"Retry is outside", "PoisonQueue is outside"}, false},
-		"InstantAck outside":     {chain{wmmiddleware.InstantAck}, nil, []string{"InstantAck is outside"}, true},
+			[]string{"Retry is added before", "PoisonQueue is added before"}, false},
+		"InstantAck outside":     {chain{wmmiddleware.InstantAck}, nil, []string{"InstantAck is added before"}, true},
 		"InstantAck inside":      {nil, chain{wmmiddleware.InstantAck}, nil, false},
-		"Deduplicator outside":   {chain{deduplicator}, nil, []string{"Deduplicator is outside"}, true},
-		"Deduplicator inside":    {nil, chain{deduplicator}, []string{"Deduplicator is inside"}, true},
-		"Duplicator outside":     {chain{wmmiddleware.Duplicator}, nil, []string{"Duplicator is outside"}, true},
+		"Deduplicator outside":   {chain{deduplicator}, nil, []string{"Deduplicator is added before"}, true},
+		"Deduplicator inside":    {nil, chain{deduplicator}, []string{"Deduplicator is added after"}, true},
+		"Duplicator outside":     {chain{wmmiddleware.Duplicator}, nil, []string{"Duplicator is added before"}, true},
 		"Duplicator inside":      {nil, chain{wmmiddleware.Duplicator}, nil, false},
-		"CircuitBreaker outside": {chain{breaker}, nil, []string{"CircuitBreaker is outside"}, false},
+		"CircuitBreaker outside": {chain{breaker}, nil, []string{"CircuitBreaker is added before"}, false},
 		"CircuitBreaker inside":  {nil, chain{breaker}, nil, false},
-		"IgnoreErrors outside":   {chain{ignore}, nil, []string{"IgnoreErrors is outside"}, false},
+		"IgnoreErrors outside":   {chain{ignore}, nil, []string{"IgnoreErrors is added before"}, false},
 		"IgnoreErrors inside":    {nil, chain{ignore}, nil, false},
-		"DelayOnError outside":   {chain{delay}, nil, []string{"DelayOnError is outside"}, false},
+		"DelayOnError outside":   {chain{delay}, nil, []string{"DelayOnError is added before"}, false},
 		"DelayOnError inside":    {nil, chain{delay}, nil, false},
-		"twice outside":          {chain{retry, timeout, retry}, nil, []string{"Retry is outside"}, false},
+		"twice outside":          {chain{retry, timeout, retry}, nil, []string{"Retry is added before"}, false},
 		"on either side of ours": {chain{retry}, chain{poisonQueue(t)},
-			[]string{"PoisonQueue is inside", "Retry is outside"}, false},
+			[]string{"PoisonQueue is added after", "Retry is added before"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, mode := range []bool{false, true} {
@@ -197,9 +197,9 @@ func TestOrderOfMiddlewares(t *testing.T) {
 					var mistake *OrderError
 					if errors.As(m.Err, &mistake) {
 						got = append(got, strings.TrimPrefix(mistake.Middleware, "Watermill's ")+" is "+
-							strings.Fields(mistake.Problem)[0])
+							strings.Join(strings.Fields(mistake.Problem)[:2], " "))
 						assert.NotEmpty(t, mistake.Remedy)
-						assert.Equal(t, strings.HasPrefix(mistake.Problem, "outside"), mistake.Handler == "handler")
+						assert.Equal(t, strings.HasPrefix(mistake.Problem, "added before"), mistake.Handler == "handler")
 					}
 				}
 				assert.Equal(t, test.want, got, "each mistake is told once")
@@ -227,8 +227,8 @@ func TestOrderOfMiddlewaresOnStockSubscribers(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, d.settled, 1, "it is handled all the same")
 	require.Len(t, logger.Captured()[watermill.ErrorLogLevel], 1)
-	assert.ErrorContains(t, logger.Captured()[watermill.ErrorLogLevel][0].Err, "InstantAck is inside of the retry "+
-		"middleware, on a stock subscriber")
+	assert.ErrorContains(t, logger.Captured()[watermill.ErrorLogLevel][0].Err, "InstantAck is added after "+
+		"retrier.Middleware, on a stock subscriber")
 }
 
 // The names of the functions on the stack end with the router's.

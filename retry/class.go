@@ -8,7 +8,7 @@ const (
 	ClassError         Class = "error"         // the handler returned an error
 	ClassPanic         Class = "panic"         // the handler panicked
 	ClassPermanent     Class = "permanent"     // no retry can help
-	ClassDrop          Class = "drop"          // the message is wanted no more
+	ClassDrop          Class = "drop"          // the handler has no use for the message
 	ClassPostponed     Class = "postponed"     // not a failure: the handler wants the message later
 	ClassExpired       Class = "expired"       // the message has outlived its deadline; no handler was called
 	ClassShutdown      Class = "shutdown"      // not a failure: the message was taken away from the handler

@@ -1,4 +1,5 @@
-// Package retry is what a handler says of its message, and what it may ask about it.
+// Package retry has the errors that a handler returns, and what a handler can read about its message: its attempt and
+// its failures.
 //
 // # What a handler returns
 //
@@ -21,16 +22,16 @@
 //  5. Retryable() bool, as in many libraries: false is permanent
 //  6. a panic, any other error: retried
 //
-// A handler that panics with an error is taken at that error's word. The outputs of a failed handler are not published.
-// A shutdown is told by the message's context as it was before the handler ran, never by the error: a handler may
-// return context.Canceled for reasons of its own. docs/reference/outcomes.md has a table of what happens when.
+// A handler that panics with an error counts as one that returned that error. The outputs of a failed handler are not
+// published. The retrier recognizes a shutdown by the message's context from before the handler ran, never by the
+// error: a handler may return context.Canceled for reasons of its own. docs/reference/outcomes.md lists all outcomes.
 //
-// # What a handler can ask
+// # What a handler can read
 //
-// [AttemptFromContext] tells which attempt this is and what failed before, [DeadLetterFromContext] why a dead letter
-// has failed, where a handler is fed from a dead-letter queue. [Event] is what a program is told of everything that
-// happens.
+// [AttemptFromContext] returns the number of the attempt and the last failure. [DeadLetterFromContext] returns why a
+// message was dead-lettered, for a handler that consumes a dead-letter queue. OnEvent is called with an [Event] for
+// everything that happens.
 //
-// The package knows Watermill's messages, and neither a router nor a broker: a library that only marks its errors can
-// import it.
+// The package imports Watermill's messages, but no router and no broker client: a library that only marks its errors
+// can import it.
 package retry

@@ -17,11 +17,10 @@ const (
 	QueueRoleFailed QueueRole = "failed"
 )
 
-// QueueDepth is how many messages lie ready in a queue beside a main queue. A message that a retry queue has handed
-// back but not delivered yet (its dead-lettering is at least once) is in no count that AMQP shows, and one that a
-// consumer has not acknowledged neither. Nor is one that RabbitMQ 4.4 or later holds back until its
-// x-opt-delivery-time: a 0 does not prove that a queue is empty. A landing queue is left out, as its messages are never
-// ready; the management API counts them.
+// QueueDepth is the number of ready messages in a retry queue, a dead-letter queue or a shared queue. A 0 does not prove
+// that a queue is empty. AMQP does not count messages that a consumer has not acknowledged, messages that a retry queue
+// is dead-lettering at least once, and messages that RabbitMQ 4.4 or later holds back until their x-opt-delivery-time.
+// Landing queues are left out, as their messages are never ready; the management API counts them.
 type QueueDepth struct {
 	// Queue is the name of the queue.
 	Queue string

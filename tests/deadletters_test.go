@@ -209,7 +209,7 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 			pauses = append(pauses, e.Took)
 		}
 	}
-	logged := svc.Logs.with("Handler of a dead letter has failed")
+	logged := svc.Logs.with("Dead-letter handler failed")
 	require.NotEmpty(t, logged)
 	assert.EqualError(t, logged[0].Err, errFate.Error())
 	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told, as no depth shows what is "+

@@ -100,7 +100,7 @@ func TestReadmeLogsWhatFails(t *testing.T) {
 		}
 	}()
 	line := await.Value(t, logged, "a line of the log with the handler's error")
-	for _, part := range []string{"INFO", "Message failed, it will be retried", "order-1", queue, "ship"} {
+	for _, part := range []string{"INFO", "Message failed; it will be retried", "order-1", queue, "ship"} {
 		assert.Contains(t, line, part)
 	}
 }

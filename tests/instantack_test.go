@@ -70,10 +70,10 @@ func TestInstantAckOutside(t *testing.T) {
 				assert.Zero(t, svc.Broker.Depth(svc.Queue), "lost")
 				assert.Zero(t, svc.Broker.Depth(svc.dlq()), "lost")
 			}
-			logged := svc.Logs.with("Wrong order of middlewares")
+			logged := svc.Logs.with("A middleware is in the wrong place")
 			require.NotEmpty(t, logged)
-			assert.ErrorContains(t, logged[0].Err, "those that fail are lost on a stock subscriber, and can be lost "+
-				"on the retrier's own")
+			assert.ErrorContains(t, logged[0].Err, "a stock subscriber loses those that fail, and the retrier's "+
+				"own may lose them")
 			svc.close()
 		})
 	}

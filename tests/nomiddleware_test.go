@@ -62,7 +62,7 @@ func (c withoutDelivery) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-const noMiddlewareLog = "No message reaches the retry middleware"
+const noMiddlewareLog = "No message reaches retrier.Middleware"
 
 // Without the middleware a failing message comes back ever more slowly, others pass it, and one line says why.
 func TestNoHotLoopWithoutMiddleware(t *testing.T) {

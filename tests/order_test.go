@@ -88,26 +88,26 @@ func TestCheckRouter(t *testing.T) {
 		"Deduplicator by attempt": {strict, "", own,
 			chain{strict.Middleware, protect.ByAttempt(routermiddleware.Deduplicator{})}, nil, nil, 0},
 		"protect's outside": {strict, "", own, chain{protect.ByAttempt(routermiddleware.Deduplicator{}),
-			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
+			strict.Middleware}, nil, []string{"package protect is added before"}, 0},
 		"protect's Transactional outside": {strict, "", own, chain{(&protect.Transactional{}).Middleware,
-			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
+			strict.Middleware}, nil, []string{"package protect is added before"}, 0},
 		"tracing outside": {strict, "", own, chain{traced.Middleware, strict.Middleware}, nil,
-			[]string{"package tracing is outside"}, 0},
+			[]string{"package tracing is added before"}, 0},
 		"tracing inside":     {strict, "", own, chain{strict.Middleware, traced.Middleware}, nil, nil, 0},
 		"users' own outside": {strict, "", own, chain{users{}.Deduplicator, strict.Middleware}, nil, nil, 0},
 		"Deduplicator far inside": {strict, "", own, chain{strict.Middleware, users{}.Deduplicator},
-			chain{watermillsDeduplicator()}, []string{"Deduplicator is inside"}, 0},
+			chain{watermillsDeduplicator()}, []string{"Deduplicator is added after"}, 0},
 		"on the stock subscriber": {strict, "", stock, chain{watermillsDeduplicator(), strict.Middleware}, nil,
-			[]string{"Deduplicator is outside"}, 0},
+			[]string{"Deduplicator is added before"}, 0},
 		"several": {strict, "", own, chain{retry, poisonQueue, strict.Middleware}, nil,
-			[]string{"Retry is outside", "PoisonQueue is outside"}, 0},
+			[]string{"Retry is added before", "PoisonQueue is added before"}, 0},
 		"ours is the handler's": {strict, "", own, chain{retry}, chain{strict.Middleware},
-			[]string{"Retry is outside"}, 0},
+			[]string{"Retry is added before"}, 0},
 		"PoisonQueue may be meant": {strict, "", own, chain{strict.Middleware, poisonQueue}, nil, nil, 1},
 		"InstantAck inside, own": {strict, "", own, chain{strict.Middleware, routermiddleware.InstantAck}, nil,
 			nil, 0},
 		"InstantAck inside, stock": {strict, "", stock, chain{strict.Middleware, routermiddleware.InstantAck}, nil,
-			[]string{"InstantAck is inside"}, 0},
+			[]string{"InstantAck is added after"}, 0},
 		"none of ours": {strict, "", own, chain{retry, routermiddleware.Recoverer}, nil,
 			[]string{"has no retry middleware"}, 0},
 		"none of ours, stock": {strict, "", stock, nil, nil, []string{"has no retry middleware"}, 0},
@@ -137,9 +137,9 @@ func TestCheckRouter(t *testing.T) {
 				return nil
 			}).AddMiddleware(test.handler...)
 
-			before := len(logs.with("Wrong order"))
+			before := len(logs.with("A middleware is in the wrong place"))
 			err = test.retrier.CheckRouter(router)
-			assert.Equal(t, test.logged, len(logs.with("Wrong order"))-before)
+			assert.Equal(t, test.logged, len(logs.with("A middleware is in the wrong place"))-before)
 			if test.refused == nil {
 				assert.NoError(t, err)
 				return
@@ -200,13 +200,13 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 	t.Parallel()
 
 	for name, chain := range map[string]func(*service) []message.HandlerMiddleware{
-		"outside": func(svc *service) []message.HandlerMiddleware {
+		"added before": func(svc *service) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{watermillsDeduplicator(), svc.Retrier.Middleware}
 		},
-		"inside": func(svc *service) []message.HandlerMiddleware {
+		"added after": func(svc *service) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{svc.Retrier.Middleware, watermillsDeduplicator()}
 		},
-		"outside of it, where errors are swallowed": func(svc *service) []message.HandlerMiddleware {
+		"added before, where errors are swallowed": func(svc *service) []message.HandlerMiddleware {
 			swallow := func(h message.HandlerFunc) message.HandlerFunc {
 				return func(msg *message.Message) ([]*message.Message, error) {
 					_, _ = h(msg)
@@ -234,11 +234,11 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 
 			await.Closed(t, ended, "the router, which has no other handler")
 			assert.Zero(t, svc.Calls.count(), "handler calls")
-			stops := svc.Logs.with("Subscription stops")
+			stops := svc.Logs.with("Stopped the subscription")
 			require.Len(t, stops, 1)
-			require.ErrorContains(t, stops[0].Err, "Watermill's Deduplicator is "+strings.Fields(name)[0])
+			require.ErrorContains(t, stops[0].Err, "Watermill's Deduplicator is "+strings.Split(name, ",")[0])
 			require.ErrorContains(t, stops[0].Err, "protect.Deduplicator")
-			assert.Len(t, svc.Logs.with("Wrong order"), 1)
+			assert.Len(t, svc.Logs.with("A middleware is in the wrong place"), 1)
 			svc.close()
 			assert.Len(t, svc.Broker.Take(svc.Queue, 20), 20, "all messages are in their queue")
 		})
@@ -268,9 +268,9 @@ func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 	svc.publish("ok")
 	await.Closed(t, ended, "the router")
 	assert.Equal(t, 1, svc.Calls.count())
-	stops := svc.Logs.with("Subscription stops")
+	stops := svc.Logs.with("Stopped the subscription")
 	require.Len(t, stops, 1)
-	require.ErrorContains(t, stops[0].Err, "InstantAck is outside")
+	require.ErrorContains(t, stops[0].Err, "InstantAck is added before")
 	svc.publish("ok-2")
 	await.Stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "nobody consumes")
 }
@@ -291,8 +291,8 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 		return len(svc.Events(retry.EventSucceeded)) == 1
 	}, "its retry is taken for a success")
 	assert.Equal(t, 1, svc.Calls.count())
-	assert.NotEmpty(t, svc.Logs.with("Wrong order"))
-	assert.Empty(t, svc.Logs.with("Subscription stops"))
+	assert.NotEmpty(t, svc.Logs.with("A middleware is in the wrong place"))
+	assert.Empty(t, svc.Logs.with("Stopped the subscription"))
 }
 
 // A deadline that a middleware outside has set, as Watermill's Timeout does, ends no copy: on a stock subscriber each

@@ -334,7 +334,7 @@ func (s *stageTest) words(row, reason string) string {
 	case called:
 		return fmt.Sprintf("called after %s, %d attempts and %d tries later", waited, attempts, tries)
 	}
-	for _, entry := range s.Logs.with("is dropped, as its error asks") {
+	for _, entry := range s.Logs.with("marked with retry.Drop") {
 		if entry.Fields["message_uuid"] == row {
 			return "dropped"
 		}

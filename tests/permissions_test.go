@@ -433,7 +433,7 @@ func (r *roleTest) canary() error {
 		return nil
 	}
 	assert.Contains(r.t, report.Canary.Stopped, "by a user who may write to amq.default?")
-	refused := func() []logEntry { return logged.with("Cannot tell a replay") }
+	refused := func() []logEntry { return logged.with("to the replay command") }
 	await.Until(r.t, func() bool { return len(refused()) > 0 }, "it says what is refused")
 
 	return refused()[0].Err

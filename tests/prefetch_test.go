@@ -92,7 +92,7 @@ func TestPrefetch_WithdrawnDelivery(t *testing.T) {
 	assert.Equal(t, "stuck", event.Message.UUID)
 	assert.Contains(t, event.Handler, "handler")
 	assert.GreaterOrEqual(t, event.Took, 10*time.Second)
-	assert.Len(t, svc.Logs.with("Handler runs on"), 1)
+	assert.Len(t, svc.Logs.with("Handler is still running"), 1)
 	assert.Equal(t, 2, svc.Broker.Depth(svc.Queue), "both are there for other services")
 
 	release()
@@ -130,7 +130,7 @@ func TestPrefetch_FollowsHandlers(t *testing.T) {
 			}
 			assert.Zero(t, redelivered.count.Load(), "redelivered")
 			var sizes []int
-			for _, e := range svc.Logs.with("Prefetch follows") {
+			for _, e := range svc.Logs.with("Changed the prefetch") {
 				sizes = append(sizes, e.Fields["prefetch"].(int))
 			}
 			assert.Contains(t, sizes, amqpretry.DefaultPrefetch, "it grows: %v", sizes)
@@ -153,7 +153,7 @@ func TestPrefetch_LongWay(t *testing.T) {
 		},
 		Options: amqpretry.Options{Concurrency: 8},
 		Handler: func(*message.Message) error {
-			if grown := svc.Logs.with("Prefetch follows"); largeAfter.Load() == 0 &&
+			if grown := svc.Logs.with("Changed the prefetch"); largeAfter.Load() == 0 &&
 				len(grown) > 0 && grown[len(grown)-1].Fields["prefetch"] == amqpretry.DefaultPrefetch {
 				largeAfter.CompareAndSwap(0, int64(svc.Calls.count()))
 			}
@@ -206,7 +206,7 @@ func TestPrefetch_SuspectsAmongOthers(t *testing.T) {
 	svc.Broker.Publish(svc.Queue, messages...)
 	await.Until(t, func() bool { return svc.Calls.count() == count }, "all are handled")
 	svc.close()
-	assert.Len(t, svc.Logs.with("is handled alone"), count/every)
+	assert.Len(t, svc.Logs.with("Handling this message alone"), count/every)
 	assert.Zero(t, redelivered.count.Load(), "redelivered")
 }
 
@@ -289,7 +289,7 @@ func TestPrefetch_SuspectsAmongInstances(t *testing.T) {
 	await.Until(t, func() bool { return calls() == 300+10*count }, "all are handled")
 	most := int64(0)
 	for _, p := range pods {
-		for _, e := range p.Logs.with("is handled alone") {
+		for _, e := range p.Logs.with("Handling this message alone") {
 			most = max(most, e.Fields["redeliveries"].(int64))
 		}
 	}

@@ -184,7 +184,7 @@ func TestProcessorCommand(t *testing.T) {
 	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [100ms, oops]}"), 0o600))
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))
 	await.Until(t, func() bool {
-		return len(c.logged("level=ERROR", "the present ones stay", "oops")) == 1
+		return len(c.logged("level=ERROR", "keeping the current policies", "oops")) == 1
 	}, "it keeps its policies")
 	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [250ms]}"), 0o600))
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))

@@ -195,10 +195,10 @@ func TestProcessor_SharedFailedQueue_OtherOrigin(t *testing.T) {
 	letter := broker.Take(a+".dlq", 1)[0]
 	assert.Equal(t, []string{"forged", "permanent", "0", a}, []string{letter.MessageId,
 		rabbit.Text(letter, header.Reason), rabbit.Text(letter, header.Attempts), rabbit.Text(letter, header.Queue)})
-	assert.Contains(t, rabbit.Text(letter, header.Error), "no queue has dead-lettered it")
+	assert.Contains(t, rabbit.Text(letter, header.Error), "not dead-lettered by a queue")
 	broker.PublishTo(failed+".exchange", b, foreign("by-key"))
 	letter = broker.Take(b+".dlq", 1)[0]
-	assert.Contains(t, rabbit.Text(letter, header.Error), "no queue has dead-lettered it")
+	assert.Contains(t, rabbit.Text(letter, header.Error), "not dead-lettered by a queue")
 
 	broker.Publish(stranger.Main, foreign("never-1"))
 	letter = broker.Take(a+".dlq", 1)[0]
@@ -247,7 +247,7 @@ func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 				assert.True(t, q.Consuming)
 				assert.Equal(t, q.MainQueue == gone, q.Err != nil, q.MainQueue)
 			}
-			assert.Len(t, p.Logs.with("A main queue of a failed queue is missing"), 1)
+			assert.Len(t, p.Logs.with("A main queue is missing"), 1)
 			_, err := p.QueueDepths(t.Context())
 			require.NoError(t, err)
 

@@ -255,7 +255,7 @@ func TestProcessor_MessagesOfOtherOrigin(t *testing.T) {
 	broker.Publish(q.Failed, foreign("by-hand"))
 	letter := broker.Take(q.Main+".dlq", 1)[0]
 	assert.Equal(t, []string{"by-hand", "permanent", fmt.Sprintf(
-		"the message was published to the failed queue %q: no queue has dead-lettered it", q.Failed)},
+		"the message was published to the failed queue %q and not dead-lettered by a queue", q.Failed)},
 		[]string{letter.MessageId, rabbit.Text(letter, header.Reason), rabbit.Text(letter, header.Error)})
 
 	broker.Publish(other, foreign("never-1"))

@@ -142,7 +142,7 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		svc.publish("1")
 
 		await.Until(t, func() bool {
-			return len(svc.Logs.with("expired and is dropped")) == 1
+			return len(svc.Logs.with("Message has expired")) == 1
 		}, "dropped")
 		calls := s.count()
 		assert.LessOrEqual(t, calls, 2)

@@ -68,7 +68,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 				return nil
 			},
 			reason: retry.ReasonExhausted,
-			text:   "the handler nacked the message, and returned no error",
+			text:   "the handler nacked the message and returned no error",
 		},
 		"a handler that acks and fails": {
 			handler: func(msg *message.Message) error {

@@ -162,7 +162,7 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	svc.publish("never-1", "ok-1", "ok-2")
 	await.Until(t, func() bool { return svc.processed() == 3 }, "healthy messages are handled")
 	await.Until(t, func() bool {
-		return len(svc.Logs.with("consuming all the same")) > 0
+		return len(svc.Logs.with("consuming without it")) > 0
 	}, "and it is said what is wrong")
 	await.Until(t, func() bool { // the first report may come before it was tried
 		held := svc.reportedHeld(1)

@@ -112,7 +112,7 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts(id), "%s deleted: attempts of %s", f.name, id)
 		}
 	}
-	assert.NotEmpty(t, svc.Logs.with("declared again"))
+	assert.NotEmpty(t, svc.Logs.with("Redeclared the retry topology"))
 }
 
 // The broker has the copies and does not say so: as long as a publish may still be confirmed, there is no second one.

@@ -24,7 +24,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-const canLose = "RabbitMQ drops messages that return to the queue too often"
+const canLose = "RabbitMQ drops messages that are requeued too often"
 
 // protected is a policy of one short retry.
 func protected(p config.Protection) config.Policies {

@@ -155,13 +155,13 @@ func TestRedeclareWithAnotherType(t *testing.T) {
 			})
 			svc.publish("once-1")
 			if is == "stream" {
-				await.Until(t, func() bool { return len(svc.Logs.with("Cannot consume, trying again")) > 1 }, "refused")
+				await.Until(t, func() bool { return len(svc.Logs.with("Cannot consume; trying again")) > 1 }, "refused")
 				assert.Equal(t, 1, svc.Calls.count())
 
 				return
 			}
 			await.Until(t, func() bool { return len(svc.Calls.of("once-1")) == 2 }, "it is handled, and retried")
-			told := svc.Logs.with("consuming all the same")
+			told := svc.Logs.with("consuming without it")
 			require.NotEmpty(t, told)
 			var conflict *topology.ConflictError
 			require.ErrorAs(t, told[0].Err, &conflict)

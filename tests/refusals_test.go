@@ -191,9 +191,9 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
 	assert.Equal(t, 6, tries, "three immediate ones in each attempt, none by the Retry outside")
-	reported := svc.Logs.with("Wrong order of middlewares")
+	reported := svc.Logs.with("A middleware is in the wrong place")
 	require.Len(t, reported, 1)
-	assert.ErrorContains(t, reported[0].Err, "Retry is outside")
+	assert.ErrorContains(t, reported[0].Err, "Retry is added before")
 	assert.Equal(t, "error", reported[0].Level)
 	assert.Equal(t, "handler", reported[0].Fields["handler_name"])
 }

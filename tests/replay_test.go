@@ -114,7 +114,7 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 
 	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
 	require.NoError(t, err)
-	assert.Equal(t, "0 of 1 handled, 1 dead again", report.Canary.Stopped)
+	assert.Equal(t, "0 of 1 handled, 1 failed again", report.Canary.Stopped)
 	assert.Equal(t, 1, report.Done)
 	dead(3)
 	again := 0

@@ -74,7 +74,7 @@ func TestStrategy_QueueExists(t *testing.T) {
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
 		require.ErrorContains(t, err,
-			fmt.Sprintf("queue %q exists without what the strategy %s of topic %q needs", svc.Queue,
+			fmt.Sprintf("queue %q lacks arguments that the strategy %s of topic %q needs", svc.Queue,
 				policy.Strategy, svc.Queue))
 		if policy.Strategy == config.StrategyCycle {
 			assert.NotContains(t, err.Error(), "set_policy", "nobody could see whether it is there")
@@ -94,7 +94,7 @@ func TestStrategy_OwnDeliveryLimit(t *testing.T) {
 	for name, policy := range policies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const told = "RabbitMQ dead-letters messages before their retries are used up"
+			const told = "RabbitMQ dead-letters messages before their last retry"
 			policy.Retries = 5
 			s := withPolicy(t, policy)
 			s.Queue = uniqueName("limited")

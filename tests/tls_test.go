@@ -32,7 +32,7 @@ func TestTLS_OwnBroker(t *testing.T) {
 	testTLSLife(t, broker, authority)
 }
 
-const endedUnheard = "does the broker take the client's certificate?"
+const endedUnheard = "does the broker accept the client's certificate?"
 
 // dials counts the attempts to connect of one config.
 func dials(conf *amqp.Config) *atomic.Int32 {

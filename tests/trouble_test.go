@@ -110,7 +110,7 @@ func TestTrouble_OneQueueCostsTheConnection(t *testing.T) {
 	})
 	bad.on.Store(true)
 	svc.Broker.Publish(bad.queue, rabbit.Messages(rabbit.Numbered("grow", 100)...)...) // it consumes anew
-	told := func() []logEntry { return svc.Logs.with("makes RabbitMQ close the connection") }
+	told := func() []logEntry { return svc.Logs.with("RabbitMQ closes the connection that consumes") }
 	await.Until(t, func() bool { return len(told()) > 0 }, "it is told of")
 
 	consuming := func() (good int) {

@@ -247,7 +247,7 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 		assert.Equal(t, map[string]string{"listed": "permanent", "undecodable": "exhausted"}, dead)
 		assert.EqualValues(t, 2, asked.Load(), "retried once, as the policy allows")
 		await.Until(t, func() bool {
-			return len(svc.Logs.with("is dropped, as its error asks")) == 1
+			return len(svc.Logs.with("marked with retry.Drop")) == 1
 		}, "overridden in its second attempt")
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("override"))
 		assert.Zero(t, svc.Broker.Depth(svc.dlq()))

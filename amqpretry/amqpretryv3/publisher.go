@@ -24,8 +24,8 @@ type Publisher struct{ own *retrier.Publisher }
 var _ message.Publisher = (*Publisher)(nil)
 
 // NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for everything else that a
-// service publishes. It has a connection of its own, which the first message opens. The broker is not touched.
-// Retrier.Close closes it if it is still open.
+// service publishes. It does not connect: the first message opens a connection of its own. Retrier.Close closes the
+// publisher if it is still open.
 func (r *Retrier) NewPublisher() (*Publisher, error) {
 	own, err := r.retrier.DefaultPublisher()
 	if err != nil {
@@ -78,8 +78,8 @@ type DelayPublisher struct{ own *retrier.DelayPublisher }
 var _ message.Publisher = (*DelayPublisher)(nil)
 
 // NewDelayPublisher returns a publisher that publishes messages with a delay itself, over a connection of its own that
-// the first of them opens. It hands all others to the publisher that it wraps, such as one of
-// NewPublisher. The broker is not touched. Retrier.Close closes it if it is still open.
+// the first of them opens. It hands all others to the publisher that it wraps, such as one of NewPublisher. It does not
+// connect. Retrier.Close closes it if it is still open.
 //
 // The exchange and the routing key of a topic, and the marshaler, are those of the retrier's config.
 func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.Options) (*DelayPublisher, error) {

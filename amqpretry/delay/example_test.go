@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// A service that reminds its users. The broker is not touched before the first message with a delay.
+// A service that reminds its users. It does not connect before the first message with a delay.
 func Example() {
 	logger := watermill.NopLogger{}
 	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),

@@ -38,7 +38,7 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Validate reports everything that is wrong at once, as joined *config.FieldErrors.
+// Validate reports all problems in one error, as joined *config.FieldErrors.
 func (o Options) Validate() error {
 	errs := config.Below("Options.Ladder", o.Ladder.Or(config.ScheduleLadder()).Validate())
 	if o.PublishTimeout < 0 {

@@ -30,7 +30,7 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 		switch {
 		case err == nil:
 		case left: // nobody takes it any more
-			q.client.config.Logger.Error("Cannot end a browse in order", err,
+			q.client.config.Logger.Error("Cannot return browsed messages to their queue in order", err,
 				watermill.LogFields{"amqp_queue_name": q.name})
 		default:
 			yield(DeadLetter{}, err)

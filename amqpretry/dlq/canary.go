@@ -60,8 +60,8 @@ func (r CanaryReport) String() string {
 		n    int
 		what string
 	}{
-		{r.DeadLettered, "dead again"}, {r.Dropped, "dropped by the policy"}, {r.Retried, "waiting for a retry"},
-		{r.Unresolved() - r.Retried, "not heard of"},
+		{r.DeadLettered, "failed again"}, {r.Dropped, "dropped by the policy"}, {r.Retried, "waiting for a retry"},
+		{r.Unresolved() - r.Retried, "without a result yet"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
@@ -99,7 +99,7 @@ func (r *run) listen(c Canary, q *Queue, name, target string) (*canary, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen to what becomes of the canary: %w",
+		return nil, fmt.Errorf("cannot receive the results of the canary: %w",
 			explainAccess(topology.KindQueue, queue, err))
 	}
 
@@ -144,7 +144,7 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 		case d, ok := <-c.notices:
 			if !ok {
 				report.Stopped = fmt.Sprintf("%s when the connection was lost", report)
-				return report, errors.New("the connection was lost that waits to hear what becomes of the canary")
+				return report, errors.New("the connection that receives the canary's results was lost")
 			}
 			if c.note(d.Headers) {
 				c.tell(c.report())
@@ -153,7 +153,7 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 			consumers, err := c.consumers()
 			switch {
 			case err != nil:
-				report.Stopped = fmt.Sprintf("%s when the target could not be asked for its consumers", report)
+				report.Stopped = fmt.Sprintf("%s when the consumers of the target could not be counted", report)
 				return report, err
 			case consumers > 0:
 				consumed = time.Now()
@@ -162,10 +162,10 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 				return report, nil
 			}
 		case <-over.C:
-			report.Stopped = fmt.Sprintf("%s within %s", report, watch)
+			report.Stopped = fmt.Sprintf("%s after %s", report, watch)
 			if report.Unresolved() > report.Retried {
-				report.Stopped += fmt.Sprintf("; is %q consumed with this library, under a policy that is not off, "+
-					"by a user who may write to amq.default?", c.target)
+				report.Stopped += fmt.Sprintf("; check that a service consumes %q with this library, under a policy "+
+					"other than off, as a user with write permission on amq.default", c.target)
 			}
 			return report, nil
 		case <-ctx.Done():

@@ -83,8 +83,8 @@ func TestCanaryThatNobodyTellsOf(t *testing.T) {
 	report, err := f.queue.Replay(t.Context(),
 		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 2 * time.Second}})
 	require.NoError(t, err)
-	assert.Equal(t, `0 of 2 handled, 2 not heard of within 2s; is "`+f.main+
-		`" consumed with this library, under a policy that is not off, by a user who may write to amq.default?`,
+	assert.Equal(t, `0 of 2 handled, 2 without a result yet after 2s; check that a service consumes "`+f.main+
+		`" with this library, under a policy other than off, as a user with write permission on amq.default`,
 		report.Canary.Stopped)
 	assert.Equal(t, 2, report.Canary.Unresolved())
 	assert.Equal(t, 2, report.Done)
@@ -243,13 +243,13 @@ func TestCanaryIsInterrupted(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, 2, report.Done)
 	assert.Equal(t, 2, report.Canary.Unresolved())
-	assert.Equal(t, "0 of 2 handled, 2 not heard of when it was interrupted", report.Canary.Stopped)
+	assert.Equal(t, "0 of 2 handled, 2 without a result yet when it was interrupted", report.Canary.Stopped)
 	f.Has(f.queue.Name(), 10)
 
 	report, err = f.queue.Replay(t.Context(),
 		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
 	require.ErrorContains(t, err, "the connection was lost")
-	assert.Equal(t, "0 of 2 handled, 2 not heard of when the connection was lost", report.Canary.Stopped)
+	assert.Equal(t, "0 of 2 handled, 2 without a result yet when the connection was lost", report.Canary.Stopped)
 	assert.Equal(t, 2, report.Done)
 }
 

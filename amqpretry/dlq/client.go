@@ -164,7 +164,7 @@ func (c *Client) publisher(link *connection.Link) *republish.Publisher {
 	p := republish.NewPublisher(link)
 	p.OnRefused = func(queue string, refused bool) {
 		if refused {
-			c.blocked(fmt.Errorf("queue %q refuses them: it is full, or its node is down", queue))
+			c.blocked(fmt.Errorf("queue %q rejects the messages: it is full, or its node is down", queue))
 		} else {
 			c.blocked(nil)
 		}

@@ -213,7 +213,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 }
 
 // errSettling ends a run whose messages cannot be taken out.
-var errSettling = errors.New("cannot take out what was sent")
+var errSettling = errors.New("cannot acknowledge the messages that were sent")
 
 func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	if f.unreadable != "" {

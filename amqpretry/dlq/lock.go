@@ -58,7 +58,7 @@ func (q *Queue) tryLock(link *connection.Link) error {
 	}
 
 	if err = explainAccess(topology.KindQueue, name, err); err != nil {
-		return fmt.Errorf("dead-letter queue %q: it cannot be locked: %w", q.name, err)
+		return fmt.Errorf("cannot lock dead-letter queue %q: %w", q.name, err)
 	}
 
 	return nil

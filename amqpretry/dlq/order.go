@@ -126,7 +126,7 @@ func (s *scan) fetch(ctx context.Context, cancelled *block) (more bool, err erro
 }
 
 // errOrderTime ends the passing.
-var errOrderTime = errors.New("the time to keep the order is over")
+var errOrderTime = errors.New("restoring the order took too long")
 
 // mostRounds bounds how often a consumer of the dead-letter queue may take away what was to fill a block.
 const mostRounds = 20

@@ -48,7 +48,7 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 	}
 	found, seen, err := q.client.describe(ctx, link, q.name, believed, wait)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
-		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " +
+		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit is unknown: " +
 			(&AccessError{Access: access}).Error(),
 			Do: "grant configure on it, or configure the management API", Err: err}
 	}
@@ -57,9 +57,8 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 			s.requeue = false
 			return s, nil
 		}
-		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out by AMQP (the broker " +
-			"does not tell clearly what " +
-			conflict.Argument + " is)", Do: "configure the management API", Err: err}
+		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit is unknown (AMQP does not show the " +
+			"argument " + conflict.Argument + ")", Do: "configure the management API", Err: err}
 	}
 	if err != nil {
 		return s, err
@@ -73,7 +72,7 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 			return s, q.unseen(fmt.Sprintf("RabbitMQ %s counts each browse", link.Version()))
 		}
 	case amqp091.QueueTypeStream:
-		return s, fmt.Errorf("dead-letter queue %q: it is a stream, from which no message can be taken", q.name)
+		return s, fmt.Errorf("cannot read dead-letter queue %q: it is a stream, and messages cannot be removed from streams", q.name)
 	default: // classic queues count nothing
 		s.requeue = false
 	}

@@ -234,8 +234,8 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 		case ready > 0 && b.held() >= b.prefetch: // what is on its way must be acknowledged first
 			quiet.began, empty = time.Now(), time.Time{}
 		case ready > 0 && quiet.lasts() > stuckTime:
-			return nil, fmt.Errorf("dead-letter queue %q: it has %d messages and has given none for %s: has it a "+
-				"single active consumer (x-single-active-consumer), or no leader?", s.queue.name, ready, stuckTime)
+			return nil, fmt.Errorf("cannot read dead-letter queue %q: it has %d messages and delivered none for %s; "+
+				"check for a single active consumer (x-single-active-consumer) and for a leader", s.queue.name, ready, stuckTime)
 		case ready > 0:
 			empty = time.Time{}
 		case empty.IsZero():
@@ -419,12 +419,12 @@ func (s *scan) closed(b *block) error {
 	select {
 	case err := <-b.closes:
 		if err != nil {
-			return fmt.Errorf("dead-letter queue %q: %w (RabbitMQ also takes back what was held for longer than its "+
-				"consumer_timeout)", s.queue.name, err)
+			return fmt.Errorf("cannot read dead-letter queue %q: %w (RabbitMQ also requeues messages that are "+
+				"unacknowledged for longer than its consumer_timeout)", s.queue.name, err)
 		}
 		return fmt.Errorf("dead-letter queue %q: the connection was closed", s.queue.name)
 	case <-time.After(time.Second):
-		return fmt.Errorf("dead-letter queue %q: the broker has cancelled the consumer: was the queue deleted?",
+		return fmt.Errorf("cannot read dead-letter queue %q: the broker cancelled the consumer; check that the queue exists",
 			s.queue.name)
 	}
 }

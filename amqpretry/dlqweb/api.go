@@ -53,8 +53,8 @@ func (c *Console) lookAt(r *http.Request, who visitor) (viewOf, *look, error) {
 	switch {
 	case !pending.ended():
 		p := pending.Progress()
-		return v, nil, &problem{Status: http.StatusServiceUnavailable, Title: "The look goes on",
-			Detail: strconv.Itoa(p.Seen) + " of " + strconv.Itoa(p.Total) + " messages were seen.", Do: "Ask again."}
+		return v, nil, &problem{Status: http.StatusServiceUnavailable, Title: "The queue is still being read",
+			Detail: strconv.Itoa(p.Seen) + " of " + strconv.Itoa(p.Total) + " messages were read.", Do: "Ask again."}
 	case pending.err != nil:
 		return v, nil, pending.err
 	default:
@@ -157,7 +157,7 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 	err := decoder.Decode(&wanted)
 	if err == nil {
 		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("something follows the object")
+			err = errors.New("there is data after the JSON object")
 		}
 	}
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {

@@ -48,7 +48,7 @@ func TestRedactChangesNoMessage(t *testing.T) {
 	assert.Contains(t, page, "(redacted)")
 	assert.NotContains(t, page, "ann@example.com")
 	page = f.get("/message?uuid=uuid-1&queue=" + f.dead).Body
-	assert.Contains(t, page, "Config.Redact has panicked")
+	assert.Contains(t, page, "Config.Redact panicked")
 	assert.NotContains(t, page, "declined")
 
 	r := f.plan(`{"kind":"move","to":"` + f.main + `","queue":"` + f.dead + `"}`)
@@ -166,7 +166,7 @@ func TestImportWithoutLastLineFeed(t *testing.T) {
 	assert.Equal(t, 2, f.await(whole.ID, "ready").Plan.Matched)
 	f.json(f.send(http.MethodPost, imports, "application/jsonl", lines[:len(lines)-20]), &broken)
 	assert.Equal(t, 1, f.await(broken.ID, "ready").Plan.Matched)
-	assert.Contains(t, f.get("/run?id="+broken.ID).Body, "the file is not whole")
+	assert.Contains(t, f.get("/run?id="+broken.ID).Body, "is incomplete and was skipped")
 }
 
 // Whoever looks at a queue, again and again, keeps no run from it.

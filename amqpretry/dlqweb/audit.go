@@ -60,7 +60,7 @@ func (c *Console) writeAudit(ctx context.Context, record slog.Record) error {
 	if err := c.config.Audit.Handle(ctx, record); err != nil {
 		c.config.Logger.Error("Cannot write to the audit log", err, watermill.LogFields{"action": record.Message})
 		return &problem{Status: http.StatusServiceUnavailable,
-			Title: "The audit log cannot be written, so it was not done",
+			Title: "Cannot write the audit log, so nothing was done",
 			Do:    "Make room for the audit log. The console's log says more."}
 	}
 

@@ -236,7 +236,7 @@ func TestClosedWhileItRuns(t *testing.T) {
 	f.confirm(r.ID)
 	await.Until(t, func() bool { return f.Depth(f.main) > 10 })
 	_, err := dlqweb.New(f.config)
-	require.ErrorContains(t, err, "is used by another console")
+	require.ErrorContains(t, err, "another console uses it")
 	require.NoError(t, f.console.Close())
 	assert.Equal(t, http.StatusServiceUnavailable, f.get("/").Status)
 	f.server.Close()
@@ -276,7 +276,7 @@ func TestKilledWhileItRan(t *testing.T) {
 	var after run
 	f.json(f.get("/api/v1/runs/"+r.ID), &after)
 	assert.Equal(t, "interrupted", after.State)
-	assert.Contains(t, f.get("/run?id="+r.ID).Body, "The console was ended while it ran")
+	assert.Contains(t, f.get("/run?id="+r.ID).Body, "The console stopped during this run")
 	assert.Equal(t, 5, f.undone(r.ID).Done)
 	f.Has(f.dead, 5)
 }

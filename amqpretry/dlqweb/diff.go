@@ -88,7 +88,7 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	}
 	if c.config.Redact != nil {
 		return &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
-			Detail: "The console shows them redacted, so nobody knows what an edit would replace."}
+			Detail: "The console redacts them, so an edit could replace text that you cannot see."}
 	}
 	form, err := readForm(w, r)
 	if err != nil {

@@ -39,15 +39,15 @@ func openJournal(folder string) (*journal, error) {
 		return nil, nil
 	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return nil, fmt.Errorf("the folder of the runs: %w", err)
+		return nil, fmt.Errorf("cannot use the folder of the runs: %w", err)
 	}
 	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("the folder of the runs: %w", err)
+		return nil, fmt.Errorf("cannot use the folder of the runs: %w", err)
 	}
 	if err := lockFile(file); err != nil {
 		_ = file.Close()
-		return nil, fmt.Errorf("the folder of the runs, %s, is used by another console: give each a folder of its own",
+		return nil, fmt.Errorf("cannot use the folder %s: another console uses it; give each console its own folder",
 			folder)
 	}
 

@@ -199,8 +199,8 @@ func (k *looks) isHeld(queue string) bool {
 }
 
 func heldByRun() *problem {
-	return &problem{Status: http.StatusConflict, Title: "A run works on this queue",
-		Detail: "While it counts or moves messages, nobody can look at them.", Do: "Look again when it has ended."}
+	return &problem{Status: http.StatusConflict, Title: "A run is working on this queue",
+		Detail: "Its messages cannot be shown while it counts or moves them.", Do: "Try again when it has ended."}
 }
 
 // forget makes the next view of a queue look again: its messages have changed.

@@ -43,27 +43,27 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusNotFound, Title: "There is no such queue", Detail: noQueue.Error(),
 			Do: "Check its name. A dead-letter queue exists once its service has subscribed."}
 	case errors.As(err, &notFound):
-		return &problem{Status: http.StatusNotFound, Title: "The dead letter is not there", Detail: notFound.Error(),
-			Do: "It may have been replayed or deleted meanwhile."}
+		return &problem{Status: http.StatusNotFound, Title: "This dead letter no longer exists", Detail: notFound.Error(),
+			Do: "It may have been replayed or deleted. Reload the queue."}
 	case errors.As(err, &unsafe):
-		return &problem{Status: http.StatusConflict, Title: "Looking could lose messages, so it was not done",
+		return &problem{Status: http.StatusConflict, Title: "Cannot browse this queue: messages could be lost",
 			Detail: unsafe.Found, Do: unsafe.Do}
 	case errors.As(err, &busy):
-		return &problem{Status: http.StatusConflict, Title: "Somebody else works on this queue", Detail: busy.Error(),
+		return &problem{Status: http.StatusConflict, Title: "Another client is working on this queue", Detail: busy.Error(),
 			Do: "Wait for it to end."}
 	case errors.As(err, &hidden):
-		return &problem{Status: http.StatusConflict, Title: "The queue may hold messages that nobody can see",
+		return &problem{Status: http.StatusConflict, Title: "The queue may hold messages that AMQP does not show",
 			Detail: hidden.Why, Do: hidden.Do}
 	case errors.As(err, &access):
 		return &problem{Status: http.StatusBadGateway, Title: "The broker refused", Detail: access.Error(),
 			Do: "Grant this permission to the console's user."}
 	case errors.As(err, &incomplete):
-		return &problem{Status: http.StatusConflict, Title: "Not all messages could be seen",
-			Detail: incomplete.Error(), Do: "Look again when nobody else consumes the queue."}
+		return &problem{Status: http.StatusConflict, Title: "Cannot see all messages",
+			Detail: incomplete.Error(), Do: "Try again when no other consumer takes messages from the queue."}
 	case errors.As(err, &field):
-		return &problem{Status: http.StatusBadRequest, Title: "That cannot be right", Detail: err.Error()}
+		return &problem{Status: http.StatusBadRequest, Title: "The request is invalid", Detail: err.Error()}
 	case errors.As(err, &api):
-		return &problem{Status: http.StatusBadGateway, Title: "The management API did not answer as it should",
+		return &problem{Status: http.StatusBadGateway, Title: "Unexpected answer from the management API",
 			Detail: api.Error(), Do: "Check its address and user."}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &problem{Status: http.StatusGatewayTimeout, Title: "That took too long",
@@ -75,12 +75,12 @@ func problemOf(err error) *problem {
 }
 
 func notFound(what string) *problem {
-	return &problem{Status: http.StatusNotFound, Title: what + " is not there"}
+	return &problem{Status: http.StatusNotFound, Title: what + " does not exist"}
 }
 
 // badRequest is what is wrong with a value of a form, a query or a JSON object.
 func badRequest(field, wanted, found string) *problem {
-	return &problem{Status: http.StatusBadRequest, Title: "That cannot be right",
+	return &problem{Status: http.StatusBadRequest, Title: "The request is invalid",
 		Detail: (&config.FieldError{Path: field, Wanted: wanted, Found: found}).Error()}
 }
 

@@ -45,7 +45,7 @@ const notRedacted = "(Config.Redact has panicked: nothing is shown)"
 func (c *Console) redact(shown *dlq.DeadLetter) (ended bool) {
 	defer func() {
 		if why := recover(); why != nil {
-			c.config.Logger.Error("Config.Redact has panicked", fmt.Errorf("%v", why),
+			c.config.Logger.Error("Config.Redact panicked", fmt.Errorf("%v", why),
 				watermill.LogFields{"message_uuid": shown.UUID})
 		}
 	}()

@@ -72,7 +72,7 @@ func (c *Console) authorize(r *http.Request) (visitor, error) {
 		return visitor{}, &problem{Status: http.StatusUnauthorized, Title: "You are not signed in",
 			Detail: "This console needs to know who you are."}
 	case err != nil:
-		c.config.Logger.Error("Config.Authorize refuses a request", err, watermill.LogFields{"path": r.URL.Path})
+		c.config.Logger.Error("Config.Authorize refused a request", err, watermill.LogFields{"path": r.URL.Path})
 		return visitor{}, &problem{Status: http.StatusForbidden, Title: "You may not see this console",
 			Detail: "The service refused the request. Its log says why."}
 	case role < RoleMetadata || role > RoleDelete || user == "":

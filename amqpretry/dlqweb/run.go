@@ -140,7 +140,7 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Filter, error) {
 		return filter, badRequest("edit", "nothing, or with a replay of one message, filter.uuid", "an edit")
 	case w.Edit != nil && c.config.Redact != nil:
 		return filter, &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
-			Detail: "The console shows them redacted, so nobody knows what an edit would replace."}
+			Detail: "The console redacts them, so an edit could replace text that you cannot see."}
 	case w.UndoOf != "" && w.Kind != kindImport:
 		return filter, badRequest("undo_of", "nothing, or the ID of a run with an import", strconv.Quote(w.UndoOf))
 	}

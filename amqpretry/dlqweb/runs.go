@@ -123,7 +123,7 @@ func (k *runs) busyWith(queue string) string {
 // plan begins to count what a run would do. input is the file of an import.
 func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Run, error) {
 	if k.journal == nil {
-		return Run{}, &problem{Status: http.StatusNotFound, Title: "This console only shows"}
+		return Run{}, &problem{Status: http.StatusNotFound, Title: "This console is read-only"}
 	}
 	if k.pending() >= mostPending {
 		return Run{}, &problem{Status: http.StatusTooManyRequests, Title: "Too many runs wait to be confirmed",
@@ -214,7 +214,7 @@ func (r *reading) Read(p []byte) (int, error) {
 }
 
 func noFolder(err error) *problem {
-	return &problem{Status: http.StatusInsufficientStorage, Title: "The run cannot be kept, so it was not begun",
+	return &problem{Status: http.StatusInsufficientStorage, Title: "Cannot store the run, so it was not started",
 		Detail: err.Error(), Do: "Make room in the console's folder."}
 }
 
@@ -244,7 +244,7 @@ func (k *runs) change(r *running, now bool, change func(*Run)) {
 	}
 	r.saved = time.Now()
 	if err := k.journal.save(r.run); err != nil {
-		k.console.config.Logger.Error("Cannot keep a run", err, watermill.LogFields{"run": r.run.ID})
+		k.console.config.Logger.Error("Cannot store a run", err, watermill.LogFields{"run": r.run.ID})
 	}
 }
 
@@ -319,8 +319,8 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 	busy := k.busyWith(now.Queue)
 	k.mu.Unlock()
 	if busy != "" {
-		return Run{}, &problem{Status: http.StatusConflict, Title: "Another run works on this queue", Run: busy,
-			Detail: "One run at a time takes messages out of a queue, or puts them in.", Do: "Wait for it, or stop it."}
+		return Run{}, &problem{Status: http.StatusConflict, Title: "Another run is working on this queue", Run: busy,
+			Detail: "Only one run at a time can change a queue.", Do: "Wait for it, or stop it."}
 	}
 	if err := k.console.audit(ctx, who, actionConfirm, now); err != nil {
 		return Run{}, err
@@ -352,7 +352,7 @@ func isConfirmed(r Run) (bool, error) {
 	case !r.Confirmed.IsZero():
 		return true, nil
 	case r.State == stateCounting:
-		return true, &problem{Status: http.StatusConflict, Title: "It is not counted yet", Run: r.ID}
+		return true, &problem{Status: http.StatusConflict, Title: "The messages of this run are not counted yet", Run: r.ID}
 	case r.State != stateReady:
 		return true, &problem{Status: http.StatusConflict, Title: "This run is over", Run: r.ID,
 			Do: "Plan another one."}
@@ -441,7 +441,7 @@ func (k *runs) undoOf(id string, who visitor) (wish, dlq.Filter, error) {
 	if !now.CanUndo() {
 		return wish{}, dlq.Filter{}, &problem{Status: http.StatusConflict, Title: "This run cannot be undone",
 			Run:    cmp.Or(now.Undone, now.ID),
-			Detail: "Only a run that is over, has taken messages out, and was not undone before can be."}
+			Detail: "You can undo a finished run that removed messages, once."}
 	}
 
 	return w, filter, nil

@@ -204,8 +204,9 @@ func (c *Console) target(queue, mainQueue string) (target, error) {
 	}
 
 	if c.config.Broker.Management.URL == "" && !slices.Contains(c.config.Queues, mainQueue) {
-		return target{}, &problem{Status: http.StatusNotFound, Title: "The console was not told of this queue",
-			Detail: "Without the management API it shows the queues of Config.Queues."}
+		return target{}, &problem{Status: http.StatusNotFound, Title: "This console does not show that queue",
+			Detail: "Without the management API, a console shows only the queues that it was given.",
+			Do:     "Add the main queue with --queue (Config.Queues), or set the management API."}
 	}
 
 	return target{queue, mainQueue}, nil

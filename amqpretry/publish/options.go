@@ -42,7 +42,7 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Validate reports everything that is wrong at once, as joined *config.FieldErrors.
+// Validate reports all problems in one error, as joined *config.FieldErrors.
 func (o Options) Validate() error {
 	var errs []error
 	if o.Timeout < 0 {

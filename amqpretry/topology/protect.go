@@ -102,8 +102,7 @@ func (p BrokerPolicy) ClearCommand() string {
 	return command("clear_policy", p.Vhost, shell.Quote(p.Name))
 }
 
-// String is what to give to an operator: the line that sets the policy, and before it, as comments of the shell, what
-// to know and to look at first.
+// String returns the command that sets the policy, for an operator. Shell comments before it say what to check first.
 func (p BrokerPolicy) String() string {
 	return comment(
 		"A queue has one policy: of all that match, the one with the highest priority. This one replaces the policy "+

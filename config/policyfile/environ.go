@@ -28,7 +28,7 @@ const (
 // in a row one, for those at the ends none. The value null leaves the field out; an empty one is an error. So is a
 // variable with this prefix that is no field's. Others are not looked at.
 //
-// It validates the result, and reports everything that is wrong at once, as joined [*config.FieldError]s: with the
+// It validates the result, and reports all problems in one error, as joined [*config.FieldError]s: with the
 // variable, where one is to blame. [Load] has called it already; it is for policies that come from elsewhere. It is
 // pure.
 func Override(p config.Policies, environ []string) (config.Policies, error) {

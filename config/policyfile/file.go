@@ -10,7 +10,7 @@ import (
 )
 
 // Load reads policies from a file, YAML or JSON, overrides single fields with what the environment says
-// ([Override]), and validates the result. It reports everything that is wrong at once, as joined [*config.FieldError]s
+// ([Override]), and validates the result. It reports all problems in one error, as joined [*config.FieldError]s
 // with file and line, or with the variable:
 //
 //	retry.yaml:7: topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs

@@ -29,8 +29,8 @@ func (l *Link) watchAccess(closes <-chan *amqp091.Error) {
 	}
 	l.expire.Do(func() {
 		l.expired.Store(refused)
-		l.logger.Error("RabbitMQ refuses what is asked of the connection: connecting again, as its token seems to "+
-			"have expired", refused, nil)
+		l.logger.Error("RabbitMQ refuses operations on the connection: its token seems to have expired; connecting "+
+			"again", refused, nil)
 		l.close(time.Now().Add(expiredGrace))
 	})
 }

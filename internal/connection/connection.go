@@ -177,7 +177,7 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 }
 
 // errConnecting is what keeps the first attempt to connect from being there: RabbitMQ takes 2 to 3 s to refuse a password.
-var errConnecting = errors.New("still connecting to RabbitMQ, which has neither taken the user nor refused it")
+var errConnecting = errors.New("still connecting to RabbitMQ, which has neither accepted nor refused the login")
 
 // Failure tells why the last attempt to connect failed, or that the first has no end yet; nil if it did not.
 func (c *Connection) Failure() error {
@@ -245,7 +245,7 @@ func (c *Connection) pause(err error, pause time.Duration, wanted <-chan struct{
 	case <-c.ctx.Done():
 		return false
 	}
-	c.logger.Error("Cannot connect to RabbitMQ, trying again", err, watermill.LogFields{"wait_time": pause.String()})
+	c.logger.Error("Cannot connect to RabbitMQ; trying again", err, watermill.LogFields{"wait_time": pause.String()})
 	select {
 	case <-whole:
 	case <-wanted:

@@ -79,7 +79,7 @@ func (c *Connection) refresh(link *Link, has config.Credentials) {
 		next, err := c.credentials()
 		switch {
 		case err == nil && next.User != has.User:
-			err = errors.New("Options.Credentials gave another user, which an open connection does not take")
+			err = errors.New("Options.Credentials returned another user, which an open connection cannot switch to")
 		case err == nil && next.Password != has.Password:
 			err = link.UpdateSecret(next.Password, "the one before expires")
 		}

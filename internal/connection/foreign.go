@@ -66,11 +66,11 @@ func explainDial(err error, h *heard, overTLS bool) error {
 
 	question := "is it the port of the management API (15672), or one for TLS, which needs amqps://?"
 	if overTLS {
-		question = "does the broker take the client's certificate?"
+		question = "does the broker accept the client's certificate?"
 	}
 
-	return fmt.Errorf("the other side has ended the connection before it said a word: %w (%s is it a proxy that has "+
-		"no broker behind it?)", err, question)
+	return fmt.Errorf("the server closed the connection without sending anything: %w (%s is it a proxy without "+
+		"a broker behind it?)", err, question)
 }
 
 const askForPort = "take the host and the AMQP port of a broker (5672, or 5671 with amqps://; 15672 is its " +
@@ -113,8 +113,8 @@ func explainTLS(err error) error {
 // whatIsMissing tells of a connection that did not open in time.
 func whatIsMissing(h *heard) string {
 	if h == nil || len(h.begin()) == 0 {
-		return "nothing has come from there; is a broker behind it, and is it its AMQP port?"
+		return "the server sent nothing; check that the address is the AMQP port of a broker"
 	}
 
-	return "the broker has not opened it"
+	return "the broker did not open the connection in time"
 }

@@ -122,11 +122,11 @@ func (l *Link) setBlocked(b amqp091.Blocking) {
 	switch changed := l.block(b.Active, b.Reason); {
 	case !changed:
 	case b.Active:
-		l.logger.Error("RabbitMQ has blocked the connection, what is to be published waits", nil,
+		l.logger.Error("RabbitMQ blocked the connection; publishing waits until it unblocks it", nil,
 			watermill.LogFields{"reason": b.Reason})
 		l.emit(retry.EventBlocked, fmt.Errorf("blocked by the broker: %s", b.Reason))
 	default:
-		l.logger.Info("RabbitMQ has unblocked the connection", nil)
+		l.logger.Info("RabbitMQ unblocked the connection", nil)
 		l.emit(retry.EventUnblocked, nil)
 	}
 }

@@ -5,6 +5,5 @@ import (
 )
 
 var (
-	errRequeued = errors.New("the handler has nacked the message itself, and the stock subscriber has requeued it at " +
-		"once")
+	errRequeued = errors.New("the handler nacked the message, and the stock subscriber requeued it at once")
 )

@@ -108,7 +108,7 @@ func (s *Queue) arriveFailed(
 	a := engine.Arrive(main.Name, &s.Policy, &m, now)
 	d.Priority = max(d.Priority, a.State.Arrival.Priority)
 	if a.Unknown {
-		logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
+		logger.Info("Message has retry headers of an unknown version; starting at its first attempt", watermill.LogFields{
 			"amqp_queue_name": s.Name, "version": codec.HeaderText(d.Headers[header.Version]),
 		})
 	}
@@ -122,8 +122,8 @@ func (s *Queue) whyFailed(failed codec.Failed, mains []string) (retry.Reason, er
 	reason := wire.BrokerReason(failed.Reason)
 	switch {
 	case failed.Queue == "":
-		return retry.ReasonPermanent, fmt.Errorf("the message was published to the failed queue %q: no queue has "+
-			"dead-lettered it", s.Name)
+		return retry.ReasonPermanent, fmt.Errorf("the message was published to the failed queue %q and not "+
+			"dead-lettered by a queue", s.Name)
 	case failed.Main == "":
 		return retry.ReasonPermanent, fmt.Errorf("the message in the failed queue %q was dead-lettered by queue %q "+
 			"and not by %s", s.Name, wire.Text(failed.Queue, wire.MaxNameBytes), list(mains))

@@ -249,7 +249,7 @@ func (n *session) goOn(s *subscription, prefetch int, careful bool) (consumption
 	next, err := n.consume(s, prefetch, careful)
 	if err != nil {
 		if !n.isGone() {
-			s.logger.Error("Cannot continue to consume", cannotConsume(s.queue.Name, err), nil)
+			s.logger.Error("Cannot resume consuming", cannotConsume(s.queue.Name, err), nil)
 			_ = n.channel.Close()
 		}
 
@@ -268,7 +268,7 @@ func (n *session) reportNoAnswer(s *subscription) (stop func()) {
 		for {
 			select {
 			case <-warning.C:
-				s.logger.Error("Cannot continue to consume yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
+				s.logger.Error("Cannot resume consuming yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
 			case <-over:
 				return
 			}
@@ -304,7 +304,7 @@ func (n *session) handOutAlone(s *subscription, d received) bool {
 		}
 		defer give()
 	}
-	s.logger.Debug("Message is handled alone: it may be what its consumers died of", watermill.LogFields{
+	s.logger.Debug("Handling this message alone: it may have crashed earlier consumers", watermill.LogFields{
 		"message_id": d.MessageId, "redeliveries": redeliveries,
 	})
 	n.handOut(d)

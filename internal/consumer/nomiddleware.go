@@ -53,9 +53,9 @@ type noMiddlewareError struct{ topic string }
 
 func (e noMiddlewareError) Error() string {
 	return fmt.Sprintf(
-		"cannot retry messages of topic %q: none has reached the retry middleware, so their failures are neither "+
-			"counted nor delayed; add it to the router before all others (router.AddMiddleware(retrier.Middleware)), "+
-			"or look for a middleware or decorator outside of it that fails or passes on copies of messages", e.topic,
+		"cannot retry messages of topic %q: none has reached retrier.Middleware, so failures are neither counted nor "+
+			"delayed; add it before all other middlewares (router.AddMiddleware(retrier.Middleware)), or remove the "+
+			"middleware or decorator before it that fails messages or passes on copies of them", e.topic,
 	)
 }
 
@@ -68,7 +68,7 @@ func (n *session) nack(s *subscription, h *inFlight) {
 		pause, first = s.noMiddleware.next(time.Now())
 	}
 	if first {
-		s.logger.Error("No message reaches the retry middleware, redeliveries are slowed down",
+		s.logger.Error("No message reaches retrier.Middleware; slowing down redeliveries",
 			noMiddlewareError{s.queue.Topic}, nil)
 	}
 	if pause == 0 || s.isClosing() {

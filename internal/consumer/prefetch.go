@@ -230,7 +230,7 @@ func (n *session) replace(s *subscription, c consumption, prefetch int, wait tim
 	if n.isStopped() {
 		return c, false
 	}
-	s.logger.Debug("Prefetch follows the handlers", watermill.LogFields{"prefetch": prefetch, "before": c.prefetch})
+	s.logger.Debug("Changed the prefetch to the speed of the handlers", watermill.LogFields{"prefetch": prefetch, "before": c.prefetch})
 
 	return n.goOn(s, prefetch, false)
 }
@@ -306,8 +306,8 @@ func (n *session) giveBack(s *subscription, c consumption) (consumption, bool) {
 		n.requeueOf(s, d.DeliveryTag)
 	}
 	n.keepTicking()
-	s.logger.Info("All handlers are busy for long: what waited for them is back in the queue, and nothing is consumed "+
-		"until one is done", watermill.LogFields{"messages": len(waiting)})
+	s.logger.Info("All handlers have been busy for long; requeued the messages that waited for them, and paused "+
+		"consuming until a handler is free", watermill.LogFields{"messages": len(waiting)})
 
 	return consumption{}, true
 }

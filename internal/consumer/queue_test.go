@@ -82,8 +82,8 @@ func TestArrive(t *testing.T) {
 		"delivered 9 times": {amqp091.Table{"x-delivery-count": int64(9)},
 			engine.Arrival{State: wire.State{Queue: "orders"}}},
 		"delivered 10 times": {amqp091.Table{"x-delivery-count": int64(10)}, engine.Arrival{
-			State: wire.State{Queue: "orders"}, Crash: errors.New("delivered 10 times without an answer, the policy " +
-				"allows 10"),
+			State: wire.State{Queue: "orders"}, Crash: errors.New("delivered 10 times without an acknowledgement; " +
+				"the policy's CrashLimit is 10"),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,6 @@ func (s *subscription) refuse(err error) {
 	if s.refused.Swap(true) {
 		return
 	}
-	s.logger.Error("Subscription stops: its messages would be lost", err, nil)
+	s.logger.Error("Stopped the subscription, as a middleware would lose its messages", err, nil)
 	s.close(time.Now().Add(s.consumer.settings.CloseTimeout))
 }

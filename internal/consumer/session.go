@@ -193,8 +193,8 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 	case _, cancelled := <-cancels:
 		if cancelled {
 			s.consumer.queues.forget(s.queue.Name)
-			s.logger.Error("RabbitMQ has cancelled the consumer: the queue was deleted or is not available, or (from "+
-				"4.3 on) a message was not acknowledged within the consumer timeout", nil,
+			s.logger.Error("RabbitMQ cancelled the consumer: the queue was deleted or is unavailable, or (RabbitMQ 4.3 "+
+				"and later) a message was not acknowledged within the consumer timeout", nil,
 				watermill.LogFields{"longest_call": s.pace.longest(time.Now()).Round(time.Millisecond).String()})
 		}
 	case err, ok := <-closes:
@@ -263,7 +263,7 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 	msg, err := codec.Decode(settings.Marshaler, d)
 	if h.lost != "" {
 		if lost := codec.ExplainLostHeaders(h.lost); off {
-			s.logger.Error("Handler gets the message without some of its headers", lost, nil)
+			s.logger.Error("Handing out a message without the headers that cannot be read", lost, nil)
 		} else {
 			err = lost // what is left of it may mean something else
 		}
@@ -339,7 +339,7 @@ func (n *session) answered(s *subscription, h *inFlight) (acked, answered bool) 
 const withdrawnGrace = 10 * time.Second
 
 func (n *session) tellWithdrawn(s *subscription, h *inFlight, runs time.Duration) {
-	s.logger.Error("Handler runs on, although the broker has taken its message back and delivers it again",
+	s.logger.Error("Handler is still running, but the broker has requeued its message and will deliver it again",
 		context.Cause(h.ctx), watermill.LogFields{
 			"message_uuid": h.uuid, "handler_name": h.Handler(), "runs_for": runs.Round(time.Millisecond).String(),
 		})
@@ -449,7 +449,7 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 	if err != nil {
 		settlement.Abandoned(err)
 		if !isClosing(err) {
-			s.logger.Error("Failed message was not forwarded, the broker will deliver it again", err, nil)
+			s.logger.Error("Cannot republish a failed message; the broker will deliver it again", err, nil)
 		}
 
 		return
@@ -483,7 +483,7 @@ func (n *session) reject(s *subscription, h *inFlight, settlement engine.Settlem
 	s.queue.Forwarder.Leaving(rejection(&h.delivery, h.arrival.Returns+1), settlement.Verdict.Delay)
 	done, err := n.acker.reject(h.delivery.DeliveryTag, s.queue.Policy.Strategy != config.StrategyCycle)
 	if err != nil && !n.isGone() {
-		s.logger.Error("Cannot give a failed message back to the broker", err, nil)
+		s.logger.Error("Cannot reject a failed message", err, nil)
 	}
 	if !done { // the broker has it back with the channel
 		settlement.Abandoned(cmp.Or[error](err, republish.ErrGone))
@@ -509,6 +509,6 @@ func (n *session) requeue(s *subscription, h *inFlight) { n.requeueOf(s, h.deliv
 
 func (n *session) requeueOf(s *subscription, tag uint64) {
 	if err := n.acker.requeue(tag); err != nil && !n.isGone() {
-		s.logger.Error("Cannot give a message back to its queue", err, nil)
+		s.logger.Error("Cannot requeue a message", err, nil)
 	}
 }

@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -21,7 +20,7 @@ const (
 
 // mostSetAside is for how many dead letters room is made while they wait for their pause. To give some back early is no
 // way out: the broker puts them ahead of all others again.
-const mostSetAside = 1000
+const mostSetAside = 1000 // which a log line says too
 
 // pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and
 // a plain nack would have the broker hand it out again at once, some thousand times a second. It doubles with the
@@ -32,7 +31,7 @@ func pause(d *amqp091.Delivery) time.Duration {
 	return min(shortestPause<<max(0, min(returns, 10)), longestPause)
 }
 
-// deadLetterFailure is why the handler of a dead letter has failed, as the middleware has seen it.
+// deadLetterFailure is why a dead-letter handler failed, as the middleware has seen it.
 type deadLetterFailure struct {
 	handler string
 	err     error
@@ -47,7 +46,7 @@ func (h *inFlight) Failed(handler string, err error, text string) {
 	h.failure = deadLetterFailure{handler, err, text}
 }
 
-var errUnknownFailure = errors.New("unknown: the retrier's Middleware, which sees errors, is not in the router")
+var errUnknownFailure = errors.New("unknown error: add retrier.Middleware to the router, which sees the errors of handlers")
 
 func (h *inFlight) whyFailed() deadLetterFailure {
 	h.mu.Lock()
@@ -63,7 +62,7 @@ func (h *inFlight) whyFailed() deadLetterFailure {
 // setAside gives a dead letter back to its queue after a pause. Those behind it go on.
 func (n *session) setAside(s *subscription, h *inFlight) {
 	wait, why, tag := pause(&h.delivery), h.whyFailed(), h.delivery.DeliveryTag
-	s.logger.Error("Handler of a dead letter has failed, it stays in the dead-letter queue", errors.New(why.text),
+	s.logger.Error("Dead-letter handler failed; the message stays in the dead-letter queue", errors.New(why.text),
 		watermill.LogFields{
 			"message_uuid": h.msg.UUID, "handler_name": why.handler, "wait_time": wait.String(),
 		})
@@ -74,8 +73,8 @@ func (n *session) setAside(s *subscription, h *inFlight) {
 
 	n.paused.Add(1)
 	if n.paused.value() >= mostSetAside && !n.tooMany.Swap(true) {
-		s.logger.Error("Too many dead letters wait for their pause, those behind them can have to wait as well",
-			fmt.Errorf("their handler has failed on %d", mostSetAside), nil)
+		s.logger.Error("1,000 dead letters are waiting for another try; later ones may wait too",
+			errors.New("their handler failed"), nil)
 	}
 	n.acker.notify() // there may be room for a consumer
 	go func() {      // keeps nothing of the message but its tag

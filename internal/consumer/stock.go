@@ -24,9 +24,9 @@ import (
 // Captures remembers the deliveries of messages that a stock subscriber has unmarshaled. Stock subscribers overwrite a
 // message's context, so there is no place on the message itself.
 //
-// Nearly all of them are in the hands of the middleware soon, which forgets them when it has settled them. Those that
-// it never sees, or leaves to others, become weak when enough others have come: then they are remembered for as long as
-// their messages live, and hold none alive. Weak ones are much dearer.
+// The middleware soon settles nearly all of them and removes their entries. Entries that it never settles become weak
+// once there are enough newer ones: they then last as long as their messages, and keep none alive. Weak entries cost
+// more, so only the overflow is weak.
 type Captures struct {
 	mu     sync.Mutex
 	recent map[*message.Message]*capture // at most mostRecent
@@ -142,7 +142,7 @@ type Stock struct {
 }
 
 // errGhost is what a stock subscriber hands to the router when the broker has cancelled its consumer.
-var errGhost = errors.New("not a message: the broker has cancelled the consumer, and the subscriber reconnects after " +
+var errGhost = errors.New("not a message: the broker cancelled the consumer, and the stock subscriber reconnects after " +
 	"this nack")
 
 // Middleware puts the delivery into the context of a message, for the middlewares inside of it, and settles what is not

@@ -103,7 +103,7 @@ func (s *subscription) close(deadline time.Time) {
 		close(s.closing)
 
 		timer := time.AfterFunc(time.Until(deadline), func() {
-			s.logger.Info("Handlers did not finish in time, their messages go back to the queue", nil)
+			s.logger.Info("Handlers did not finish within Options.CloseTimeout; requeueing their messages", nil)
 			s.abort(connection.ErrClosed)
 		})
 		context.AfterFunc(s.ctx, func() { timer.Stop() })
@@ -150,7 +150,7 @@ func (s *subscription) run(session *session) {
 
 		var err error
 		if session, err = s.open(); err != nil && !isClosing(err) {
-			s.logger.Error("Cannot consume, trying again", err, nil)
+			s.logger.Error("Cannot consume; trying again", err, nil)
 		}
 	}
 }
@@ -303,7 +303,7 @@ func (s *subscription) declareAgain(link *connection.Link, over <-chan struct{})
 		if err == nil || !link.IsAlive() || s.isClosing() {
 			return
 		}
-		s.logger.Error("Cannot declare the topology again, consuming all the same", err, nil)
+		s.logger.Error("Cannot redeclare the topology; consuming without it", err, nil)
 
 		select {
 		case <-time.After(declareAgainEvery):
@@ -330,7 +330,7 @@ func (s *subscription) serve(session *session) {
 	}
 }
 
-// work is the life of a worker: one message at a time, of whatever session is the present one.
+// work handles one message at a time from the current session.
 func (s *subscription) work(worker int) {
 	for {
 		select {

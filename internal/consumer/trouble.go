@@ -55,11 +55,11 @@ func (t *trouble) lost(s *subscription, link *connection.Link, began time.Time) 
 		t.close()
 	case !t.isAlone():
 		t.own = connection.New(s.consumer.settings.Connection, s.consumer.settings.Logger)
-		s.logger.Info("Consuming over a connection of its own, to see whether this queue makes RabbitMQ close it",
+		s.logger.Info("Consuming over a separate connection, to find out whether this queue makes RabbitMQ close it",
 			watermill.LogFields{"losses": t.losses})
 	case isOurs:
 		wait = min(time.Second<<min(t.losses-manyLosses, 10), longestTrouble)
-		s.logger.Error("To consume from this queue makes RabbitMQ close the connection: it has one of its own", err,
+		s.logger.Error("RabbitMQ closes the connection that consumes from this queue; using a separate connection", err,
 			watermill.LogFields{"losses": t.losses, "wait_time": wait.String()})
 	}
 
@@ -93,7 +93,7 @@ func (t *trouble) link(ctx context.Context, s *subscription) (*connection.Link, 
 		if err == nil || ctx.Err() != nil {
 			return link, err
 		}
-		s.logger.Error("Consuming over the connection of all again, as there is none of its own", err, nil)
+		s.logger.Error("Cannot open a separate connection; consuming over the shared one again", err, nil)
 		t.close()
 		t.losses = 0
 	}

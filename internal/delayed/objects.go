@@ -194,7 +194,7 @@ func (o *objects) checkQueue(link *connection.Link, target topology.Target) erro
 	case reason.Code == amqp091.NotFound && strings.Contains(reason.Reason, "no queue '"):
 		return fmt.Errorf("%w: %w", errNoQueue, err)
 	default:
-		o.settings.Logger.Info("Cannot find out whether the queue of a delayed message exists", watermill.LogFields{
+		o.settings.Logger.Info("Cannot check that the queue of a delayed message exists", watermill.LogFields{
 			"amqp_queue_name": target.Key, "error": err.Error(),
 		})
 		return nil

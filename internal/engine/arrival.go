@@ -70,7 +70,7 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 	}
 	counted := policy.CountsReturns() && !m.Returned.Foreign // each is an attempt
 	if m.Redelivered && m.Deliveries >= int64(policy.CrashLimit) && !counted {
-		a.Crash = fmt.Errorf("delivered %d times without an answer, the policy allows %d", m.Deliveries,
+		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement; the policy's CrashLimit is %d", m.Deliveries,
 			policy.CrashLimit)
 	}
 

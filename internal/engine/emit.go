@@ -26,8 +26,7 @@ func (e *Engine) Emit(event retry.Event) {
 			text, _ := e.Describe(fmt.Errorf("%v", r)) // a listener's panic may quote the error that it was told of
 			e.Log().Error("OnEvent panicked", loggedError(text), fields)
 		} else {
-			e.Log().Error("OnEvent has ended its goroutine, which was not its own: messages can be stuck until the "+
-				"process ends", nil, fields)
+			e.Log().Error("OnEvent called runtime.Goexit; messages may be stuck until the process ends", nil, fields)
 		}
 	}()
 

@@ -26,7 +26,7 @@ type Engine struct {
 	Host string
 
 	// Decide is asked about every failure, before the policy is: see [retry.Failure]. Optional. A panic in it is
-	// logged, and the error itself decides.
+	// logged, and the handler's own error is used.
 	Decide func(retry.Failure) error
 
 	// ErrorText makes the text that is written on a failed message and logged from a handler's error: the place to

@@ -23,8 +23,8 @@ type Handout struct {
 }
 
 // ErrSettled is what a middleware is told that comes too late with its verdict.
-var ErrSettled = errors.New("the message was already acknowledged or rejected, its failure cannot be acted on: " +
-	"is a middleware such as InstantAck outside of the retry middleware?")
+var ErrSettled = errors.New("cannot retry the message: it was already acknowledged or rejected; remove middlewares " +
+	"such as InstantAck that are added before retrier.Middleware")
 
 // Enter notes that a middleware has the message in hand, for the handler of this name.
 func (h *Handout) Enter(handler string) {

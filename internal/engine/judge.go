@@ -153,26 +153,26 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 
 	switch v.Action {
 	case retry.ActionRetryNow:
-		log.Info("Message failed, its handler is called again at once", text)
+		log.Info("Message failed; calling its handler again at once", text)
 	case retry.ActionRetry:
-		log.Info("Message failed, it will be retried", text)
+		log.Info("Message failed; it will be retried", text)
 	case retry.ActionPostpone:
 		if happened.called {
 			// an open circuit breaker postpones a whole queue
-			log.Debug("Message is postponed, as its handler asks", text)
+			log.Debug("Handler postponed the message", text)
 		} else {
-			log.Debug("Message is not due yet, it waits again", fields)
+			log.Debug("Message is not due yet; it goes back to a retry queue", fields)
 		}
 	case retry.ActionDeadLetter:
 		log.Error(what+", it goes to the dead-letter queue", loggedError(happened.text), fields)
 	case retry.ActionDrop:
 		switch {
 		case v.Reason != retry.ReasonExpired:
-			log.Error(what+" and is dropped, as its error asks", loggedError(happened.text), fields)
+			log.Error(what+"; dropping it, as its error is marked with retry.Drop", loggedError(happened.text), fields)
 		case handled:
-			log.Info(what+" and is dropped, as its policy says", text)
+			log.Info(what+"; dropping it, as its policy says", text)
 		default: // many of these show publishers whose clocks are wrong
-			log.Error(what+" and is dropped, as its policy says; no handler was ever called",
+			log.Error(what+" before any handler was called; dropping it, as its policy says",
 				loggedError(happened.text), fields)
 		}
 	case retry.ActionRequeue:
@@ -238,7 +238,7 @@ func (e *Engine) decide(f retry.Failure) (err error) {
 
 	defer func() {
 		if r := recover(); r != nil {
-			e.Log().Error("Decide panicked, the error itself decides", fmt.Errorf("panic with %T", r), nil)
+			e.Log().Error("Options.Decide panicked; using the handler's own error", fmt.Errorf("panic with %T", r), nil)
 			err = f.Err
 		}
 	}()
@@ -255,7 +255,7 @@ func (e *Engine) decide(f retry.Failure) (err error) {
 func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Class, after time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {
-			e.Log().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T panicked with %T", f.Err,
+			e.Log().Error("A method of the handler's error panicked", fmt.Errorf("%T panicked with %T", f.Err,
 				r), nil)
 			class, after = f.Class, 0
 		}

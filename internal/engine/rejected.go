@@ -9,7 +9,7 @@ import (
 // dead-lettered for a reason. Only what was rejected is retried. With retry.ReasonPermanent, nobody knows how it came
 // here.
 //
-// The policy's lists of errors are not asked, nor is the decision function: the broker does not tell the error.
+// The policy's lists of errors are not asked, nor is the decision function: the broker does not report the error.
 func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Settlement {
 	now, state := e.Time(), d.State()
 	f = completed(f)

@@ -31,21 +31,21 @@ const (
 var (
 	sees = func(what string) *effect {
 		return &effect{
-			level: Wrong, problem: "outside of the retry middleware and never sees an error",
-			remedy: "add the retry middleware first" + what,
+			level: Wrong, problem: "added before retrier.Middleware, so it never sees an error",
+			remedy: "add retrier.Middleware first" + what,
 		}
 	}
 	takesRetries = func(where string) *effect {
 		return &effect{
-			level: Loses, problem: where + " of the retry middleware: it takes retries for duplicates, and they are " +
-				"lost",
-			remedy: "use protect.Deduplicator, or protect.ByAttempt(deduplicator), inside of the retry middleware",
+			level: Loses, problem: "added " + where + " retrier.Middleware: it treats retries as duplicates and " +
+				"deletes them",
+			remedy: "use protect.Deduplicator, or protect.ByAttempt(deduplicator), and add it after retrier.Middleware",
 		}
 	}
 	failsOutside = &effect{
-		level: Loses, problem: "outside of the retry middleware: what it fails is redelivered at once, without count " +
-			"or delay",
-		remedy: "add the retry middleware first",
+		level: Loses, problem: "added before retrier.Middleware: messages that it fails are redelivered at once, " +
+			"without a count or a delay",
+		remedy: "add retrier.Middleware first",
 	}
 )
 
@@ -54,27 +54,27 @@ var (
 var rules = []rule{
 	{
 		prefix: watermillPrefix + "(*Deduplicator).Middleware", middleware: "Watermill's Deduplicator",
-		outside: takesRetries("outside"), inside: takesRetries("inside"),
+		outside: takesRetries("before"), inside: takesRetries("after"),
 	},
 	{
 		prefix: watermillPrefix + "InstantAck", middleware: "Watermill's InstantAck",
 		outside: &effect{
-			level: Loses, problem: "outside of the retry middleware: messages are acknowledged before they are " +
-				"handled: those that fail are lost on a stock subscriber, and can be lost on the retrier's own",
+			level: Loses, problem: "added before retrier.Middleware: it acknowledges messages before they are " +
+				"handled; a stock subscriber loses those that fail, and the retrier's own may lose them",
 			remedy: "remove it, or keep its handlers on a subscriber without retries",
 		},
 		inside: &effect{
 			level: Loses, stock: true,
-			problem: "inside of the retry middleware, on a stock subscriber: failed messages are acknowledged at " +
-				"once, and lost",
+			problem: "added after retrier.Middleware, on a stock subscriber: it acknowledges failed messages, " +
+				"and they are lost",
 			remedy: "remove it, or use retrier.NewSubscriber()",
 		},
 	},
 	{
 		prefix: watermillPrefix + "Duplicator", middleware: "Watermill's Duplicator",
 		outside: &effect{
-			level: Loses, problem: "outside of the retry middleware: each failure is forwarded twice",
-			remedy: "add the retry middleware first",
+			level: Loses, problem: "added before retrier.Middleware: each failed message is forwarded twice",
+			remedy: "add retrier.Middleware first",
 		},
 	},
 	{prefix: watermillPrefix + "RandomFail", middleware: "Watermill's RandomFail", outside: failsOutside},
@@ -84,26 +84,25 @@ var rules = []rule{
 	{
 		prefix: poisonQueuePrefix, middleware: "Watermill's PoisonQueue",
 		outside: &effect{
-			level: Wrong, problem: "outside of the retry middleware and sees no error but those of shutdowns, which " +
-				"are no failures",
-			remedy: "remove it: dead letters go to the dead-letter queue",
+			level: Wrong, problem: "added before retrier.Middleware, so it never sees a failure",
+			remedy: "remove it: failed messages go to the dead-letter queue",
 		},
 		inside: &effect{ // PoisonQueueWithFilter has the same name, and may be meant
-			level: Possible, problem: "inside of the retry middleware and takes its errors away: they are not retried",
-			remedy: "remove it: dead letters go to the dead-letter queue",
+			level: Possible, problem: "added after retrier.Middleware and hides errors from it: those messages are not retried",
+			remedy: "remove it: failed messages go to the dead-letter queue",
 		},
 	},
 	{
 		prefix: watermillPrefix + "Retry.", middleware: "Watermill's Retry",
-		outside: sees("; inside of it, Watermill's Retry makes immediate tries within one attempt"),
+		outside: sees("; after it, Watermill's Retry makes immediate tries within one attempt"),
 	},
 	{prefix: watermillPrefix + "CircuitBreaker.", middleware: "Watermill's CircuitBreaker",
-		outside: sees(", or use protect.CircuitBreaker inside of it")},
+		outside: sees(", or use protect.CircuitBreaker after it")},
 	{
 		prefix: metricsPrefix, middleware: "the middleware of Watermill's components/metrics",
 		outside: &effect{
-			level: Possible, problem: "outside of the retry middleware: it counts every failure as a success",
-			remedy: "call AddPrometheusRouterMetrics after the retry middleware was added",
+			level: Possible, problem: "added before retrier.Middleware: it counts every failure as a success",
+			remedy: "call AddPrometheusRouterMetrics after router.AddMiddleware(retrier.Middleware)",
 		},
 	},
 	{prefix: watermillPrefix + "IgnoreErrors.", middleware: "Watermill's IgnoreErrors", outside: sees("")},

@@ -53,7 +53,7 @@ func (p *Processor) noteMissing(s *subscription, missing map[string]error) {
 
 	for _, m := range s.target.mains {
 		if err := missing[m.name]; err != nil && before[m.name] == nil {
-			p.options.Logger.Error("A main queue of a failed queue is missing, the others go on", err,
+			p.options.Logger.Error("A main queue is missing; processing the other main queues of this failed queue", err,
 				watermill.LogFields{"amqp_queue_name": s.target.failed})
 		}
 	}
@@ -124,7 +124,8 @@ func onChannel(link *connection.Link, do func(*amqp091.Channel) error) error {
 	return do(channel)
 }
 
-// errMayNotLook says that the broker does not tell whether a main queue exists. Its error has closed the channel.
+// errMayNotLook means that the broker refuses to look up a main queue: a permission is missing, or the queue is
+// exclusive. The error has closed the channel.
 var errMayNotLook = errors.New("cannot look for the main queue")
 
 // checkMain fails if a main queue is missing: its messages would wait for it in their retry queues.

@@ -67,7 +67,7 @@ const (
 	ended
 )
 
-// New checks the config and the options, all of both at once. It does not connect.
+// New validates conf and options, and reports all problems in one error. It does not connect.
 func New(conf Config, options Options) (*Processor, error) {
 	patterns, err := validate(conf, options)
 	if err != nil {
@@ -161,7 +161,7 @@ func (p *Processor) connect(ctx context.Context) {
 		}
 		pause := min(wait.NextBackOff(), p.options.PollInterval)
 		if ctx.Err() == nil {
-			p.options.Logger.Error("Cannot connect to RabbitMQ, trying again", err,
+			p.options.Logger.Error("Cannot connect to RabbitMQ; trying again", err,
 				watermill.LogFields{"wait_time": pause.String()})
 		}
 		p.mu.Lock()
@@ -355,8 +355,8 @@ func (p *Processor) warnOfLimit(q management.Queue) {
 
 	if key := "limit " + q.Name; p.told[key] == "" {
 		p.told[key] = limit
-		p.options.Logger.Info("A failed queue can drop messages that the processor gives back: declare it with "+
-			"x-delivery-limit 2147483647, unless a policy of the broker does so", watermill.LogFields{
+		p.options.Logger.Info("The failed queue drops messages that are requeued too often; declare it with "+
+			"x-delivery-limit 2147483647, or set that limit by a broker policy", watermill.LogFields{
 			"amqp_queue_name": q.Name, "delivery_limit": limit,
 		})
 	}

@@ -54,7 +54,7 @@ func (p *Processor) Healthy() error {
 	case p.state == ended:
 		return errors.New("the processor has ended")
 	case p.state != notStarted && time.Since(p.turned) > stuck:
-		return fmt.Errorf("the processor has not looked for queues for %s", time.Since(p.turned).Round(time.Second))
+		return fmt.Errorf("the processor has not listed its queues for %s", time.Since(p.turned).Round(time.Second))
 	default:
 		return nil
 	}

@@ -17,7 +17,7 @@ type subscription struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it is over
 
-	mayNotLook sync.Map // names of main queues of which the broker does not tell whether they exist
+	mayNotLook sync.Map // names of main queues that the broker refuses to look up
 
 	// Guarded by Processor.mu.
 	err     error            // why it does not consume
@@ -32,7 +32,7 @@ func (p *Processor) start(t target) {
 	go p.keep(s)
 }
 
-// keep subscribes, again and again with backoff while that fails. What goes wrong later is the consumer's to mend.
+// keep subscribes, again and again with backoff while that fails. The consumer handles later errors.
 func (p *Processor) keep(s *subscription) {
 	defer close(s.done)
 	defer func() {

@@ -110,7 +110,7 @@ func TestResolve_SharedFailedQueue(t *testing.T) {
 	assert.False(t, before.sameAs(of(pairs[:1], nil)["failed"]), "one fewer")
 
 	off := of(pairs, map[string]config.Policy{"bills": {Mode: config.ModeOff}})["failed"]
-	require.ErrorContains(t, off.err, `"bills" has the mode off`)
+	require.ErrorContains(t, off.err, `"bills" has mode off`)
 	require.NoError(t, off.main("orders").err)
 	require.ErrorContains(t, of([]Pair{{"bills.dlq", "orders"}, {"bills.dlq", "bills"}}, nil)["bills.dlq"].err,
 		`the dead-letter queue of "bills"`)

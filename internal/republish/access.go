@@ -35,7 +35,7 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 
 	access := (*topology.AccessError)(nil)
 	if err != nil && !errors.As(err, &access) {
-		f.settings.Logger.Info("Cannot find out whether dead letters may be published", watermill.LogFields{
+		f.settings.Logger.Info("Cannot check the permission to publish dead letters", watermill.LogFields{
 			"amqp_queue_name": plan.Queue, "error": err.Error(),
 		})
 		err = nil

@@ -24,7 +24,7 @@ const (
 	trialPoll = 10 * time.Millisecond
 )
 
-var errNotDelivered = errors.New("the broker does not deliver the message of a trial")
+var errNotDelivered = errors.New("the broker did not deliver the test message")
 
 // DelaysRetries finds out whether the broker keeps a rejected message back, as RabbitMQ does from 4.3 on: with a message
 // in a queue of its own, whose name begins with that of a main queue, as permissions may.

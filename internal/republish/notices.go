@@ -64,13 +64,13 @@ func (n *notices) tell(canary string, outcome wire.Outcome, published *wire.Stat
 	default:
 		n.waiting.Add(-1)
 		n.full.Do(func() {
-			n.logger.Error("Cannot tell a replay what has become of its messages", errTooManyNotices,
+			n.logger.Error("Cannot report results to the replay command", errTooManyNotices,
 				watermill.LogFields{"amqp_queue_name": notice.Queue})
 		})
 	}
 }
 
-var errTooManyNotices = errors.New("too many pending notices")
+var errTooManyNotices = errors.New("too many results are waiting to be sent")
 
 // flush gives what waits a moment to be sent, before the forwarder closes.
 func (n *notices) flush(deadline time.Time) {
@@ -87,7 +87,7 @@ func (n *notices) run() {
 	var channel *noticeChannel
 	failed := func(err error) {
 		if err != nil && n.ctx.Err() == nil {
-			n.logger.Error("Cannot tell a replay what has become of its message", err, nil)
+			n.logger.Error("Cannot report the result to the replay command", err, nil)
 		}
 	}
 	for {

@@ -228,7 +228,7 @@ func (l *QueueForwarder) declare(link *connection.Link) error {
 	if err := l.plan.Declare(channel); err != nil {
 		return err
 	}
-	l.forwarder.settings.Logger.Info("Retry topology declared again, a part of it was missing",
+	l.forwarder.settings.Logger.Info("Redeclared the retry topology, as a part of it was missing",
 		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
 	l.forwarder.settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: l.plan.Queue})
 

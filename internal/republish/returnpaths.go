@@ -184,7 +184,7 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 			err = w.declare(f.ctx, channel, whole)
 		}
 		if err != nil && !w.failed && f.ctx.Err() == nil {
-			f.settings.Logger.Error("Cannot declare the return path of messages that wait", err,
+			f.settings.Logger.Error("Cannot redeclare the bindings through which waiting messages return", err,
 				watermill.LogFields{"return_path": w.name})
 		}
 		w.failed = err != nil

@@ -57,9 +57,9 @@ type Sent struct{ publish *inFlight }
 // What keeps a lane from sending.
 var (
 	// ErrFull means that too many publishes of the lane are not resolved.
-	ErrFull = errors.New("too many messages of the channel are not confirmed")
+	ErrFull = errors.New("too many messages on this channel are unconfirmed")
 	// ErrRetired means that the lane takes no more. What was sent on it may still be answered.
-	ErrRetired = errors.New("the channel is not used any more")
+	ErrRetired = errors.New("the channel is no longer used")
 )
 
 // Retire closes the channels when nobody waits for an answer on them any more.

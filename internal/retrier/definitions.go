@@ -7,8 +7,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// Definitions is everything that a service with these topics declares, as a file, or everything that is wrong with it.
-// The broker is not touched.
+// Definitions returns everything that a service with these topics declares, as a file, or all problems in one error. It
+// does not connect.
 func (r *Retrier) Definitions(topics ...string) ([]byte, error) { return r.definitions("", topics) }
 
 func (r *Retrier) definitions(group string, topics []string) ([]byte, error) {

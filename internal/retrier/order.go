@@ -18,14 +18,14 @@ import (
 func (r *Retrier) CheckRouter(router *message.Router) error {
 	found, ok := routes(router)
 	if !ok {
-		r.options.Logger.Info("Cannot check the middlewares of the router: this version of Watermill is not known; "+
-			"they are checked with the first messages", nil)
+		r.options.Logger.Info("Cannot check the router's middlewares before it starts: unknown version of Watermill; "+
+			"checking them with the first messages", nil)
 	}
 	slices.SortFunc(found, func(a, b route) int { return cmp.Compare(a.handler, b.handler) })
 
 	for _, name := range r.unusedGroups() {
-		r.options.Logger.Error("Policies of a group have no effect", fmt.Errorf("%s: no subscriber of this retrier is "+
-			"one of the group; is the name that of Retrier.Group?", groupPath(name)), nil)
+		r.options.Logger.Error("Policies of a group have no effect", fmt.Errorf("%s: no subscriber of this retrier "+
+			"belongs to this group; use the name that you pass to Retrier.Group", groupPath(name)), nil)
 	}
 	var refused []error
 	for _, h := range found {
@@ -35,7 +35,7 @@ func (r *Retrier) CheckRouter(router *message.Router) error {
 				refused = append(refused, mistake)
 				continue
 			}
-			r.options.Logger.Error("Wrong order of middlewares", mistake, watermill.LogFields{"handler_name": h.handler,
+			r.options.Logger.Error("A middleware is in the wrong place", mistake, watermill.LogFields{"handler_name": h.handler,
 				"topic": h.topic})
 		}
 	}

@@ -23,12 +23,12 @@ func (r *Retrier) prefetch() int {
 func (r *Retrier) roomFor(prefetch int) int {
 	fields := watermill.LogFields{"prefetch": prefetch, "concurrency": r.options.Concurrency}
 	if prefetch < r.options.Concurrency {
-		r.options.Logger.Info("Prefetch is raised to the concurrency, which it would limit; see Options.Prefetch",
+		r.options.Logger.Info("Raised the prefetch to Options.Concurrency, which it would limit; see Options.Prefetch",
 			fields)
 		prefetch = r.options.Concurrency
 	}
 	if prefetch == r.options.Concurrency {
-		r.options.Logger.Info("Prefetch leaves no room for held deliveries: one stops others; see Options.Prefetch",
+		r.options.Logger.Info("Prefetch equals Options.Concurrency, so each held delivery leaves a handler idle; see Options.Prefetch",
 			watermill.LogFields{"prefetch": prefetch, "concurrency": r.options.Concurrency})
 	}
 

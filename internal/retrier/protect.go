@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String
-// is what to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+// ProtectPolicy returns the broker policy that keeps an existing quorum main queue from losing messages. Give its String
+// to an operator. Once it is set, use config.ProtectionPolicy.
 func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.protectPolicy(r.config.Queue.GenerateName(topic))
 }
@@ -169,11 +169,11 @@ func (r *Retrier) warnOfLimit(queue *consumer.Queue, version string) {
 		return
 	}
 	arguments := r.mainArguments(queue.Name, queue.Policy, queue.Plan)
-	what := "RabbitMQ drops messages that return to the queue too often: a quorum queue without dead-letter exchange"
+	what := "RabbitMQ drops messages that are requeued too often: this quorum queue has no dead-letter exchange"
 	limit, drops := rabbitmq.DropLimit(arguments, version)
 	if n, given := rabbitmq.Integer(arguments["x-delivery-limit"]); !drops && given &&
 		queue.Policy.CountsReturns() && n < int64(queue.Policy.MaxRetries()) {
-		what = "RabbitMQ dead-letters messages before their retries are used up, without the retrier's headers"
+		what = "RabbitMQ dead-letters messages before their last retry, without the retrier's headers"
 		limit, drops = fmt.Sprintf("%d, and %d retries", n, queue.Policy.MaxRetries()), true
 	}
 	if !drops {

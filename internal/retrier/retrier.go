@@ -54,7 +54,7 @@ type Retrier struct {
 	limitsTold sync.Map    // main queues of whose delivery limit it was told, as long as they are used
 }
 
-// New checks the config and the options, all of both at once, and returns a retrier. The broker is not touched.
+// New validates conf and options, and reports all problems in one error. It does not connect.
 func New(conf Config, options Options) (*Retrier, error) {
 	if err := errors.Join(
 		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments,

@@ -127,8 +127,8 @@ func (r *Retrier) explainStrategy(queue *consumer.Queue, conflict *topology.Conf
 	explained := *conflict
 	explained.WaysOut = ways
 
-	return fmt.Errorf("queue %q exists without what the strategy %s of topic %q needs, and the broker cannot change "+
-		"the arguments of a queue: %w", queue.Name, queue.Plan.Strategy, queue.Topic, &explained)
+	return fmt.Errorf("queue %q lacks arguments that the strategy %s of topic %q needs, and the broker cannot change "+
+		"arguments of a queue: %w", queue.Name, queue.Plan.Strategy, queue.Topic, &explained)
 }
 
 // delayedRetries remembers which versions of the broker were seen to delay.
@@ -158,7 +158,7 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 		return err
 	}
 	if untried != nil { // by a user who may not try
-		r.options.Logger.Info("Cannot find out whether the broker delays retries, its version says so",
+		r.options.Logger.Info("Cannot test whether the broker delays retries; trusting its version",
 			watermill.LogFields{
 				"amqp_queue_name": queue.Name, "version": version, "error": untried.Error(),
 			})
@@ -180,9 +180,9 @@ func nativeError(queue, version string, delays bool, untried error) error {
 	case untried == nil && !delays:
 		return &topology.NoDelayedRetryError{Queue: queue, Version: version}
 	case untried != nil && !rabbitmq.AtLeast(version, 4, 3):
-		return fmt.Errorf("cannot find out whether the broker delays retries, as the strategy %s of queue %q "+
-			"needs, and its version, %q, does not tell: let the user declare, write and read queues named %s.trial.*, "+
-			"or use the strategy %s: %w",
+		return fmt.Errorf("cannot test whether the broker delays retries, as the strategy %s of queue %q needs, "+
+			"and its version, %q, does not prove it; grant the user configure, write and read on "+
+			"queues named %s.trial.*, or use the strategy %s: %w",
 			config.StrategyNative, queue, version, queue, config.StrategyCopy, untried)
 	default:
 		return nil

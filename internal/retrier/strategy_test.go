@@ -42,7 +42,7 @@ func TestNativeError(t *testing.T) {
 
 		err := nativeError("orders", "", false, refused)
 		require.ErrorIs(t, err, refused)
-		assert.ErrorContains(t, err, `its version, "", does not tell: let the user declare, write and read queues named `+
-			`orders.trial.*, or use the strategy copy`)
+		assert.ErrorContains(t, err, `its version, "", does not prove it; grant the user configure, write and `+
+			`read on queues named orders.trial.*, or use the strategy copy`)
 	})
 }

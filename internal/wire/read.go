@@ -19,7 +19,7 @@ type Kind int
 // The kinds of a message that arrives in a queue.
 const (
 	Fresh          Kind = iota // none of our headers, another queue's, or nonsense
-	Retry                      // on its way back from one of this queue's retry queues
+	Retry                      // returning from one of this queue's retry queues
 	Replay                     // moved back from the dead-letter queue
 	Clamped                    // this queue's, with a count that this policy does not know
 	UnknownVersion             // fresh, but written by a version that we do not know: worth a log line

@@ -76,7 +76,7 @@ func (c *Config) setDefaults() {
 // labelName is what every version of Prometheus takes, and every query can spell without quotes.
 var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
+// Validate reports all problems in one error, as joined [*config.FieldError]s.
 func (c Config) Validate() error {
 	var errs []error
 	add := func(field, problem, wanted, found string) {

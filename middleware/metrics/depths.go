@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths tells how many messages lie ready in the queues beside main queues. A retrier does. Depths that it
-// returns with an error count all the same.
+// QueueDepths returns the number of ready messages in each retry queue, dead-letter queue and shared queue. A retrier
+// implements it. Depths that it returns together with an error count too.
 type QueueDepths interface {
 	QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 }
@@ -27,7 +27,7 @@ func (m *Metrics) Watch(queues QueueDepths) (stop func()) {
 }
 
 // errTimeout says that a reading is not there in time. It may still be on its way.
-var errTimeout = errors.New("reading the depths of the queues takes too long")
+var errTimeout = errors.New("cannot read the queue depths in time")
 
 // depths makes series of the queues' depths as they are at the time of a scrape.
 type depths struct {
@@ -50,7 +50,7 @@ func newDepths(c Config) *depths {
 	}
 
 	return &depths{
-		ready: desc("queue_messages_ready", "Messages that lie ready in a queue beside a main queue.",
+		ready: desc("queue_messages_ready", "Ready messages in a retry, dead-letter or shared queue.",
 			labelQueue, labelRole, labelMainQueue),
 		wait: desc("queue_wait_seconds", "Longest wait of the messages that lie in a queue, where it has any.",
 			labelQueue, labelRole, labelMainQueue),
@@ -128,9 +128,9 @@ func (d *depths) tell(w *watch, err error) {
 	switch changed := w.fails(err != nil); {
 	case !changed:
 	case err != nil:
-		d.logger.Error("Cannot read the depths of the queues", err, nil)
+		d.logger.Error("Cannot read the queue depths", err, nil)
 	default:
-		d.logger.Info("The depths of the queues can be read again", nil)
+		d.logger.Info("Reading the queue depths works again", nil)
 	}
 }
 
@@ -231,10 +231,10 @@ func (r *reading) run(queues QueueDepths, timeout time.Duration) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), timeout, errTimeout)
 	defer cancel()
 
-	r.err = errors.New("reading the depths of the queues has ended its goroutine")
+	r.err = errors.New("QueueDepths called runtime.Goexit")
 	defer func() {
 		if p := recover(); p != nil {
-			r.err = fmt.Errorf("reading the depths of the queues panicked: %v", p)
+			r.err = fmt.Errorf("QueueDepths panicked: %v", p)
 		}
 	}()
 

@@ -174,14 +174,14 @@ func TestDepthsThatHang(t *testing.T) {
 	}
 	assert.Less(t, took, timeout)
 	assert.EqualValues(t, 1, calls.Load())
-	assert.Equal(t, []string{"Cannot read the depths of the queues"}, logs.told())
+	assert.Equal(t, []string{"Cannot read the queue depths"}, logs.told())
 
 	close(thaw)
 	await.Until(t, func() bool {
 		return values(t, registry, true)[up] == 1
 	})
 	equal(t, 3., values(t, registry, true)[dlq])
-	assert.Equal(t, []string{"Cannot read the depths of the queues", "The depths of the queues can be read again"},
+	assert.Equal(t, []string{"Cannot read the queue depths", "Reading the queue depths works again"},
 		logs.told())
 }
 

@@ -29,7 +29,7 @@
 //	amqpretry_connections_opened_total{connection}                        counter    connections to the broker, the first and those after a loss
 //	amqpretry_connections_lost_total{connection}                          counter    connections to the broker that were lost
 //	amqpretry_blocked_connections{connection}                             gauge      connections that the broker blocks, for a memory or disk alarm
-//	amqpretry_queue_messages_ready{queue, role, main_queue}               gauge      messages that lie ready in a queue beside a main queue
+//	amqpretry_queue_messages_ready{queue, role, main_queue}               gauge      ready messages in a retry, dead-letter or shared queue
 //	amqpretry_queue_wait_seconds{queue, role, main_queue}                 gauge      longest wait of the messages that lie in a queue, where it has any
 //	amqpretry_queue_depths_up{}                                           gauge      1 if the last reading of the queues' depths was complete, else 0
 //	amqpretry_queue_depths_errors_total{}                                 counter    readings of queues' depths that failed or took too long

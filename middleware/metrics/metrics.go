@@ -88,7 +88,7 @@ func (m *Metrics) OnEvent(e retry.Event) {
 		h.calls.inc(string(e.Class))
 		h.ended(string(e.Class), e.Took)
 	case retry.EventUnhandled:
-		if e.Class != retry.ClassExpired && e.Class != retry.ClassPostponed { // which are no failures of anybody
+		if e.Class != retry.ClassExpired && e.Class != retry.ClassPostponed { // they do not count as failures
 			m.handled(&e).calls.inc(string(e.Class))
 		}
 	case retry.EventRetried, retry.EventPostponed:

@@ -42,7 +42,7 @@ type CircuitBreakerConfig struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
+// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is valid.
 func (c CircuitBreakerConfig) Validate() error {
 	p := problems{path: "CircuitBreakerConfig."}
 	p.notNegative("Postpone", c.Postpone)

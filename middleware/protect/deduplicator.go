@@ -72,7 +72,7 @@ type DeduplicatorConfig struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
+// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is valid.
 func (c DeduplicatorConfig) Validate() error {
 	p := problems{path: "DeduplicatorConfig."}
 	if c.Window != 0 && c.Window < MinWindow {

@@ -48,7 +48,7 @@ type RateLimitConfig struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
+// Validate reports all problems in one error, as joined [*config.FieldError]s.
 func (c RateLimitConfig) Validate() error {
 	p := problems{path: "RateLimitConfig."}
 	if !(c.Limit > 0) { // not <=: it may be no number

@@ -54,7 +54,7 @@ func (r *reporter) report(err error) {
 		r.onError(err)
 	}
 	if r.logger != nil {
-		r.logger.Error("Protection without its store", err, nil)
+		r.logger.Error("Cannot use the store of a protection middleware", err, nil)
 	}
 }
 

@@ -62,7 +62,7 @@ type TransactionalConfig struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
+// Validate reports all problems in one error, as joined [*config.FieldError]s.
 func (c TransactionalConfig) Validate() error {
 	p := problems{path: "TransactionalConfig."}
 	if c.DB == nil {

@@ -244,10 +244,10 @@ func (l *life) unmarshal(at queued, arrival engine.Arrival) (msg *message.Messag
 	return msg, nil
 }
 
-// ErrUnanswered means that nobody will ever answer for the message: its handler has ended its goroutine under policy
-// "off". A broker waits for the answer until the connection is closed.
-var ErrUnanswered = errors.New("the handler has ended its goroutine, and under policy off nothing answers for it: " +
-	"the message stays unacknowledged until the connection closes")
+// ErrUnanswered means that nothing will ever acknowledge the message: its handler called runtime.Goexit under policy
+// "off". A broker waits for the acknowledgement until the connection closes.
+var ErrUnanswered = errors.New("the handler called runtime.Goexit, and under policy off nothing acknowledges its " +
+	"message until the connection closes")
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
 func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {

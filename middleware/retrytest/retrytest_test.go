@@ -322,7 +322,7 @@ func TestCrash(t *testing.T) {
 	r.AssertDeadLettered(t, retry.ReasonCrashed)
 	r.AssertCalls(t, 3*config.DefaultCrashLimit)
 	r.AssertDelays(t, seconds(1, 5)...)
-	assert.Equal(t, "delivered 10 times without an answer, the policy allows 10", r.DeadLetter.Error)
+	assert.Equal(t, "delivered 10 times without an acknowledgement; the policy's CrashLimit is 10", r.DeadLetter.Error)
 }
 
 func TestShutdown(t *testing.T) {

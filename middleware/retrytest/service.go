@@ -102,7 +102,7 @@ func (s Service) policy() config.Policy {
 	return s.Policy.WithDefaults()
 }
 
-// validate reports everything that is wrong at once.
+// validate reports all problems in one error.
 func (s Service) validate() error {
 	errs := append(config.Below("Service.Policy", s.Policy.Validate()),
 		config.Below("Service", s.Policies.Validate())...)

@@ -15,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit)")
+var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // Middleware makes a span of each call of a handler. It belongs inside of the retry middleware: outside, it sees
 // neither errors nor single calls.

@@ -53,7 +53,7 @@ type Config struct {
 	ErrorText func(error) string
 }
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
+// Validate reports all problems in one error, as joined [*config.FieldError]s.
 func (c Config) Validate() error {
 	var errs []error
 	for i, a := range c.Attributes {

@@ -339,7 +339,7 @@ func TestGoexit(t *testing.T) {
 		})(message.NewMessage("1", nil))
 	}()
 	<-done
-	assert.Equal(t, "1 a process: the handler has ended its goroutine (runtime.Goexit)", tr.story())
+	assert.Equal(t, "1 a process: the handler called runtime.Goexit", tr.story())
 }
 
 // Error texts are redacted by the retrier's ErrorText, or the Config's.

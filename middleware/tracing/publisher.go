@@ -35,7 +35,7 @@ type publisher struct {
 	sends, sendsOnly, creates cached
 }
 
-var errPublisherPanicked = errors.New("the publisher panicked or has ended its goroutine")
+var errPublisherPanicked = errors.New("the publisher panicked or called runtime.Goexit")
 
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {

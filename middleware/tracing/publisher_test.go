@@ -218,7 +218,7 @@ func TestPublishFails(t *testing.T) {
 	assert.Panics(t, func() {
 		_ = tr.Publisher(&captured{panics: true}).Publish("orders", message.NewMessage("1", nil))
 	})
-	assert.Equal(t, "1 a send orders: the publisher panicked or has ended its goroutine", tr.story())
+	assert.Equal(t, "1 a send orders: the publisher panicked or called runtime.Goexit", tr.story())
 }
 
 func TestPublishNothing(t *testing.T) {

@@ -93,7 +93,7 @@ func TestPages(t *testing.T) {
 		{"filters", w.at("queue?error=refused&" + query), "Show all"}, {"message", w.at(message), "Headers"},
 		{"plan", w.at("plan?kind=replay&" + query), "Canary"}, {"run-ready", ready, "can be replayed"},
 		{"run-done", done, "1 of 1 moved"}, {"runs", w.at("runs"), "Planned"},
-		{"problem", w.at("queue?queue=nobody.dlq"), "was not told"},
+		{"problem", w.at("queue?queue=nobody.dlq"), "does not show that queue"},
 		{"empty", w.at("queue?text=nobody&" + query), "No dead letter matches"},
 	} {
 		for _, look := range []struct {

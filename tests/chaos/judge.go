@@ -234,7 +234,7 @@ func (j *judge) removed(l *life) bool {
 	return false
 }
 
-// due tells whether a message can have been lost on its way back from a classic retry queue, which does not wait until
+// due tells whether a message can have been lost on its return from a classic retry queue, which does not wait until
 // the main queue has stored what it gives back.
 func (j *judge) due(l *life) bool {
 	if !isLossy(l.Topic) {

@@ -27,7 +27,7 @@ type MemoryConfig struct {
 	MaxKeys int
 }
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
+// Validate reports all problems in one error, as joined [*config.FieldError]s.
 func (c MemoryConfig) Validate() error {
 	var errs []error
 	add := func(field, problem, wanted, found string) {

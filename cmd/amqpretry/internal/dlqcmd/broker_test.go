@@ -225,8 +225,8 @@ func TestCanaryOnABroker(t *testing.T) {
 	code, out, errs = p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
 	assert.Contains(t, out, ": 2 replayed to")
-	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of within 3s; is \""+p.main+"\" consumed with this "+
-		"library")
+	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 without a result yet after 3s; check that a service consumes \""+
+		p.main+"\" with this library")
 	p.Has(p.main+suffix, 10)
 }
 

@@ -231,7 +231,7 @@ func TestCanary(t *testing.T) {
 	assert.Equal(t, dlq.Canary{Messages: 3, Watch: 30 * time.Second, Tolerate: 1}, f.replayed.Canary,
 		"without a terminal nobody is told of changes")
 	assert.InDelta(t, 10, f.replayed.Rate, 1e-9)
-	assert.Contains(t, out, "Canary: 1 of 3 handled, 2 dead again. The other messages were not sent\n")
+	assert.Contains(t, out, "Canary: 1 of 3 handled, 2 failed again. The other messages were not sent\n")
 	assert.Len(t, f.deadLetters, 7)
 
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--json")
@@ -239,7 +239,7 @@ func TestCanary(t *testing.T) {
 	var report map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
 	canary := map[string]any{"sent": 3.0, "handled": 1.0, "dead_lettered": 2.0, "dropped": 0.0, "unresolved": 0.0,
-		"retried": 0.0, "watched": true, "stopped": "1 of 3 handled, 2 dead again"}
+		"retried": 0.0, "watched": true, "stopped": "1 of 3 handled, 2 failed again"}
 	assert.Equal(t, canary, report["canary"])
 	assert.NotEmpty(t, report["undo"])
 
@@ -253,16 +253,16 @@ func TestCanary(t *testing.T) {
 	f.silent = true
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "2")
 	assert.Equal(t, cli.ExitIncomplete, code, "not known to be handled is not handled")
-	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of. The other messages were not sent\n")
+	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 without a result yet. The other messages were not sent\n")
 	assert.Len(t, f.deadLetters, 8)
 }
 
 func TestCanaryLine(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "Canary: 4 of 10 handled, 6 not heard of when it was interrupted. The other messages were not sent",
-		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Watched: true, Stopped: "4 of 10 handled, 6 not heard of " +
+	assert.Equal(t, "Canary: 4 of 10 handled, 6 without a result yet when it was interrupted. The other messages were not sent",
+		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Watched: true, Stopped: "4 of 10 handled, 6 without a result yet " +
 			"when it was interrupted"}))
-	assert.Equal(t, "Canary: 4 of 5 handled, 1 not heard of",
+	assert.Equal(t, "Canary: 4 of 5 handled, 1 without a result yet",
 		canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Watched: true}), "one was tolerated")
 	assert.Equal(t, "Canary: not watched, because no other messages were to follow",
 		canaryLine(dlq.CanaryReport{Sent: 5}))

@@ -20,7 +20,7 @@ const undoHelp = `
 
 The undo file gets every message, unchanged, before it leaves the queue. Its default is
 %s-%s-20261122T051200Z.jsonl in the current folder, in the format of "dlq export"; only you
-can read it (mode 0600). "dlq import" puts its messages back.`
+can read it (mode 0600). "dlq import" puts copies of its messages back.`
 
 // undoFlags say which file gets the messages as they were.
 type undoFlags struct {

@@ -49,8 +49,8 @@ func lookFeatures(f Facts) []Finding {
 
 func lookAlarms(f Facts) []Finding {
 	var found []Finding
-	const means = "during the alarm the whole cluster accepts no messages: publishers wait, and failed deliveries " +
-		"are held until the broker accepts their copies. Nothing is lost"
+	const means = "during the alarm the whole cluster accepts no messages: publishers wait, and failed messages " +
+		"stay unacknowledged. Nothing is lost"
 	for _, n := range f.Nodes.Value {
 		if n.MemoryAlarm != nil && *n.MemoryAlarm {
 			found = append(found, Finding{Severity: Problem, Object: broker, Found: "memory alarm on node " + n.Name,
@@ -132,7 +132,7 @@ func lookLimits(f Facts) []Finding {
 	return []Finding{{Severity: Problem, Object: broker,
 		Found: fmt.Sprintf("the virtual host is limited to %d queues; it has %d, and %d are missing", limit,
 			have, missing),
-		Means: "nobody can declare them: Subscribe fails, or copies are held",
+		Means: "services cannot declare them: Subscribe fails, or failed messages stay unacknowledged",
 		Fix:   f.ctl("set_vhost_limits", shell.Quote(asJSON(limits)))}}
 }
 

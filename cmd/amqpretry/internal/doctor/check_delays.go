@@ -73,7 +73,7 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 			"# consume from it, or raise its limit\n" + f.ctl("list_queues", "name", "messages", "consumers", "policy")
 	case main.Known && f.mayStillRefuse(main.Value):
 		return Warning, fmt.Sprintf("which the main queue %q has not confirmed, although it has room. RabbitMQ before "+
-				"4.0 goes on to refuse them when a length limit was removed, and takes them under a higher one", name),
+				"4.0 keeps refusing them after a length limit was removed, and accepts them after it was raised", name),
 			"# Run doctor again: this may be temporary. If they stay, set a limit that is never reached:\n" +
 				commented(f.raiseLimit(name))
 	default:
@@ -170,8 +170,8 @@ func lookConfirmTimeout(f Facts) []Finding {
 		return nil
 	}
 	return []Finding{{Severity: Note, Object: broker,
-		Found: "dead_letter_worker_publisher_confirm_timeout is 3 minutes, unless somebody has set it: the broker " +
-			"does not tell",
+		Found: "dead_letter_worker_publisher_confirm_timeout is probably 3 minutes (the default); the broker does " +
+			"not report it",
 		Means: "after a main queue was missing, full or down, and after a broker with many queues was killed, " +
 			"messages that are due wait up to that long. 5 to 10 seconds are better",
 		Fix: "# in advanced.config of each node, in milliseconds; it takes effect at the next start:\n" +

@@ -99,8 +99,7 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		}
 	case roleDeadLetter, roleUnroutable:
 		found("expires", Problem, expires(o))
-		found("message-ttl", Problem, "the broker deletes its messages at that age, whether somebody has read them "+
-			"or not")
+		found("message-ttl", Problem, "the broker deletes messages at that age, read or unread")
 		if lowersDeliveryLimit(q, version) {
 			found("delivery-limit", Problem, returnedThatOften(version)+"are deleted")
 		}
@@ -138,8 +137,8 @@ func lowersDeliveryLimit(q management.Queue, version string) bool {
 func returnedThatOften(version string) string {
 	const lower = "the lower value of policy and argument applies: messages that "
 	if rabbitmq.AtLeast(version, 4, 3) {
-		return lower + "were in flight to dying clients that often, or that consumers rejected with requeue that " +
-			"often, "
+		return lower + "were in flight to crashed consumers that often, or that consumers rejected with requeue " +
+			"that often, "
 	}
 	return lower + "a consumer or a browser of messages has returned that often "
 }
@@ -165,14 +164,13 @@ func rerouted(o object) string {
 	case o.Planned.Arguments["x-dead-letter-exchange"] == ladder.Delivery():
 		return "messages of level 0 lose their target: after their delay they go to the queue for unroutable messages"
 	default:
-		return "messages above level 0 stand still: the level below does not route that key, so they stay in their " +
-			"queue"
+		return "messages above level 0 stay in their queue: the level below does not route that key"
 	}
 }
 
 // droppedUnhandled is what it means that a main queue drops its oldest messages.
-const droppedUnhandled = "a full queue removes its oldest messages unhandled, although their publishers were told " +
-	"that they are stored. Without a dead-letter exchange they are lost"
+const droppedUnhandled = "a full queue removes its oldest messages unhandled, although the broker has confirmed " +
+	"them to their publishers. Without a dead-letter exchange they are lost"
 
 // whenFull says what a length limit of a queue means. All services share the queues of a ladder: one queue that rejects
 // messages stops the queues before it.
@@ -185,13 +183,13 @@ func whenFull(of role, dropsHead bool) (Severity, string) {
 	case of == roleRetry && dropsHead:
 		return Problem, "a full queue returns its oldest messages before their delay is over"
 	case of == roleRetry:
-		return Warning, "a full queue rejects copies, and their deliveries are held until there is room"
+		return Warning, "a full queue rejects copies, so failed messages stay unacknowledged until there is room"
 	case of == roleDeadLetter && dropsHead:
 		return Problem, "a full queue deletes its oldest dead letters"
 	case of == roleDeadLetter:
-		return Warning, "a full queue rejects dead letters, and their deliveries are held until there is room"
+		return Warning, "a full queue rejects dead letters, so failed messages stay unacknowledged until there is room"
 	case of == roleLanding && dropsHead:
-		return Problem, "a full queue hands over at most once, so messages are lost while the main queue takes none"
+		return Problem, "a full queue dead-letters at most once, so messages are lost while the main queue accepts none"
 	case of == roleLanding:
 		return Problem, "a full queue takes none from the ladder. After 32 such messages a level of the ladder stops " +
 			"for all its targets"
@@ -204,7 +202,7 @@ func whenFull(of role, dropsHead bool) (Severity, string) {
 		return Problem, "a full queue hands on its oldest messages before their delay is over, at most once"
 	default:
 		return Problem, "a full queue takes none from the levels above it. After 32 such messages a queue there " +
-			"stops for all services. The queue also rejects copies, and their deliveries are held"
+			"stops for all services. The queue also rejects copies, so failed messages stay unacknowledged"
 	}
 }
 

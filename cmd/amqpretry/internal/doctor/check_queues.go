@@ -110,8 +110,8 @@ func lookTypes(f Facts) []Finding {
 	return f.detailed("types of queues", func(o object, q management.Queue) []Finding {
 		if q.Type == amqp.QueueTypeStream && o.Role == roleMain {
 			return []Finding{{Severity: Problem, Found: "it is a stream",
-				Means: "nothing leaves a stream: a retry is one more message for all of its readers, and after a " +
-					"restart what nobody has read by then is skipped",
+				Means: "a stream keeps its messages: each retry adds a message for all readers, and a consumer " +
+					"that restarts skips the messages that it has not read",
 				Fix: "# consume from a queue: bind one to the exchange that the stream is bound to"}}
 		}
 		if q.Type != string(config.QueueTypeClassic) {
@@ -121,8 +121,8 @@ func lookTypes(f Facts) []Finding {
 		case roleMain:
 			return []Finding{{Severity: Note, Found: "it is a classic queue",
 				Means: "the queue is on one node, and not available while that node is down. It does not count " +
-					"deliveries, so a message that kills its process is delivered for ever. A length limit that a " +
-					"policy of the broker sets, with reject-publish too, deletes at once what is beyond it"}}
+					"deliveries, so a message that crashes its consumer is delivered for ever. A broker policy " +
+					"with a length limit deletes all messages beyond it at once, even with reject-publish"}}
 		case roleRetry:
 			finding := Finding{Severity: Note, Found: "it is a classic queue",
 				Means: "the queue returns messages at most once. Messages that are due while the main queue is not " +
@@ -154,7 +154,7 @@ func lookOverflow(f Facts) []Finding {
 				return []Finding{{
 					Severity: Warning, Found: fmt.Sprintf("%s: %v, and overflow: drop-head", limit, value),
 					Means: droppedUnhandled,
-					Fix: "# a policy of the broker can say otherwise, together with what else is to be in it:\n" +
+					Fix: "# A broker policy can override this. Add the keys of the policy that applies today:\n" +
 						commented(f.onTop(o.Name, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish)),
 				}}
 			}

@@ -109,8 +109,8 @@ func withoutArguments(strategy config.Strategy, q management.Queue) string {
 }
 
 // hanging is what comes of a delayed retry in a queue that makes room.
-const hanging = "when more messages wait for their retry than the queue may have, the queue hangs for good: it " +
-	"confirms and delivers nothing until it is deleted, also after a restart"
+const hanging = "when more messages wait for their retry than the queue's length limit, the queue hangs: it " +
+	"confirms and delivers nothing until it is deleted, even after a restart"
 
 // hangs tells whether a queue has a delayed retry, and a length limit at which it drops its oldest messages.
 func hangs(q management.Queue) bool {

@@ -39,8 +39,8 @@ func lookExists(f Facts) []Finding {
 		case !exists.Value:
 			finding := Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
 				Found: "there is no such exchange",
-				Means: "failed deliveries are held until a service declares the exchange. Services with " +
-					"topology.Assume do not",
+				Means: "failed messages stay unacknowledged until a service declares this exchange. Services " +
+					"with topology.Assume never declare it",
 				Fix: f.apply(x.topic)}
 			if x.ladder != "" {
 				finding.of, finding.part, finding.Means = ladderLabel(x.ladder), finding.Object, ladderLacks
@@ -55,8 +55,9 @@ func lookExists(f Facts) []Finding {
 }
 
 // ladderLacks is what comes of a missing part of a ladder.
-const ladderLacks = "messages that need it stay at the level above, or their deliveries are held, until a service " +
-	"declares it: at its start, and each minute while messages of it wait. Services with topology.Assume do not"
+const ladderLacks = "delayed messages stay at the level above, or unacknowledged at their consumer, until a service " +
+	"declares it: when it starts, and each minute while it has messages to delay. Services with topology.Assume never " +
+	"declare it"
 
 // missing is the finding about a queue that is not there.
 func (f Facts) missing(o object) Finding {
@@ -83,8 +84,8 @@ func (f Facts) missing(o object) Finding {
 	case roleDelay:
 		finding.Means = ladderLacks
 	case roleRetry, roleDeadLetter:
-		finding.Means = "the broker returns its copies, and their deliveries are held until a service declares the " +
-			"queue. Services with topology.Assume do not"
+		finding.Means = "failed messages stay unacknowledged until a service declares this queue. Services with " +
+			"topology.Assume never declare it"
 	}
 	return finding
 }
@@ -126,7 +127,7 @@ func (f Facts) nothingOf(t Topic) Finding {
 func (f Facts) nothingOfNamed() Finding {
 	return Finding{Severity: Problem, Object: ladderLabel(f.Named.Name()),
 		Found: fmt.Sprintf("virtual host %q has nothing of this ladder", f.VHost),
-		Means: "nobody has declared it here yet, or it is in another virtual host (--vhost), or has another name",
+		Means: "no service has declared it here yet, or it is in another virtual host (--vhost), or has another name",
 		Fix:   f.apply(Topic{})}
 }
 
@@ -274,8 +275,8 @@ func lookBindings(f Facts) []Finding {
 func (f Facts) unbound(t Topic, b topology.Binding) Finding {
 	finding := Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
 		Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
-		Means: "the broker returns its copies, and their deliveries are held until a service binds the " +
-			"queue. Services with topology.Assume do not" + lostOnReturn(t, b),
+		Means: "failed messages stay unacknowledged until a service binds this queue. Services with " +
+			"topology.Assume never bind it" + lostOnReturn(t, b),
 		Fix: f.apply(t)}
 	if b.Exchange == rejected(t.Plan) {
 		finding.Found = fmt.Sprintf("it is not bound to queue %q for %v", b.Queue, b.Arguments["x-first-death-reason"])
@@ -318,8 +319,8 @@ func lookObsolete(f Facts) []Finding {
 			if t.Plan.Queue == x.Queue {
 				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("exchange %q", x.Name),
 					Found: "nothing dead-letters to it" + f.underDefault(),
-					Means: "it is that of another delay, or of another strategy; instances with an older policy " +
-						"declare it again",
+					Means: "it belongs to another delay or strategy; instances with an older policy declare it " +
+						"again",
 					Fix: "# after all instances with an older policy have ended:\n" + f.topology("prune", t)})
 			}
 		}

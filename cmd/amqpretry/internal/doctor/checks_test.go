@@ -557,7 +557,7 @@ func TestChecksOfVersions(t *testing.T) {
 	}
 	for version, counted := range map[string]string{"3.10.8": "has returned that often",
 		"4.2.1": "has returned that often",
-		"4.3.0": "dying clients that often"} {
+		"4.3.0": "crashed consumers that often"} {
 		f := healthy(t)
 		f.Version = version
 		f.change("orders.dlq", func(_ *Queue, q *management.Queue) {

@@ -101,11 +101,11 @@ func TestMeaningsOnALadder(t *testing.T) {
 	}
 	found := diagnose(f)
 	for part, means := range map[string]string{
-		`queue for unroutable messages "` + ladder.Unroutable() + `": message-ttl: 1500`: "deletes its messages at that age",
+		`queue for unroutable messages "` + ladder.Unroutable() + `": message-ttl: 1500`: "deletes messages at that age",
 		`44 objects (delay queue "` + ladder.WaitQueue(1, 2): "messages return after 1500 ms instead of the time that " +
 			"the name of the queue ends in",
 		`9 objects (delay queue "` + ladder.WaitQueue(0, 1):  "messages of level 0 lose their target",
-		`45 objects (delay queue "` + ladder.WaitQueue(1, 1): "messages above level 0 stand still",
+		`45 objects (delay queue "` + ladder.WaitQueue(1, 1): "messages above level 0 stay in their queue",
 	} {
 		finding, ok := find(found, "policies", theLadder, part)
 		require.True(t, ok, "%s: %+v", part, fixesOf(found, "policies"))

@@ -166,7 +166,7 @@ func lookPermissions(f Facts) []Finding {
 			finding.Severity = Problem
 			finding.Means = "a service with this user fails at " + p.For
 			if p.Operation == write {
-				finding.Means += ": its failed deliveries stay held"
+				finding.Means += ": failed messages stay unacknowledged"
 			}
 		}
 		if ofLadder {

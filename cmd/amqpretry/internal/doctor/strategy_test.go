@@ -96,11 +96,11 @@ func TestStrategyCheck(t *testing.T) {
 			"x-queue-type: wanted quorum, found classic", "counts no returns", recreate},
 		"native hangs, by a policy": {native, "", func(_, p management.Arguments) {
 			p["overflow"], p["max-length"] = "drop-head", int64(100)
-		}, Problem, `overflow: drop-head, from the policy "p"`, "hangs for good", "set_policy"},
+		}, Problem, `overflow: drop-head, from the policy "p"`, "the queue hangs", "set_policy"},
 		"native hangs, by arguments": {native, config.ProtectionPolicy, func(a, _ management.Arguments) {
 			delete(a, "x-overflow")
 			a["x-max-length"] = int64(100)
-		}, Problem, "x-overflow: wanted reject-publish, found none", "hangs for good", `"overflow":"reject-publish"`},
+		}, Problem, "x-overflow: wanted reject-publish, found none", "the queue hangs", `"overflow":"reject-publish"`},
 		"other delays": {native, "", func(_, p management.Arguments) { p["delayed-retry-max"] = int64(5) }, Problem,
 			`delayed-retry-max: 5, from the policy "p"`, "do not wait as the policy", "set_policy"},
 		"a delay that nobody wants": {redelivery, "", func(_, p management.Arguments) {
@@ -113,7 +113,7 @@ func TestStrategyCheck(t *testing.T) {
 		"a delay for copies hangs": {config.StrategyCopy, "", func(a, p management.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"], p["max-length"] = "all", int64(5), int64(5)
 			delete(a, "x-overflow")
-		}, Problem, `delayed-retry-type: all, from the policy "p"`, "hangs for good", "set_policy"},
+		}, Problem, `delayed-retry-type: all, from the policy "p"`, "the queue hangs", "set_policy"},
 		"a delay for copies, by arguments": {config.StrategyCopy, "", func(a, _ management.Arguments) {
 			a["x-delayed-retry-type"], a["x-delayed-retry-min"] = "all", int64(5)
 		}, Warning, "x-delayed-retry-type: all, and the strategy of its policy is not native", "wait before", recreate},

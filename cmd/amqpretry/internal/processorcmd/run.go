@@ -68,7 +68,7 @@ func reload(s *cli.Session, processor *amqpretry.Processor, log *slog.Logger) (s
 				err = processor.SetPolicies(policies)
 			}
 			if err != nil {
-				log.Error("Policies not changed, the present ones stay", "err", err)
+				log.Error("Policy file is invalid; keeping the current policies", "err", err)
 				continue
 			}
 			log.Info("Policies read again")

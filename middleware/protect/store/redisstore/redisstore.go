@@ -45,7 +45,7 @@ type Config struct {
 	Retention time.Duration
 }
 
-// Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
+// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is valid.
 func (c Config) Validate() error {
 	var errs []error
 	odd := func(r rune) bool { return r <= ' ' || r > '~' }
