@@ -62,8 +62,10 @@ type world struct {
 // newWorld starts a service and a console for its dead letters.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Client: rabbit.New(t, brokertest.URI(t)), t: t, queue: "orders-" + strings.ToLower(watermill.NewShortUUID()),
-		policy: config.Policy{Delays: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}}}
+	w := &world{
+		Client: rabbit.New(t, brokertest.URI(t)), t: t, queue: "orders-" + strings.ToLower(watermill.NewShortUUID()),
+		policy: config.Policy{Delays: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}},
+	}
 	w.serve()
 	w.server = w.console("/dead-letters")
 

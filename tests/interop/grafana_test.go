@@ -34,7 +34,7 @@ func TestDashboardIsGrafanas(t *testing.T) {
 // problemsOf returns the fields that the schema misses, refuses, or does not know.
 func problemsOf(t *testing.T, text string) (problems []string) {
 	t.Helper()
-	var strict, d dashboard.Dashboard
+	var strict, d dashboard.Dashboard //nolint:staticcheck // the classic format, which every Grafana imports
 	if err := strict.UnmarshalJSONStrict([]byte(text)); err != nil && err.Error() != "" {
 		problems = append(problems, err.Error())
 	}
