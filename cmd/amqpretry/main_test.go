@@ -125,16 +125,21 @@ func TestExamplesCanBeTyped(t *testing.T) {
 				}
 				args = append(args, strings.Trim(word, `'"`))
 			}
-			root := tree()
-			found, rest, err := root.Find(args)
-			require.NoError(t, err, line)
-			assert.True(t, found.Runnable(), line)
-			assert.NoError(t, found.ParseFlags(rest), line)
-			if found.Args != nil && err == nil {
-				assert.NoError(t, found.Args(found, found.Flags().Args()), line)
-			}
+			canBeTyped(t, args)
 		}
 	})
+}
+
+// canBeTyped asserts that arguments name a command, and that it takes the others.
+func canBeTyped(t *testing.T, args []string) {
+	t.Helper()
+	found, rest, err := tree().Find(args)
+	require.NoError(t, err, args)
+	assert.True(t, found.Runnable(), args)
+	assert.NoError(t, found.ParseFlags(rest), args)
+	if found.Args != nil {
+		assert.NoError(t, found.Args(found, found.Flags().Args()), args)
+	}
 }
 
 // Flags that many commands have are in a help topic, which the help of each of them names in one line.

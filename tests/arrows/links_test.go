@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/alertrules"
 )
 
 var (
@@ -110,6 +112,34 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		}
 	})
 	assert.Greater(t, pages, 20)
+}
+
+// address is one of a page on GitHub, as alerts, errors and comments name it.
+var address = regexp.MustCompile(`github\.com/amqpretry/watermill-retry/blob/main/([\w./-]+\.md)(#[\w-]+)?`)
+
+// The addresses of pages in code, alerts and pages lead to a file, and to a heading of it.
+func TestAddressesLeadSomewhere(t *testing.T) {
+	t.Parallel()
+
+	found := map[string]int{}
+	for _, ext := range []string{".go", ".md", ".yaml", ".json"} {
+		walk(t, ext, func(path string) {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			for _, m := range address.FindAllStringSubmatch(string(text), -1) {
+				found[filepath.Base(path)]++
+				file := filepath.Join(root, m[1])
+				if assert.FileExists(t, file, path) && m[2] != "" {
+					assert.True(t, anchors(t, file)[m[2][1:]], "%s: no heading %s", path, m[0])
+				}
+			}
+		})
+	}
+	rules := alertrules.Read(t, filepath.Join(root, "middleware/metrics/alerts.yaml"))
+	for _, rule := range rules {
+		assert.Regexp(t, "^https://"+address.String()+"$", rule.Annotations["runbook_url"], rule.Alert)
+	}
+	assert.Equal(t, len(rules), found["alerts.yaml"])
 }
 
 // Each page of the docs is one click from their map, and the map is one click from README.

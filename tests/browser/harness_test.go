@@ -30,6 +30,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -46,23 +47,25 @@ var chromium = sync.OnceValues(func() (string, error) {
 // world is a service that fails, with a console.
 type world struct {
 	*rabbit.Client
-	t       *testing.T
-	queue   string
-	healthy atomic.Bool
-	handled atomic.Int64
-	dead    atomic.Int64
-	server  *httptest.Server
+	t     *testing.T
+	queue string
+	// others are further main queues; management is the address of the management API, if the console is to use it.
+	others     []string
+	management string
+	policy     config.Policy
+	healthy    atomic.Bool
+	handled    atomic.Int64
+	dead       atomic.Int64
+	server     *httptest.Server
 }
 
 // newWorld starts a service and a console for its dead letters.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorldOf(t, "orders-"+strings.ToLower(watermill.NewShortUUID()))
-}
-
-func newWorldOf(t *testing.T, queue string) *world {
-	t.Helper()
-	w := &world{Client: rabbit.New(t, brokertest.URI(t)), t: t, queue: queue}
+	w := &world{
+		Client: rabbit.New(t, brokertest.URI(t)), t: t, queue: "orders-" + strings.ToLower(watermill.NewShortUUID()),
+		policy: config.Policy{Delays: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}},
+	}
 	w.serve()
 	w.server = w.console("/dead-letters")
 
@@ -73,8 +76,8 @@ func newWorldOf(t *testing.T, queue string) *world {
 func (w *world) console(prefix string) *httptest.Server {
 	w.t.Helper()
 	console, err := dlqweb.New(dlqweb.Config{
-		Broker: dlq.Config{URI: w.URI, NoDeliveryLimitPolicy: true}, Queues: []string{w.queue}, Folder: w.t.TempDir(),
-		Audit: slog.DiscardHandler, Prefix: prefix,
+		Broker: dlq.Config{URI: w.URI, NoDeliveryLimitPolicy: true, Management: topology.Management{URL: w.management}},
+		Queues: []string{w.queue}, Folder: w.t.TempDir(), Audit: slog.DiscardHandler, Prefix: prefix,
 		Authorize: func(*http.Request) (dlqweb.User, dlqweb.Role, error) { return "ada", dlqweb.RoleDelete, nil },
 	})
 	require.NoError(w.t, err)
@@ -89,14 +92,12 @@ func (w *world) console(prefix string) *httptest.Server {
 	return server
 }
 
-var policy = config.Policy{Delays: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}}
-
 // serve runs the service until the test ends.
 func (w *world) serve() {
 	w.t.Helper()
 	conf := amqp.NewDurableQueueConfig(w.URI)
 	retrier, err := amqpretry.New(conf, amqpretry.Options{
-		Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
+		Policies: config.Policies{Default: w.policy}, Logger: watermill.NopLogger{},
 		OnEvent: func(e retry.Event) {
 			if e.Kind == retry.EventDeadLettered {
 				w.dead.Add(1)
@@ -109,7 +110,7 @@ func (w *world) serve() {
 	router.AddMiddleware(retrier.Middleware)
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(w.t, err)
-	router.AddConsumerHandler("ship", w.queue, subscriber, func(msg *message.Message) error {
+	ship := func(msg *message.Message) error {
 		switch {
 		case w.healthy.Load():
 			w.handled.Add(1)
@@ -121,7 +122,11 @@ func (w *world) serve() {
 		default:
 			return errors.New("dial tcp 10.0.0.7:443: connection refused")
 		}
-	})
+	}
+	queues := append([]string{w.queue}, w.others...)
+	for _, queue := range queues {
+		router.AddConsumerHandler("ship "+queue, queue, subscriber, ship)
+	}
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { ended <- router.Run(ctx) }()
@@ -130,9 +135,11 @@ func (w *world) serve() {
 		cancel()
 		assert.NoError(w.t, <-ended)
 		assert.NoError(w.t, retrier.Close())
-		plan, err := retrier.Plan(w.queue)
-		if assert.NoError(w.t, err) {
-			w.RemovePlan(plan)
+		for _, queue := range queues {
+			plan, err := retrier.Plan(queue)
+			if assert.NoError(w.t, err) {
+				w.RemovePlan(plan)
+			}
 		}
 	})
 }

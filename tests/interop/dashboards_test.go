@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/alertrules"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -217,43 +218,31 @@ func TestAlertRules(t *testing.T) {
 	t.Parallel()
 	series := register(t)
 
-	var file struct {
-		Groups []struct {
-			Name  string
-			Rules []struct {
-				Alert, Expr, For    string
-				Labels, Annotations map[string]string
+	var names []string
+	fired := playedAlerts(t, series)
+	for _, rule := range alertrules.Read(t, metricsDir+"alerts.yaml") {
+		names = append(names, rule.Alert)
+		assert.NotEmpty(t, fired[rule.Alert], "alerts_test.yaml does not make %s fire", rule.Alert)
+		for _, alert := range fired[rule.Alert] {
+			assert.Len(t, alert.Annotations, len(rule.Annotations), rule.Alert)
+			for key, text := range alert.Annotations {
+				rendered := regexp.QuoteMeta(strings.TrimSpace(rule.Render(t, key, alert.Labels, "VALUE")))
+				assert.Regexp(t, "^"+strings.ReplaceAll(rendered, "VALUE", `[\d.]+%?`)+"$", text,
+					"%s in alerts_test.yaml", rule.Alert)
 			}
 		}
-	}
-	text, err := os.ReadFile(metricsDir + "alerts.yaml")
-	require.NoError(t, err)
-	require.NoError(t, yaml.UnmarshalWithOptions(text, &file, yaml.Strict()))
-
-	var names []string
-	played := playedAlerts(t, series)
-	for _, group := range file.Groups {
-		for _, rule := range group.Rules {
-			names = append(names, rule.Alert)
-			assert.NotEmpty(t, played[rule.Alert], "alerts_test.yaml does not make %s fire", rule.Alert)
-			for _, annotations := range played[rule.Alert] {
-				for key, text := range annotations {
-					assert.Regexp(t, rendered(rule.Annotations[key]), text, "%s in alerts_test.yaml", rule.Alert)
-				}
-			}
-			by, problems := series.check(rule.Expr)
-			assert.Empty(t, problems, "%s: %s", rule.Alert, rule.Expr)
-			if rule.For != "" {
-				_, err := model.ParseDuration(rule.For)
-				assert.NoError(t, err, rule.Alert)
-			}
-			assert.Contains(t, []string{"warning", "critical"}, rule.Labels["severity"], rule.Alert)
-			assert.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
-			assert.Contains(t, rule.Annotations["description"], "What to do:", rule.Alert)
-			for _, use := range regexp.MustCompile(`\$labels\.(\w+)`).
-				FindAllStringSubmatch(fmt.Sprint(rule.Annotations), -1) {
-				assert.Contains(t, by, use[1], "%s: a label that its expression does not keep", rule.Alert)
-			}
+		by, problems := series.check(rule.Expr)
+		assert.Empty(t, problems, "%s: %s", rule.Alert, rule.Expr)
+		if rule.For != "" {
+			_, err := model.ParseDuration(rule.For)
+			assert.NoError(t, err, rule.Alert)
+		}
+		assert.Contains(t, []string{"warning", "critical"}, rule.Labels["severity"], rule.Alert)
+		assert.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
+		assert.Contains(t, rule.Annotations["description"], "What to do:", rule.Alert)
+		for _, use := range regexp.MustCompile(`\$labels\.(\w+)`).
+			FindAllStringSubmatch(fmt.Sprint(rule.Annotations), -1) {
+			assert.Contains(t, by, use[1], "%s: a label that its expression does not keep", rule.Alert)
 		}
 	}
 	assert.Subset(t, names, []string{"DeadLettersArriving", "DeadLetterQueueNotEmpty", "DeliveriesHeld",
@@ -266,19 +255,15 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// rendered returns a pattern for the texts that Prometheus makes of an annotation: anything in the place of a template.
-func rendered(annotation string) string {
-	fixed := regexp.MustCompile(`\{\{.*?\}\}`).Split(strings.TrimSpace(annotation), -1)
-	for i := range fixed {
-		fixed[i] = regexp.QuoteMeta(fixed[i])
-	}
-
-	return "^" + strings.Join(fixed, ".*") + "$"
+// played is an alert that fires in promtool's test file.
+type played struct {
+	Labels      map[string]string `yaml:"exp_labels"`
+	Annotations map[string]string `yaml:"exp_annotations"`
 }
 
-// playedAlerts returns the annotations of the alerts that promtool's test file expects to fire. Only promtool can say
-// whether they do; their series must be ours.
-func playedAlerts(t *testing.T, series registered) map[string][]map[string]string {
+// playedAlerts returns the alerts that promtool's test file expects to fire. Only promtool can say whether they do;
+// their series must be ours.
+func playedAlerts(t *testing.T, series registered) map[string][]played {
 	t.Helper()
 
 	var file struct {
@@ -290,10 +275,7 @@ func playedAlerts(t *testing.T, series registered) map[string][]map[string]strin
 			AlertRuleTest  []struct {
 				EvalTime  string `yaml:"eval_time"`
 				Alertname string
-				ExpAlerts []struct {
-					ExpLabels      map[string]string `yaml:"exp_labels"`
-					ExpAnnotations map[string]string `yaml:"exp_annotations"`
-				} `yaml:"exp_alerts"`
+				ExpAlerts []played `yaml:"exp_alerts"`
 			} `yaml:"alert_rule_test"`
 		}
 	}
@@ -301,16 +283,14 @@ func playedAlerts(t *testing.T, series registered) map[string][]map[string]strin
 	require.NoError(t, err)
 	require.NoError(t, yaml.UnmarshalWithOptions(text, &file, yaml.Strict()))
 
-	fired := map[string][]map[string]string{}
+	fired := map[string][]played{}
 	for _, test := range file.Tests {
 		for _, input := range test.InputSeries {
 			_, problems := series.check(input.Series)
 			assert.Empty(t, problems, "%s: %s", test.Name, input.Series)
 		}
 		for _, alert := range test.AlertRuleTest {
-			for _, expected := range alert.ExpAlerts {
-				fired[alert.Alertname] = append(fired[alert.Alertname], expected.ExpAnnotations)
-			}
+			fired[alert.Alertname] = append(fired[alert.Alertname], alert.ExpAlerts...)
 		}
 	}
 
