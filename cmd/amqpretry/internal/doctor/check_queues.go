@@ -219,7 +219,11 @@ func stuck(q management.Queue) int64 {
 
 func lookRetryConsumers(f Facts) []Finding {
 	var found []Finding
+	hidden := blind{}
 	for _, o := range f.objects(roleRetry, roleDelay, roleLanding) {
+		if exists := o.Queue.Exists; !exists.Known && !o.Queue.Details.Known {
+			hidden.add(exists.Why, o.Name)
+		}
 		consumers := int64(o.Queue.Consumers)
 		if told := o.Queue.Details.Value.Consumers; told != nil {
 			consumers = max(consumers, *told)
@@ -234,7 +238,7 @@ func lookRetryConsumers(f Facts) []Finding {
 					"\nrabbitmqctl list_channels pid name user"}))
 		}
 	}
-	return found
+	return append(found, f.cannotSee(hidden, "consumers of retry queues")...)
 }
 
 func lookSingleActive(f Facts) []Finding {

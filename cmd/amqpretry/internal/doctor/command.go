@@ -21,8 +21,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// patience bounds the whole look over AMQP, as some questions about a queue whose nodes are down have no answer.
+// patience bounds all questions over AMQP, as some about a queue whose nodes are down have no answer.
 const patience = 2 * time.Minute
+
+var errPatience = fmt.Errorf("the broker has not answered all questions within %s", patience)
 
 // Command is the command.
 func Command(s *cli.Session) *cobra.Command {
@@ -63,12 +65,13 @@ Severities: a problem breaks a promise, so messages can be lost or stop moving. 
 away from a problem, or needs a person. A note is information. Fixes are shell commands; read lines
 that begin with # first. Run rabbitmqctl on a node of the broker.
 
-With --json: {"version", "virtual_host", "user", "counts": {"problem", "warning", "unseen", "note",
-"ok"}, "findings": [{"check", "severity", "object", "found", "means", "fix"}]}; every check has at
-least one finding, with the severity ok if there is nothing.
+With --json: {"version", "virtual_host", "user", "incomplete", "counts": {"problem", "warning",
+"unseen", "note", "ok"}, "findings": [{"check", "severity", "object", "found", "means", "fix"}]}; every
+check has at least one finding, with the severity ok if there is nothing. "incomplete" is there only if
+doctor was interrupted or lost the connection, and says why.
 
-Exit codes: 0 no problem and no warning; 1 the checks failed to run; 2 wrong usage; 3 a problem or a
-warning.`,
+Exit codes: 0 no problem and no warning; 1 the checks failed to run, or the connection was lost; 2 wrong
+usage; 3 a problem or a warning; 130 interrupted (^C), with the findings until then.`,
 		Example: `  amqpretry doctor
   amqpretry doctor orders payments
   export AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672
@@ -113,6 +116,12 @@ func run(ctx context.Context, s *cli.Session, f Facts, args []string) error {
 	if err := report(s, f, findings); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
 		// the exit code is asked for as well
 		return err
+	}
+	if f.Ended != nil && !errors.Is(f.Ended, errPatience) {
+		if ctx.Err() != nil {
+			return cli.Interrupted("interrupted: not everything was checked")
+		}
+		return fmt.Errorf("cannot finish the checks: %w; run doctor again", f.Ended)
 	}
 	if n := count(findings); n[Problem]+n[Warning] > 0 {
 		return &cli.ExitError{Code: cli.ExitFound}
@@ -164,7 +173,7 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 	if err != nil {
 		return f, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeoutCause(ctx, patience, errPatience)
 	defer cancel()
 	connection, err := s.Dial(bounded)
 	if err != nil {
@@ -179,10 +188,14 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 	}
 
 	f.Version, _ = connection.Properties["version"].(string)
-	f = gather(bounded, f, newProber(connection, publisher), a)
-	f.Unroutable = browse(bounded, s, f)
-	if ctx.Err() != nil {
-		return f, context.Cause(ctx)
+	p := newProber(bounded, connection, publisher)
+	if a != nil {
+		a.ended = p.ended
+	}
+	f = gather(bounded, f, p, a)
+	if f.Ended == nil {
+		f.Unroutable = browse(bounded, s, f)
+		f.Ended = p.ended()
 	}
 
 	return f, nil

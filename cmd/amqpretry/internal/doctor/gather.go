@@ -19,9 +19,12 @@ type api struct {
 	management topology.Management
 	// why it is not asked any more.
 	why string
+	// ended is why nothing is asked any more; nil while it is.
+	ended func() error
 }
 
-// gather looks at everything. What one of both does not tell is why it is not seen; only the end of ctx ends it.
+// gather looks at everything. What one of both does not tell is why it is not seen. After the end of ctx, or of a
+// connection, it returns at once: nothing else is seen.
 func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.Queues, f.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	f.overview(ctx, a)
@@ -46,6 +49,7 @@ func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 
 	f.Refused = p.refused(needs(f.Topics))
 	f.Blocked = p.blocked()
+	f.Ended = p.ended()
 	return f
 }
 
@@ -132,8 +136,14 @@ func ask[T any](a *api, question func() (T, error)) Seen[T] {
 	if a.why != "" {
 		return unseen[T](a.why)
 	}
+	if ended := a.ended(); ended != nil {
+		return unseen[T](ended.Error())
+	}
 	answer, err := question()
-	if err != nil {
+	switch ended := a.ended(); {
+	case err != nil && ended != nil:
+		return unseen[T](ended.Error())
+	case err != nil:
 		return unseen[T](err.Error())
 	}
 	return seen(answer)

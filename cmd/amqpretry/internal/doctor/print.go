@@ -15,9 +15,10 @@ func report(s *cli.Session, f Facts, findings []Finding) error {
 			Version     string           `json:"version"`
 			VirtualHost string           `json:"virtual_host"`
 			User        string           `json:"user"`
+			Incomplete  string           `json:"incomplete,omitempty"`
 			Counts      map[Severity]int `json:"counts"`
 			Findings    []Finding        `json:"findings"`
-		}{f.Version, f.VHost, f.User, count(findings), findings})
+		}{f.Version, f.VHost, f.User, f.incomplete(), count(findings), findings})
 	}
 	_, err := fmt.Fprint(s.Out, text(f, findings, s.Paint))
 	return err
@@ -72,9 +73,20 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 		}
 		line("\nNo queue was named, so only %s checked.", cli.Safe(checked))
 	}
+	if why := f.incomplete(); why != "" {
+		line("\nIncomplete: %s. These are the findings until then; run doctor again for the others.", cli.Safe(why))
+	}
 	line("\n%s, %s, %s; %s; %s", times(n[Problem], "problem"), times(n[Warning], "warning"), times(n[Note], "note"),
 		times(n[OK], "check")+" without findings", unseenChecks(findings))
 	return b.String()
+}
+
+// incomplete is why the checks have ended early; "" if they have not.
+func (f Facts) incomplete() string {
+	if f.Ended == nil {
+		return ""
+	}
+	return f.Ended.Error()
 }
 
 // unseenByReason gives the reasons why something was not seen, in order, and what that was.
