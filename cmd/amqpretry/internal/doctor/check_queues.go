@@ -17,6 +17,10 @@ import (
 const noStatistics = "the management API has no statistics of them yet, or collects none: run doctor again in 10 " +
 	"seconds"
 
+// oldStatistics is why they may be others.
+const oldStatistics = "the management API has renewed no statistics of them for 12 seconds, and they differ from " +
+	"the policies of the broker: the findings are those of the old statistics"
+
 // detailed calls look for every queue that is there and of which the management API has told, and collects why not.
 func (f Facts) detailed(what string, look func(object, management.Queue) []Finding, roles ...role) []Finding {
 	return f.each(what, false, look, roles...)
@@ -40,6 +44,9 @@ func (f Facts) each(what string, policies bool, look func(object, management.Que
 		case policies && o.Queue.Details.Value.Effective == nil:
 			hidden.add(noStatistics, o.Name)
 		default:
+			if policies && o.Queue.Stale {
+				hidden.add(oldStatistics, o.Name)
+			}
 			for _, finding := range look(o, o.Queue.Details.Value) {
 				if finding.Object == "" {
 					finding = o.about(finding)

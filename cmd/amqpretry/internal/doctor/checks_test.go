@@ -138,7 +138,7 @@ func TestNothingIsFoundWhereStrategiesHaveWhatTheyNeed(t *testing.T) {
 
 func TestNothingCouldBeSeen(t *testing.T) {
 	anyway := []string{"confirm-timeout"} // which is never seen
-	t.Run("tiers", func(t *testing.T) { // without landing queues and a ladder
+	t.Run("tiers", func(t *testing.T) {   // without landing queues and a ladder
 		nothingCouldBeSeen(t, healthy(t), append(anyway, "landing", "unroutable")...)
 	})
 	t.Run("exact", func(t *testing.T) {

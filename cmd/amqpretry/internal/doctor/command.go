@@ -65,10 +65,14 @@ Severities: a problem breaks a promise, so messages can be lost or stop moving. 
 away from a problem, or needs a person. A note is information. Fixes are shell commands; read lines
 that begin with # first. Run rabbitmqctl on a node of the broker.
 
-With --json: {"version", "virtual_host", "user", "incomplete", "counts": {"problem", "warning",
-"unseen", "note", "ok"}, "findings": [{"check", "severity", "object", "found", "means", "fix"}]}; every
-check has at least one finding, with the severity ok if there is nothing. "incomplete" is there only if
-doctor was interrupted or lost the connection, and says why.
+The management API has policies and message counts from statistics, which are up to 10 seconds old.
+Where these differ from what the broker reports at once, doctor asks again for up to 12 seconds. It cannot
+compare the number of messages on their way out of a queue, so it prints their age.
+
+With --json: {"version", "virtual_host", "user", "incomplete", "statistics_age_seconds", "counts":
+{"problem", "warning", "unseen", "note", "ok"}, "findings": [{"check", "severity", "object", "found",
+"means", "fix"}]}; every check has at least one finding, with the severity ok if there is nothing.
+"incomplete" is there only if doctor was interrupted or lost the connection, and says why.
 
 Exit codes: 0 no problem and no warning; 1 the checks failed to run, or the connection was lost; 2 wrong
 usage; 3 a problem or a warning; 130 interrupted (^C), with the findings until then.`,

@@ -87,6 +87,8 @@ type Queue struct {
 	// Conflict is how it differs from the plan; nil if it does not.
 	Conflict Seen[*topology.ConflictError]
 	Details  Seen[management.Queue]
+	// Stale is true if its statistics are older than the first question about them.
+	Stale bool
 }
 
 // Exchange is what is known of one.

@@ -39,22 +39,24 @@ func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.follow(ctx, a, p)
 	for _, l := range f.Others {
 		all := f.landing(l)
-		f.lookAt(ctx, a, p, all)
 		for _, o := range all { // the main queues behind them
 			if o.Target.Exchange == "" {
-				f.lookAt(ctx, a, p, []object{{Name: o.Target.Key}})
+				all = append(all, object{Name: o.Target.Key, Role: roleMain})
 			}
 		}
+		f.lookAt(ctx, a, p, all)
 	}
 
 	f.Refused = p.refused(needs(f.Topics))
 	f.Blocked = p.blocked()
+	f.renewAlarms(ctx, a, p)
 	f.Ended = p.ended()
 	return f
 }
 
 // lookAt looks at those of the queues that were not looked at before.
 func (f *Facts) lookAt(ctx context.Context, a *api, p *prober, queues []object) {
+	var all []object
 	for _, o := range queues {
 		if _, looked := f.Queues[o.Name]; looked {
 			continue
@@ -62,7 +64,9 @@ func (f *Facts) lookAt(ctx context.Context, a *api, p *prober, queues []object) 
 		q := p.queue(o)
 		q.Details = details(ctx, a, o.Name)
 		f.Queues[o.Name] = q
+		all = append(all, o)
 	}
+	f.renew(ctx, a, p, all)
 }
 
 // others are the ladders of Facts.Others. It sets Absent.
@@ -194,14 +198,10 @@ func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
 				f.Exchanges[name] = x
 			}
 			for _, target := range f.targets(q.Value, arguments).Value {
-				if _, looked := f.Queues[target]; !looked {
-					t := p.queue(object{Name: target})
-					t.Details = details(ctx, a, target)
-					f.Queues[target] = t
-				}
-				next = append(next, object{Name: target})
+				next = append(next, object{Name: target, Role: roleMain})
 			}
 		}
+		f.lookAt(ctx, a, p, next)
 		from = next
 	}
 }

@@ -138,13 +138,19 @@ func conflict(kind, name string, err error) Seen[*topology.ConflictError] {
 	}
 }
 
-func (p *prober) queue(o object) Queue {
-	var q Queue
-	q.Exists = exists(p.on(p.connection, func(ch *amqp.Channel) error {
-		state, err := ch.QueueDeclarePassive(o.Name, true, false, false, false, nil)
-		q.Ready, q.Consumers = state.Messages, state.Consumers
+// state is whether a queue is there, with the numbers of its ready messages and of its consumers.
+func (p *prober) state(queue string) (there Seen[bool], ready, consumers int) {
+	there = exists(p.on(p.connection, func(ch *amqp.Channel) error {
+		state, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		ready, consumers = state.Messages, state.Consumers
 		return err
 	}))
+	return there, ready, consumers
+}
+
+func (p *prober) queue(o object) Queue {
+	var q Queue
+	q.Exists, q.Ready, q.Consumers = p.state(o.Name)
 	if o.Planned == nil {
 		return q
 	}
