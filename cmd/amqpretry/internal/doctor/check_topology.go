@@ -196,9 +196,7 @@ func lookArguments(f Facts) []Finding {
 				Found: differs(x.Conflict.Value),
 				Means: "the exchange does not route failed messages as planned, and a service that declares it fails " +
 					"to subscribe",
-				Fix: "# rabbitmqctl cannot delete exchanges: if nothing else uses it, delete it in the management " +
-					"UI, and then run\n" +
-					f.apply(planned[name].topic)}
+				Fix: f.redeclareExchange(planned[name])}
 			if l := planned[name].ladder; l != "" {
 				finding.of, finding.part = ladderLabel(l), finding.Object
 			}

@@ -101,6 +101,29 @@ func (f Facts) recreate(o object) string {
 		commented(deletion, f.apply(o.Topic), restore)
 }
 
+// redeclareExchange deletes an exchange and declares it as planned, with its bindings. Where others may have bound
+// something to it, a person looks first. Meanwhile deliveries whose copies the exchange is to route are held.
+func (f Facts) redeclareExchange(x plannedExchange) string {
+	name := func(text string) string {
+		return `<<"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"/utf8>>`
+	}
+	// rabbitmqctl has no command for it
+	deletion := "rabbitmqctl eval " + shell.Quote(fmt.Sprintf("ok = rabbit_exchange:delete(rabbit_misc:r(%s, exchange, "+
+		"%s), false, <<\"amqpretry\">>).", name(f.VHost), name(x.Name)))
+	bindings := f.Exchanges[x.Name].Bindings
+	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, func(b management.Binding) bool {
+		return !slices.ContainsFunc(x.topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
+	})
+	if foreign || x.Shared {
+		return "# The type of an exchange cannot be changed. These are its bindings:\n" +
+			f.ctl("list_bindings", "source_name", "destination_name", "routing_key") + "\n" +
+			"# Note those of others, which are lost. Then delete the exchange, and declare it as planned:\n" +
+			commented(deletion, f.apply(x.topic))
+	}
+	return "# The type of an exchange cannot be changed: this deletes it, and declares it with its bindings\n" +
+		deletion + " &&\n" + f.apply(x.topic)
+}
+
 // redeclare is for the queues of exact delays, whose messages nobody can take out: a person waits until they are gone.
 func (f Facts) redeclare(o object) string {
 	return "# Stop the services that use it, and wait until it is empty: deleting it discards its messages.\n" +
@@ -132,6 +155,9 @@ func commented(commands ...string) string {
 
 // noLimit is in bytes more than any queue gets. It stands in a policy that must say something.
 const noLimit = 1_000_000_000_000_000
+
+// emptyPolicy is the definition of a policy that says nothing: RabbitMQ accepts none without a key.
+var emptyPolicy = fmt.Sprintf(`{"max-length-bytes":%d}`, int64(noLimit))
 
 // policyFix returns the commands that take harmful keys from the policies of a queue, or of all queues of a ladder:
 // one for the user's policies, one for the operator's. A second command for the same queues would undo the first. With
@@ -177,7 +203,12 @@ func (f Facts) policyFix(of []object, protect bool) string {
 	if len(lines) == 0 {
 		return f.ctl("list_policies") + "\n" + f.ctl("list_operator_policies")
 	}
-	return strings.Join(lines, " &&\n")
+	fix := strings.Join(lines, " &&\n")
+	if strings.Contains(fix, emptyPolicy) {
+		fix = "# Nothing else is to be in the policy. RabbitMQ accepts no empty one, so it gets a limit that no queue " +
+			"reaches:\n" + fix
+	}
+	return fix
 }
 
 // combined returns what the policies of queues say, and a priority above all of them. Where they differ, the policy
@@ -250,10 +281,10 @@ func (f Facts) setPolicy(queue string, definition map[string]any, priority int) 
 	if ladder := f.ladderOf(queue); ladder != "" { // one for all of its queues
 		p.Name, p.Pattern = "amqpretry."+ladder, "^"+regexp.QuoteMeta(ladder+".")
 	}
-	if len(definition) == 0 { // RabbitMQ takes none that is empty
-		definition = map[string]any{"max-length-bytes": int64(noLimit)}
-	}
 	p.Priority, p.Definition = priority, asJSON(definition)
+	if len(definition) == 0 {
+		p.Definition = emptyPolicy
+	}
 	return p.SetCommand()
 }
 
