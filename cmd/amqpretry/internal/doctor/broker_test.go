@@ -77,7 +77,7 @@ func TestDoctor_OwnBroker(t *testing.T) {
 			"/": testFindsAndFixes, "it's strategies": testStrategies, "it's exact delays": testExactDelays,
 			"it's delayed publishing": testDelayedPublishing, "it's policies": testFixesOfPolicies,
 			"it's permissions on a ladder": testPermissionsOnALadder,
-			"cut":                          testCutConnections, "just now": testChangedJustNow, "interrupted": testInterrupts,
+			"cut":                          testCutConnections, "just now": testChangedJustNow, "without policies": testWithoutPolicies, "interrupted": testInterrupts,
 		} {
 			t.Run(vhost, func(t *testing.T) { t.Parallel(); test(newLab(t, broker, vhost, bin)) })
 		}

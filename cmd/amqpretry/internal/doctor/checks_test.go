@@ -258,10 +258,17 @@ func TestChecks(t *testing.T) {
 			func(f *Facts) { f.Queues["orders"] = Queue{Exists: seen(false)} }},
 		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology " +
 			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = Queue{Exists: seen(false)} }},
-		{"the default policy", "exists", Problem, `retry queue "orders.retry.1m"`, "pass yours with --policies",
-			"amqpretry topology apply 'orders'", func(f *Facts) {
+		{"without a policy file", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
+			"# Start the service that consumes \"orders\": it declares what is missing. Or write its policies to a file " +
+				"(policyfile.Format),\n# and run:\n#   amqpretry topology apply --policies FILE 'orders'", func(f *Facts) {
 				f.PolicyFile = ""
-				f.Queues[retry] = Queue{Exists: seen(false)}
+				f.Queues[dlq] = Queue{Exists: seen(false)}
+			}},
+		{"under the default policy", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
+			"amqpretry topology apply 'orders'", func(f *Facts) {
+				*f = healthyUnder(t, config.Policy{})
+				f.PolicyFile = ""
+				f.Queues[dlq] = Queue{Exists: seen(false)}
 			}},
 		{"exchange is gone", "exists", Problem, `exchange "orders.retry"`, "no such exchange", "topology apply",
 			func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
@@ -352,7 +359,7 @@ func TestChecks(t *testing.T) {
 
 		{"operator's TTL", "policies", Problem, `retry queue "orders.retry.1m"`,
 			`message-ttl: 5, from the operator policy "p"`,
-			`so it gets a limit that no queue reaches:`+"\n"+`rabbitmqctl set_operator_policy -p '/' --priority 4 --apply-to queues 'amqpretry.orders.retry.1m' '^orders\.retry\.1m$' '{"max-length-bytes":1000000000000000}'`,
+			`so it gets a limit that no queue reaches:` + "\n" + `rabbitmqctl set_operator_policy -p '/' --priority 4 --apply-to queues 'amqpretry.orders.retry.1m' '^orders\.retry\.1m$' '{"max-length-bytes":1000000000000000}'`,
 			func(f *Facts) { under(f, retry, true, management.Arguments{"message-ttl": int64(5)}) }},
 		{"drop-head", "policies", Problem, `retry queue "orders.retry.1m"`, `overflow: drop-head, from the policy "p"`,
 			`rabbitmqctl set_policy -p '/' --priority 4`,

@@ -51,6 +51,9 @@ func (f Facts) topology(command string, t Topic) string {
 	if t.Name != t.Plan.Queue {
 		target = t.Name + "=" + t.Plan.Queue
 	}
+	if !f.declares(t) {
+		return f.byService(f.amqpretry("topology "+command, append(words, "--policies", "FILE", target)...), t)
+	}
 	return f.amqpretry("topology "+command, append(words, target)...)
 }
 
@@ -114,7 +117,7 @@ func (f Facts) redeclareExchange(x plannedExchange) string {
 	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, func(b management.Binding) bool {
 		return !slices.ContainsFunc(x.topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
 	})
-	if foreign || x.Shared {
+	if foreign || x.Shared || !f.declares(x.topic) {
 		return "# The type of an exchange cannot be changed. These are its bindings:\n" +
 			f.ctl("list_bindings", "source_name", "destination_name", "routing_key") + "\n" +
 			"# Note those of others, which are lost. Then delete the exchange, and declare it as planned:\n" +
@@ -134,6 +137,9 @@ func (f Facts) redeclare(o object) string {
 
 // waiting are the words of a command that counts the messages in a queue of exact delays.
 func (f Facts) waiting(o object) []string {
+	if backend := o.Topic.Plan.Backend; backend != nil && f.PolicyFile == "" {
+		return []string{"--ladder", backend.Name()}
+	}
 	if o.Topic.Plan.Queue != "" {
 		return f.policies(o.Topic.Plan.Queue)
 	}

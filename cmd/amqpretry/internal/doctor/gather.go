@@ -28,6 +28,11 @@ type api struct {
 func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.Queues, f.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	f.overview(ctx, a)
+	if f.PolicyFile == "" {
+		f.assume(ctx, a, p)
+	} else {
+		f.obsolete(ctx, a)
+	}
 	f.Others = f.others(p)
 
 	f.lookAt(ctx, a, p, f.objects())
@@ -121,6 +126,10 @@ func (f *Facts) overview(ctx context.Context, a *api) {
 	f.Policies = ask(a, func() ([]management.Policy, error) { return a.client.Policies(ctx) })
 	f.OperatorPolicies = ask(a, func() ([]management.Policy, error) { return a.client.OperatorPolicies(ctx) })
 	f.Granted = ask(a, func() (management.Permissions, error) { return a.client.Permissions(ctx, f.User) })
+}
+
+// obsolete asks for what no plan of the topics uses.
+func (f *Facts) obsolete(ctx context.Context, a *api) {
 	plans := make([]topology.Plan, len(f.Topics))
 	for i, t := range f.Topics {
 		plans[i] = t.Plan
