@@ -40,9 +40,6 @@ func (f Facts) lacksProtection(o object, q management.Queue) bool {
 // withDeadLetterQueue puts before a command what it takes to have the dead-letter queue.
 func (f Facts) withDeadLetterQueue(o object, command string) string {
 	if exists := f.exists(f.deadLetterQueue(o.Topic)); exists.Known && !exists.Value {
-		if !f.declares(o.Topic) {
-			return f.makeDeadLetterQueue(o.Topic) + "\n# Then:\n" + command
-		}
 		return f.makeDeadLetterQueue(o.Topic) + " &&\n" + command
 	}
 	return command

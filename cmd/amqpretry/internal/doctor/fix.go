@@ -35,6 +35,22 @@ func (f Facts) apply(t Topic) string {
 		}
 		return publish
 	}
+	for _, x := range t.Plan.Exchanges {
+		if f.Exchanges[x.Name].Conflict.Value != nil {
+			return f.redeclareExchange(plannedExchange{x, t, ""})
+		}
+	}
+	return f.declare(t)
+}
+
+// declare is a command that declares what is missing, once no exchange is in conflict. Nothing is declared while a retry
+// queue is, so then it recreates that as well.
+func (f Facts) declare(t Topic) string {
+	if slices.ContainsFunc(t.Plan.Queues, func(q topology.Queue) bool {
+		return q.Delay > 0 && f.Queues[q.Name].Conflict.Value != nil
+	}) {
+		return f.topology("apply --recreate", t)
+	}
 	return f.topology("apply", t)
 }
 
@@ -81,7 +97,7 @@ func (f Facts) amqpretry(command string, words ...string) string {
 func (f Facts) recreate(o object) string {
 	switch o.Role {
 	case roleRetry:
-		return f.topology("apply --recreate", o.Topic)
+		return f.apply(o.Topic)
 	case roleDelay, roleLanding:
 		return f.redeclare(o)
 	}
@@ -117,14 +133,18 @@ func (f Facts) redeclareExchange(x plannedExchange) string {
 	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, func(b management.Binding) bool {
 		return !slices.ContainsFunc(x.topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
 	})
+	declare := f.apply(Topic{})
+	if x.topic.Plan.Queue != "" {
+		declare = f.declare(x.topic)
+	}
 	if foreign || x.Shared || !f.declares(x.topic) {
 		return "# The type of an exchange cannot be changed. These are its bindings:\n" +
 			f.ctl("list_bindings", "source_name", "destination_name", "routing_key") + "\n" +
 			"# Note those of others, which are lost. Then delete the exchange, and declare it as planned:\n" +
-			commented(deletion, f.apply(x.topic))
+			commented(deletion, declare)
 	}
 	return "# The type of an exchange cannot be changed: this deletes it, and declares it with its bindings\n" +
-		deletion + " &&\n" + f.apply(x.topic)
+		deletion + " &&\n" + declare
 }
 
 // redeclare is for the queues of exact delays, whose messages nobody can take out: a person waits until they are gone.
