@@ -24,16 +24,11 @@ func (f Facts) ctl(command string, args ...string) string {
 	return strings.Join(append([]string{"rabbitmqctl", command, option}, args...), " ")
 }
 
-// apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic.
+// apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic. What is in conflict
+// with the plan comes first: nothing is declared before.
 func (f Facts) apply(t Topic) string {
-	if t.Plan.Queue == "" {
-		publish := "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after " +
-			"the last time.\n# At once: start the publisher again, and publish"
-		if f.Named != nil { // policies may use it
-			publish += "\n# A ladder of the policy file: amqpretry topology apply, with one of its queues, declares " +
-				"it as well"
-		}
-		return publish
+	if name := f.byHand(t); name != "" {
+		return fmt.Sprintf("# nothing is declared while %q is not as planned: its fix declares this as well", name)
 	}
 	for _, x := range t.Plan.Exchanges {
 		if f.Exchanges[x.Name].Conflict.Value != nil {
@@ -43,15 +38,43 @@ func (f Facts) apply(t Topic) string {
 	return f.declare(t)
 }
 
-// declare is a command that declares what is missing, once no exchange is in conflict. Nothing is declared while a retry
-// queue is, so then it recreates that as well.
+// byHand is a queue that keeps a topic from being declared, and that only a person can recreate; "" if there is none.
+func (f Facts) byHand(t Topic) string {
+	var queues []topology.Queue
+	if t.Plan.Backend != nil {
+		queues = t.Plan.Backend.Shared().Queues
+	}
+	for _, q := range t.Plan.Queues {
+		if q.Delay == 0 {
+			queues = append(queues, q)
+		}
+	}
+	for _, q := range queues {
+		if f.Queues[q.Name].Conflict.Value != nil {
+			return q.Name
+		}
+	}
+	return ""
+}
+
+// declare declares what is missing, with no regard to what only a person can recreate.
 func (f Facts) declare(t Topic) string {
+	if t.Plan.Queue == "" {
+		publish := "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after " +
+			"the last time.\n# At once: start the publisher again, and publish"
+		if f.Named != nil { // policies may use it
+			publish += "\n# A ladder of the policy file: amqpretry topology apply, with one of its queues, declares " +
+				"it as well"
+		}
+		return publish
+	}
+	command := "apply"
 	if slices.ContainsFunc(t.Plan.Queues, func(q topology.Queue) bool {
 		return q.Delay > 0 && f.Queues[q.Name].Conflict.Value != nil
 	}) {
-		return f.topology("apply --recreate", t)
+		command += " --recreate"
 	}
-	return f.topology("apply", t)
+	return f.topology(command, t)
 }
 
 // topology is a command about the topology of a topic.
@@ -117,7 +140,7 @@ func (f Facts) recreate(o object) string {
 		purge + " &&\n" +
 		f.ctl("list_queues", "name", "messages") + "\n" +
 		"# If it has 0 messages, delete it, declare it as planned, and put the messages back:\n" +
-		commented(deletion, f.apply(o.Topic), restore)
+		commented(deletion, f.declare(o.Topic), restore)
 }
 
 // redeclareExchange deletes an exchange and declares it as planned, with its bindings. Where others may have bound
@@ -133,11 +156,8 @@ func (f Facts) redeclareExchange(x plannedExchange) string {
 	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, func(b management.Binding) bool {
 		return !slices.ContainsFunc(x.topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
 	})
-	declare := f.apply(Topic{})
-	if x.topic.Plan.Queue != "" {
-		declare = f.declare(x.topic)
-	}
-	if foreign || x.Shared || !f.declares(x.topic) {
+	declare := f.declare(x.topic)
+	if foreign || x.Shared || !f.declares(x.topic) || f.byHand(x.topic) != "" {
 		return "# The type of an exchange cannot be changed. These are its bindings:\n" +
 			f.ctl("list_bindings", "source_name", "destination_name", "routing_key") + "\n" +
 			"# Note those of others, which are lost. Then delete the exchange, and declare it as planned:\n" +
@@ -152,7 +172,7 @@ func (f Facts) redeclare(o object) string {
 	return "# Stop the services that use it, and wait until it is empty: deleting it discards its messages.\n" +
 		f.amqpretry("delays stat", f.waiting(o)...) + "\n" +
 		"# If it has 0 messages, delete it, and declare it as planned:\n" +
-		commented(f.ctl("delete_queue", shell.Quote(o.Name)), f.apply(o.Topic))
+		commented(f.ctl("delete_queue", shell.Quote(o.Name)), f.declare(o.Topic))
 }
 
 // waiting are the words of a command that counts the messages in a queue of exact delays.

@@ -138,7 +138,10 @@ func (f Facts) unseenChecks(findings []Finding) string {
 		}
 	}
 	text := "all checks are complete"
-	if len(names) > 0 {
+	switch {
+	case len(names) == 0 && f.Ended != nil: // the others have what they need from other answers
+		text = "the checks are incomplete"
+	case len(names) > 0:
 		text = "incomplete checks: " + strings.Join(names, ", ")
 	}
 	if age := f.age(); age > 0 {
