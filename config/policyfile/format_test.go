@@ -31,7 +31,7 @@ func TestFormatIsTheInverseOfParse(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	var all []string
-	for len(all) < 1000 {
+	for len(all) < 500 {
 		p := config.Policies{Default: randomPolicy(random, false)}
 		for _, topic := range []string{"orders", "*.audit", "a: b", `"q"`, "x\ty", "é日<>&", "~", "1", "true", "off"} {
 			if random.IntN(6) > 0 {
@@ -46,10 +46,11 @@ func TestFormatIsTheInverseOfParse(t *testing.T) {
 			all = append(all, sameAgain(t, p))
 		}
 	}
-	for _, field := range []string{"mode", "retries", "delays", "backoff", "immediate", "jitter", "max_age", "on_expiry",
-		"max_postpone", "retry_only", "never_retry", "strategy", "delay_mode", "ladder", "queue_type", "scope", "protect",
-		"crash_limit", "factor", "max", "step", "unit", "levels", "radix", "prefix", "never_retry: []", "jitter: 0"} {
-		assert.Contains(t, strings.Join(all, ""), " "+strings.TrimSuffix(field, ":"), "in none of them")
+	for _, field := range []string{"mode", "retries", "delays", "backoff", "immediate", "jitter", "max_age",
+		"on_expiry", "max_postpone", "retry_only", "never_retry", "strategy", "delay_mode", "ladder", "queue_type",
+		"scope", "protect", "crash_limit", "factor", "max", "step", "unit", "levels", "radix", "prefix",
+		"never_retry: []", "jitter: 0"} {
+		assert.Contains(t, strings.Join(all, ""), " "+field, "in none of them")
 	}
 }
 
@@ -71,7 +72,8 @@ func randomPolicy(random *rand.Rand, ofTopic bool) config.Policy {
 			p.Retries = 3
 			p.Backoff = []config.Backoff{{Kind: config.BackoffConstant, Initial: duration()},
 				{Kind: config.BackoffLinear, Initial: duration(), Step: duration()},
-				{Kind: config.BackoffExponential, Initial: time.Second, Factor: 1 + random.Float64(), Max: time.Hour}}[random.IntN(3)]
+				{Kind: config.BackoffExponential, Initial: time.Second, Factor: 1 + random.Float64(),
+					Max: time.Hour}}[random.IntN(3)]
 		},
 		func() { p.Immediate = 1 + random.IntN(10) },
 		func() { p.Jitter = random.Float64() },

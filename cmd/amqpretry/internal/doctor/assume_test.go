@@ -20,9 +20,10 @@ import (
 func testWithoutPolicies(l *lab) {
 	delays := []time.Duration{time.Second, time.Minute}
 	policies := map[string]config.Policy{
-		"default":      {},
-		"orders":       {Delays: delays, Retries: 5},
-		"payments":     {Retries: 6, Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Max: time.Minute}},
+		"default": {},
+		"orders":  {Delays: delays, Retries: 5},
+		"payments": {Retries: 6, Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second,
+			Max: time.Minute}},
 		"mails":        {Mode: config.ModeDeadLetter},
 		"off":          {Mode: config.ModeOff},
 		"classic":      {Delays: delays, QueueType: config.QueueTypeClassic},

@@ -75,7 +75,8 @@ func TestDoctor_OwnBroker(t *testing.T) {
 			"/": testFindsAndFixes, "it's strategies": testStrategies, "it's exact delays": testExactDelays,
 			"it's delayed publishing": testDelayedPublishing, "it's policies": testFixesOfPolicies,
 			"it's permissions on a ladder": testPermissionsOnALadder,
-			"cut":                          testCutConnections, "just now": testChangedJustNow, "without policies": testWithoutPolicies, "interrupted": testInterrupts,
+			"cut":                          testCutConnections, "interrupted": testInterrupts,
+			"just now": testChangedJustNow, "without policies": testWithoutPolicies,
 		} {
 			t.Run(vhost, func(t *testing.T) { t.Parallel(); test(newLab(t, broker, vhost, bin)) })
 		}
@@ -303,7 +304,6 @@ func testFindsAndFixes(l *lab) {
 	}
 	here := func(w wrong) bool { return w.on == nil || w.on(l.version) }
 
-	definitions := l.definitions()
 	var v verdict
 	missing := func() (names []string) {
 		for _, w := range wrongs {
@@ -321,6 +321,8 @@ func testFindsAndFixes(l *lab) {
 		}
 		return len(missing()) == 0 && len(unseenOf(v.findings)) == 0
 	}, "everything that is wrong is found")
+	definitions := l.definitions() // now: RabbitMQ 3.10 leaves out queues that were declared just before
+	v = l.full(queues...)
 	assert.Empty(t, unseenOf(v.findings))
 	assert.Equal(t, cli.ExitFound, v.code)
 	assert.Equal(t, cli.ExitFound, l.unread(queues...), "also for who reads the exit code only")

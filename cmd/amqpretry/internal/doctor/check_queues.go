@@ -274,8 +274,8 @@ func lookDeadLetters(f Facts) []Finding {
 		}
 		if n := o.Queue.Consumers; n > 0 {
 			found = append(found, Finding{Severity: Note, Object: o.label(), Found: times(n, "consumer"),
-				Means: "dead letters that it acknowledges leave the queue, so the commands of amqpretry dlq show only " +
-					"the others. That is right for a service that handles dead letters"})
+				Means: "dead letters that it acknowledges leave the queue, so the commands of amqpretry dlq show " +
+					"only the others. That is right for a service that handles dead letters"})
 		}
 		if ready > 0 {
 			found = append(found, Finding{Severity: Warning, Object: o.label(),

@@ -259,8 +259,9 @@ func TestChecks(t *testing.T) {
 		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology " +
 			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = Queue{Exists: seen(false)} }},
 		{"without a policy file", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
-			"# Start the service that consumes \"orders\": it declares what is missing. Or write its policies to a file " +
-				"(policyfile.Format),\n# and run:\n#   amqpretry topology apply --policies FILE 'orders'", func(f *Facts) {
+			"# Start the service that consumes \"orders\": it declares what is missing. Or write its policies to a " +
+				"file (policyfile.Format),\n# and run:\n#   amqpretry topology apply --policies FILE 'orders'",
+			func(f *Facts) {
 				f.PolicyFile = ""
 				f.Queues[dlq] = Queue{Exists: seen(false)}
 			}},
@@ -303,8 +304,8 @@ func TestChecks(t *testing.T) {
 				"<<\"orders.retry\"/utf8>>), false, <<\"amqpretry\">>).' &&\namqpretry topology apply --policies " +
 				"'retry.yaml' 'orders'", func(f *Facts) { fanout(f) }},
 		{"another exchange, which others use", "arguments", Problem, `exchange "orders.retry"`, "found fanout",
-			"list_bindings -p '/' source_name destination_name routing_key\n# Note those of others, which are lost. Then " +
-				"delete the exchange, and declare it as planned:\n#   rabbitmqctl eval 'ok", func(f *Facts) {
+			"list_bindings -p '/' source_name destination_name routing_key\n# Note those of others, which are lost. " +
+				"Then delete the exchange, and declare it as planned:\n#   rabbitmqctl eval 'ok", func(f *Facts) {
 				x := fanout(f)
 				x.Bindings = seen([]management.Binding{{VHost: "/", Exchange: "orders.retry", Queue: "audit"}})
 				f.Exchanges["orders.retry"] = x

@@ -37,7 +37,8 @@ command that fixes it. Nothing is changed.
 
 An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
 queue. Without arguments, doctor checks only the broker, and the default ladders or the one that
---ladder names.
+--ladder names. Without --policies, it takes the delays of a queue from the retry queues that exist, so it
+finds no missing one.
 
 It checks:
   broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user

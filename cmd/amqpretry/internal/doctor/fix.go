@@ -150,12 +150,13 @@ func (f Facts) redeclareExchange(x plannedExchange) string {
 		return `<<"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"/utf8>>`
 	}
 	// rabbitmqctl has no command for it
-	deletion := "rabbitmqctl eval " + shell.Quote(fmt.Sprintf("ok = rabbit_exchange:delete(rabbit_misc:r(%s, exchange, "+
-		"%s), false, <<\"amqpretry\">>).", name(f.VHost), name(x.Name)))
+	deletion := "rabbitmqctl eval " + shell.Quote(fmt.Sprintf("ok = rabbit_exchange:delete(rabbit_misc:r(%s, "+
+		"exchange, %s), false, <<\"amqpretry\">>).", name(f.VHost), name(x.Name)))
 	bindings := f.Exchanges[x.Name].Bindings
-	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, func(b management.Binding) bool {
+	other := func(b management.Binding) bool {
 		return !slices.ContainsFunc(x.topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
-	})
+	}
+	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, other)
 	declare := f.declare(x.topic)
 	if foreign || x.Shared || !f.declares(x.topic) || f.byHand(x.topic) != "" {
 		return "# The type of an exchange cannot be changed. These are its bindings:\n" +
@@ -251,8 +252,8 @@ func (f Facts) policyFix(of []object, protect bool) string {
 	}
 	fix := strings.Join(lines, " &&\n")
 	if strings.Contains(fix, emptyPolicy) {
-		fix = "# Nothing else is to be in the policy. RabbitMQ accepts no empty one, so it gets a limit that no queue " +
-			"reaches:\n" + fix
+		fix = "# Nothing else is to be in the policy. RabbitMQ accepts no empty one, so it gets a limit that no " +
+			"queue reaches:\n" + fix
 	}
 	return fix
 }

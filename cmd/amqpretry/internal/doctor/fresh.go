@@ -54,7 +54,8 @@ func (f *Facts) renew(ctx context.Context, a *api, p *prober, queues []object) {
 	for _, o := range stale() {
 		q := f.Queues[o.Name]
 		before, now := first[o.Name].Reductions, q.Details.Value.Reductions
-		q.Stale = q.Details.Value.Type == string(config.QueueTypeQuorum) && before != nil && now != nil && *before == *now
+		q.Stale = q.Details.Value.Type == string(config.QueueTypeQuorum) && before != nil && now != nil &&
+			*before == *now
 		f.Queues[o.Name] = q
 	}
 }

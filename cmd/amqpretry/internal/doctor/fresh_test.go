@@ -19,37 +19,42 @@ func TestStatisticsThatAreFresh(t *testing.T) {
 	}
 	five := management.Arguments{"max-length": int64(5)}
 	none := management.Arguments{}
+	type policies = []management.Policy
+	const all, queues = "all", "queues"
+	p, lower, o := policy("p", "^orders", queues, 0, 5), policy("q", ".", queues, 1, 6), policy("o", "", all, 0, 5)
+	of := func(applyTo string) policies { return policies{policy("p", "^orders", applyTo, 0, 5)} }
+	of7 := policies{policy("p", "", all, 0, 7)}
+	seven := management.Arguments{"max-length": int64(7)}
 	for name, test := range map[string]struct {
-		policies, operators []management.Policy
-		policy, operator    *string
+		policies, operators policies
+		policy, operator    string
 		effective           management.Arguments
 		fresh               bool
 	}{
-		"none":                   {fresh: true, effective: none},
+		"none":                   {nil, nil, "", "", none, true},
 		"no statistics":          {},
-		"empty name":             {policy: ptr(""), operator: ptr(""), effective: none, fresh: true},
-		"new":                    {policies: []management.Policy{policy("p", "^orders", "queues", 0, 5)}, effective: none},
-		"gone":                   {policy: ptr("p"), effective: five},
-		"applies":                {policies: []management.Policy{policy("p", "^orders", "all", 0, 5)}, policy: ptr("p"), effective: five, fresh: true},
-		"of quorum queues":       {policies: []management.Policy{policy("p", "^orders", "quorum_queues", 0, 5)}, policy: ptr("p"), effective: five, fresh: true},
-		"of other queues":        {policies: []management.Policy{policy("p", "^orders", "classic_queues", 0, 5)}, effective: none, fresh: true},
-		"of exchanges":           {policies: []management.Policy{policy("p", "^orders", "exchanges", 0, 5)}, effective: none, fresh: true},
-		"of other names":         {policies: []management.Policy{policy("p", "^order$", "queues", 0, 5)}, effective: none, fresh: true},
-		"changed":                {policies: []management.Policy{policy("p", "^orders", "queues", 0, 6)}, policy: ptr("p"), effective: five},
-		"a higher one":           {policies: []management.Policy{policy("p", "^orders", "queues", 0, 5), policy("q", ".", "queues", 1, 6)}, policy: ptr("p"), effective: five},
-		"the higher one":         {policies: []management.Policy{policy("p", "^orders", "queues", 2, 5), policy("q", ".", "queues", 1, 6)}, policy: ptr("p"), effective: five, fresh: true},
-		"one of two":             {policies: []management.Policy{policy("q", ".", "queues", 1, 6), policy("p", "^orders", "queues", 1, 5)}, policy: ptr("p"), effective: five, fresh: true},
-		"may match":              {policies: []management.Policy{policy("p", "(?=orders)", "queues", 0, 5)}, policy: ptr("p"), effective: five, fresh: true},
-		"may not match":          {policies: []management.Policy{policy("p", "(?=orders)", "queues", 0, 5)}, effective: none, fresh: true},
-		"operator's, the lower":  {policies: []management.Policy{policy("p", "", "all", 0, 7)}, operators: []management.Policy{policy("o", "", "all", 0, 5)}, policy: ptr("p"), operator: ptr("o"), effective: five, fresh: true},
-		"operator's, not yet":    {policies: []management.Policy{policy("p", "", "all", 0, 7)}, operators: []management.Policy{policy("o", "", "all", 0, 5)}, policy: ptr("p"), effective: management.Arguments{"max-length": int64(7)}},
-		"operator's, gone again": {policies: []management.Policy{policy("p", "", "all", 0, 5)}, policy: ptr("p"), operator: ptr("o"), effective: five},
+		"new":                    {policies{p}, nil, "", "", none, false},
+		"gone":                   {nil, nil, "p", "", five, false},
+		"applies":                {of(all), nil, "p", "", five, true},
+		"of quorum queues":       {of("quorum_queues"), nil, "p", "", five, true},
+		"of other queues":        {of("classic_queues"), nil, "", "", none, true},
+		"of exchanges":           {of("exchanges"), nil, "", "", none, true},
+		"of other names":         {policies{policy("p", "^order$", queues, 0, 5)}, nil, "", "", none, true},
+		"changed":                {policies{policy("p", "", queues, 0, 6)}, nil, "p", "", five, false},
+		"a higher one":           {policies{p, lower}, nil, "p", "", five, false},
+		"the higher one":         {policies{policy("p", "", queues, 2, 5), lower}, nil, "p", "", five, true},
+		"one of two":             {policies{lower, policy("p", "", queues, 1, 5)}, nil, "p", "", five, true},
+		"may match":              {policies{policy("p", "(?=orders)", queues, 0, 5)}, nil, "p", "", five, true},
+		"may not match":          {policies{policy("p", "(?=orders)", queues, 0, 5)}, nil, "", "", none, true},
+		"operator's, the lower":  {of7, policies{o}, "p", "o", five, true},
+		"operator's, not yet":    {of7, policies{o}, "p", "", seven, false},
+		"operator's, gone again": {policies{p}, nil, "p", "o", five, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := healthy(t)
 			f.Policies, f.OperatorPolicies = seen(test.policies), seen(test.operators)
 			f.change("orders", func(_ *Queue, q *management.Queue) {
-				q.Policy, q.OperatorPolicy, q.Effective = test.policy, test.operator, test.effective
+				q.Policy, q.OperatorPolicy, q.Effective = &test.policy, &test.operator, test.effective
 			})
 			assert.Equal(t, test.fresh, f.current(object{Name: "orders", Role: roleMain}, f.Queues["orders"]))
 		})

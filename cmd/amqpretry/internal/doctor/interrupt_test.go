@@ -85,7 +85,8 @@ func testCutConnections(l *lab) {
 	l.protected("orders")
 	l.full("orders") // which waits for statistics
 	whole := l.link(0, true)
-	v := l.doctor(map[string]string{cli.EnvURI: whole.uri, cli.EnvManagement: l.api}, "--policies", l.policies, "orders")
+	env := map[string]string{cli.EnvURI: whole.uri, cli.EnvManagement: l.api}
+	v := l.doctor(env, "--policies", l.policies, "orders")
 	require.Equal(l.t, cli.ExitOK, v.code, v.err)
 
 	const times = 40

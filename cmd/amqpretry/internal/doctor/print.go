@@ -145,7 +145,7 @@ func (f Facts) unseenChecks(findings []Finding) string {
 		text = "incomplete checks: " + strings.Join(names, ", ")
 	}
 	if age := f.age(); age > 0 {
-		text += fmt.Sprintf(" (messages on their way out: as of up to %s ago)", age)
+		text += fmt.Sprintf(" (stuck, landing: up to %s old)", age)
 	}
 	return text
 }

@@ -44,8 +44,7 @@ main queue "a"
 not checked: bindings (x); nodes
   because: nobody told
 
-1 problem, 1 warning, 1 note; 1 check without findings; incomplete checks: bindings, nodes (messages on their way out: as of up to 10s ago)
-`, text(f, findings, plain))
+1 problem, 1 warning, 1 note; 1 check without findings; `+"incomplete checks: bindings, nodes (stuck, landing: up to 10s old)\n", text(f, findings, plain))
 }
 
 func TestJSONForPrograms(t *testing.T) {

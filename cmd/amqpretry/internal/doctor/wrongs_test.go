@@ -250,7 +250,8 @@ func (l *lab) paste(queues []string, fixed []wrong) {
 		return n
 	}
 	for _, q := range all {
-		if _, there := l.ready(q); there && !strings.HasSuffix(q, ".1m") {
+		if _, there := l.ready(q); there && !strings.HasSuffix(q, ".1m") &&
+			q != "limit.dlq" { // whose statistics keep "dlq stat" from it until they are fresh
 			l.publish(q)
 		}
 	}
