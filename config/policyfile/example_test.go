@@ -3,6 +3,7 @@ package policyfile_test
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
@@ -63,6 +64,35 @@ func ExampleLoad() {
 	// 31s
 	// testdata/broken.yaml 5 topics["orders"].delays[1]
 	// testdata/broken.yaml:5: topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
+}
+
+func ExampleFormat() {
+	policies := config.Policies{
+		Default: config.Policy{Delays: []time.Duration{time.Second, time.Minute}, Retries: 5},
+		Topics: map[string]config.Policy{
+			"payments": {Retries: 6, Backoff: config.Backoff{
+				Kind: config.BackoffExponential, Initial: time.Second, Max: time.Minute,
+			}},
+			"mails": {Mode: config.ModeDeadLetter},
+		},
+	}
+	text, err := policyfile.Format(policies) // os.WriteFile("retry.yaml", text, 0o600)
+	fmt.Println(err)
+	fmt.Print(string(text))
+	// Output:
+	// <nil>
+	// default:
+	//   retries: 5
+	//   delays: [1s, 1m0s]
+	// topics:
+	//   "mails":
+	//     mode: "dead-letter"
+	//   "payments":
+	//     retries: 6
+	//     backoff:
+	//       kind: "exponential"
+	//       initial: 1s
+	//       max: 1m0s
 }
 
 func ExampleOverride() {

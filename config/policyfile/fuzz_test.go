@@ -109,6 +109,7 @@ func FuzzParse(f *testing.F) {
 			assert.Equal(t, config.Policies{}, policies)
 		} else {
 			require.NoError(t, policies.Validate())
+			sameAgain(t, policies)
 		}
 		if json.Valid(data) {
 			sameAsJSON(t, data, policies, err)

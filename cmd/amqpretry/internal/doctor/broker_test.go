@@ -22,9 +22,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
@@ -77,6 +75,8 @@ func TestDoctor_OwnBroker(t *testing.T) {
 			"/": testFindsAndFixes, "it's strategies": testStrategies, "it's exact delays": testExactDelays,
 			"it's delayed publishing": testDelayedPublishing, "it's policies": testFixesOfPolicies,
 			"it's permissions on a ladder": testPermissionsOnALadder,
+			"cut":                          testCutConnections, "interrupted": testInterrupts,
+			"just now": testChangedJustNow, "without policies": testWithoutPolicies,
 		} {
 			t.Run(vhost, func(t *testing.T) { t.Parallel(); test(newLab(t, broker, vhost, bin)) })
 		}
@@ -291,147 +291,6 @@ func find(findings []Finding, check, object, part string) (Finding, bool) {
 	return findings[i], true
 }
 
-// wrong is something that is made wrong, what is found then, and whether the commands that are told fix it.
-type wrong struct {
-	queue string
-	// check and a part of what it finds, about which object.
-	check, object, found string
-	severity             Severity
-	make                 func(*lab)
-	fixes                bool
-	// amqp tells that it is found without the management API as well.
-	amqp bool
-	// on is the versions on which it is wrong; nil is all.
-	on func(version string) bool
-}
-
-func since(major, minor int) func(string) bool {
-	return func(version string) bool { return rabbitmq.AtLeast(version, major, minor) }
-}
-
-var wrongs = []wrong{
-	{"ttl", "policies", `"ttl.retry.1m"`, `message-ttl: 5000, from the operator policy "short"`, Problem, func(l *lab) {
-		l.protected("ttl")
-		l.policy("operator-policies", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"max-length-bytes":1000000000000000}`, 7)
-	}, true, false, nil},
-	{"overflow", "policies", `"overflow.retry.2m"`, "overflow: drop-head", Problem, func(l *lab) {
-		l.protected("overflow")
-		l.policy("policies", "head", "^overflow\\.retry", `{"overflow":"drop-head"}`, 0)
-	}, true, false, nil},
-	{"limit", "policies", `"limit.dlq"`, "delivery-limit: 5", Problem, func(l *lab) {
-		l.protected("limit")
-		l.policy("operator-policies", "five", "^limit\\.dlq$", `{"delivery-limit":5}`, 0)
-	}, true, false, nil},
-	{"expires", "policies", `"expires.retry.1m"`, "expires: 3600000", Problem, func(l *lab) {
-		l.protected("expires")
-		l.policy("policies", "idle", "^expires\\.retry\\.1m", `{"expires":3600000}`, 0)
-	}, true, false, nil},
-	{"le'ng $(th)", "policies", `"le'ng $(th).retry.1m"`, "max-length: 10", Warning, func(l *lab) {
-		l.protected("le'ng $(th)")
-		l.policy("policies", "ten", "^le'ng.*\\.retry\\.1m", `{"max-length":10}`, 0)
-	}, true, false, nil},
-	{"stuck", "stuck", `"stuck.retry.200ms"`,
-		`1 message due, and the main queue "stuck" does not exist`,
-		Problem, func(l *lab) {
-			l.protected("stuck")
-			l.deleteQueue("stuck")
-			l.publish("stuck.retry.200ms")
-		}, false, false, nil},
-	{"gone", "exists", `main queue "gone"`, "no such queue", Problem, func(l *lab) {
-		l.protected("gone")
-		l.deleteQueue("gone")
-	}, false, true, nil},
-	{"nowhere", "dead-letter-target", `"nowhere"`, `exchange "not.there" does not exist`, Problem, func(l *lab) {
-		l.topic("nowhere", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "not.there",
-			"x-delivery-limit": 20})
-	}, true, false, nil},
-	{"nowhere-policy", "dead-letter-target", `"nowhere-policy"`, `exchange "not.there.either" does not exist`, Problem,
-		func(l *lab) {
-			l.topic("nowhere-policy", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 20})
-			l.policy("policies", "dlx", "^nowhere-policy$", `{"dead-letter-exchange":"not.there.either"}`, 200)
-		}, true, false, nil},
-	{"unled", "dead-letter-target", `"unled"`, `leads to no queue`, Problem, func(l *lab) {
-		l.do(func(ch *amqp.Channel) error {
-			return ch.ExchangeDeclare("unled.dlx", "direct", true, false, false, false, nil)
-		})
-		l.topic("unled", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "unled.dlx",
-			"x-dead-letter-routing-key": "dead", "x-delivery-limit": 20})
-	}, true, false, nil},
-	{"cycle", "dead-letter-target", `"cycle"`, "has a TTL and dead-letters back", Problem, func(l *lab) {
-		l.topic("cycle", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
-			"x-dead-letter-routing-key": "cycle.retry.1m"})
-	}, false, false, nil},
-	{"byhand", "arguments", `"byhand.retry.1m"`, "x-message-ttl, wanted 60000, found 61000", Problem, func(l *lab) {
-		l.declare("byhand.retry.1m", amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 61000,
-			"x-dead-letter-exchange":    "",
-			"x-dead-letter-routing-key": "byhand", "x-dead-letter-strategy": "at-least-once",
-			"x-overflow":             "reject-publish",
-			"x-queue-leader-locator": "balanced", "x-delivery-limit": 2147483647})
-		l.declare("byhand", topology.ProtectArguments("byhand.dlq"))
-	}, true, true, nil},
-	{"un'bo $(und)", "bindings", `"un'bo $(und).retry"`, `not bound to queue "un'bo $(und).dlq"`, Problem,
-		func(l *lab) {
-			plan := l.protected("un'bo $(und)")
-			b := plan.Bindings[len(plan.Bindings)-1]
-			l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, b.Arguments) })
-		}, true, false, nil},
-	{"shared-a", "bindings", `"retry.return"`, `not bound to queue "shared-a"`, Problem, func(l *lab) {
-		l.protected("shared-a")
-		l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind("shared-a", "shared-a", "retry.return", nil) })
-	}, true, false, nil},
-	{"dlq-less", "exists", `"dlq-less.dlq"`, "no such queue", Problem, func(l *lab) {
-		l.protected("dlq-less")
-		l.deleteQueue("dlq-less.dlq")
-	}, true, true, nil},
-	{"unexchanged", "exists", `exchange "unexchanged.retry"`, "no such exchange", Problem, func(l *lab) {
-		l.protected("unexchanged")
-		l.do(func(ch *amqp.Channel) error { return ch.ExchangeDelete("unexchanged.retry", false, false) })
-	}, true, true, nil},
-	{"default-limit", "delivery-limit", `"default-limit"`, "delivery limit 20", Problem, func(l *lab) {
-		l.topic("default-limit", amqp.Table{"x-queue-type": "quorum"})
-	}, true, false, since(4, 0)},
-	{"low-limit", "delivery-limit", `"low-limit"`, "delivery limit 3", Problem, func(l *lab) {
-		l.topic("low-limit", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 12})
-		l.policy("policies", "three", "^low-limit$",
-			`{"delivery-limit":3,"max-length":100000,"overflow":"reject-publish"}`, 150)
-	}, true, false, nil},
-	{"classic", "types", `"classic"`, "classic queue", Note, func(l *lab) {
-		l.topic("classic", amqp.Table{"x-queue-type": "classic"})
-	}, false, false, nil},
-	{"classic-retry", "types", `"classic-retry.retry.1m.classic"`, "in front of a quorum main queue", Warning,
-		func(l *lab) {
-			l.protected("classic-retry")
-		}, false, false, nil},
-	{"single", "single-active-consumer", `"single"`, "single active consumer", Note, func(l *lab) {
-		arguments := topology.ProtectArguments("single.dlq")
-		arguments["x-single-active-consumer"] = true
-		l.topic("single", arguments)
-	}, false, false, nil},
-	{"dead-letters", "dead-letters", `"dead-letters.dlq"`, "1 message", Warning, func(l *lab) {
-		l.protected("dead-letters")
-		l.publish("dead-letters.dlq")
-	}, false, true, nil},
-	{"thief", "retry-consumers", `"thief.retry.1m"`, "1 consumer", Problem, func(l *lab) {
-		l.protected("thief")
-		ch, err := l.connection.Channel()
-		require.NoError(l.t, err)
-		_, err = ch.Consume("thief.retry.1m", "", false, false, false, false, nil)
-		require.NoError(l.t, err)
-	}, false, true, nil},
-	{"obsolete", "obsolete", `"obsolete.retry.3m"`, "no policy uses it", Note, func(l *lab) {
-		l.protected("obsolete")
-		plan, err := topology.New("obsolete", config.Policy{Delays: []time.Duration{3 * time.Minute}}, topology.Names{})
-		require.NoError(l.t, err)
-		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
-	}, false, false, nil},
-	// The last one: it counts the queues of all others. Its fix comes first, as others need room.
-	{"limits", "limits", "broker", "the virtual host is limited to", Problem, func(l *lab) {
-		l.protected("limits")
-		l.put("vhost-limits", "max-queues", map[string]int{"value": 10})
-		l.put("vhost-limits", "max-connections", map[string]int{"value": 100})
-	}, true, false, nil},
-}
-
 // Everything that is really wrong on a broker is found, and the commands that are told fix it.
 func testFindsAndFixes(l *lab) {
 	t := l.t
@@ -445,7 +304,6 @@ func testFindsAndFixes(l *lab) {
 	}
 	here := func(w wrong) bool { return w.on == nil || w.on(l.version) }
 
-	definitions := l.definitions()
 	var v verdict
 	missing := func() (names []string) {
 		for _, w := range wrongs {
@@ -463,6 +321,8 @@ func testFindsAndFixes(l *lab) {
 		}
 		return len(missing()) == 0 && len(unseenOf(v.findings)) == 0
 	}, "everything that is wrong is found")
+	definitions := l.definitions() // now: RabbitMQ 3.10 leaves out queues that were declared just before
+	v = l.full(queues...)
 	assert.Empty(t, unseenOf(v.findings))
 	assert.Equal(t, cli.ExitFound, v.code)
 	assert.Equal(t, cli.ExitFound, l.unread(queues...), "also for who reads the exit code only")
@@ -500,28 +360,19 @@ func testFindsAndFixes(l *lab) {
 	})
 
 	var fixed []wrong
-	for i := len(wrongs) - 1; i >= 0; i-- {
-		if w := wrongs[i]; w.fixes && here(w) {
-			f, _ := find(v.findings, w.check, w.object, w.found)
-			l.run(f.Fix)
+	for _, w := range wrongs {
+		if w.fixes && here(w) {
 			fixed = append(fixed, w)
 		}
 	}
-	left := func() (names []string) {
-		for _, w := range fixed {
-			if f, found := find(v.findings, w.check, w.object, ""); found && f.Severity != Note {
-				names = append(names, w.queue+": "+f.Found)
-			}
+	assert.GreaterOrEqual(t, len(fixed), 25)
+	l.paste(queues, fixed)
+	v = l.full(queues...)
+	for _, w := range fixed {
+		if f, found := find(v.findings, w.check, w.object, ""); found && f.Severity != Note {
+			assert.Fail(t, "still found", "%s: %s", w.queue, f.Found)
 		}
-		return names
 	}
-	await.Until(t, func() bool {
-		v = l.full(queues...)
-		if still := left(); len(still) > 0 {
-			t.Logf("still found: %q", still)
-		}
-		return len(left()) == 0
-	}, "nothing that was fixed is found")
 	// A fix takes away what is wrong and leaves the rest.
 	assert.Contains(t, l.get("operator-policies"), `{"max-length-bytes":1000000000000000}`)
 	assert.Contains(t, l.get("vhost-limits"), "max-connections")

@@ -206,7 +206,7 @@ func whenFull(of role, dropsHead bool) (Severity, string) {
 	}
 }
 
-// limited says what the limit means that a queue of exact delays has among its arguments; empty if it has none.
+// limited says what the limit means that a queue has among its arguments; empty if it has none.
 func limited(o object) string {
 	details, conflict := o.Queue.Details, o.Queue.Conflict.Value
 	limits := []string{"x-max-length", "x-max-length-bytes"}
@@ -215,7 +215,7 @@ func limited(o object) string {
 		n, set := details.Value.Arguments[argument].(int64)
 		has = has || set && n < noLimit
 	}
-	if o.Ladder == "" && o.Role != roleLanding || !has {
+	if !has {
 		return ""
 	}
 	_, rejects := whenFull(o.Role, false)

@@ -17,6 +17,10 @@ import (
 const noStatistics = "the management API has no statistics of them yet, or collects none: run doctor again in 10 " +
 	"seconds"
 
+// oldStatistics is why they may be others.
+const oldStatistics = "the management API has renewed no statistics of them for 12 seconds, and they differ from " +
+	"the policies of the broker: the findings are those of the old statistics"
+
 // detailed calls look for every queue that is there and of which the management API has told, and collects why not.
 func (f Facts) detailed(what string, look func(object, management.Queue) []Finding, roles ...role) []Finding {
 	return f.each(what, false, look, roles...)
@@ -40,6 +44,9 @@ func (f Facts) each(what string, policies bool, look func(object, management.Que
 		case policies && o.Queue.Details.Value.Effective == nil:
 			hidden.add(noStatistics, o.Name)
 		default:
+			if policies && o.Queue.Stale {
+				hidden.add(oldStatistics, o.Name)
+			}
 			for _, finding := range look(o, o.Queue.Details.Value) {
 				if finding.Object == "" {
 					finding = o.about(finding)
@@ -219,7 +226,11 @@ func stuck(q management.Queue) int64 {
 
 func lookRetryConsumers(f Facts) []Finding {
 	var found []Finding
+	hidden := blind{}
 	for _, o := range f.objects(roleRetry, roleDelay, roleLanding) {
+		if exists := o.Queue.Exists; !exists.Known && !o.Queue.Details.Known {
+			hidden.add(exists.Why, o.Name)
+		}
 		consumers := int64(o.Queue.Consumers)
 		if told := o.Queue.Details.Value.Consumers; told != nil {
 			consumers = max(consumers, *told)
@@ -234,7 +245,7 @@ func lookRetryConsumers(f Facts) []Finding {
 					"\nrabbitmqctl list_channels pid name user"}))
 		}
 	}
-	return found
+	return append(found, f.cannotSee(hidden, "consumers of retry queues")...)
 }
 
 func lookSingleActive(f Facts) []Finding {
@@ -260,6 +271,11 @@ func lookDeadLetters(f Facts) []Finding {
 		}
 		if told := o.Queue.Details.Value.Messages; told != nil {
 			ready = max(ready, *told)
+		}
+		if n := o.Queue.Consumers; n > 0 {
+			found = append(found, Finding{Severity: Note, Object: o.label(), Found: times(n, "consumer"),
+				Means: "dead letters that it acknowledges leave the queue, so the commands of amqpretry dlq show " +
+					"only the others. That is right for a service that handles dead letters"})
 		}
 		if ready > 0 {
 			found = append(found, Finding{Severity: Warning, Object: o.label(),

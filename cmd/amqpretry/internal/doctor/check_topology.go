@@ -51,7 +51,8 @@ func lookExists(f Facts) []Finding {
 			found = append(found, finding)
 		}
 	}
-	return append(found, f.cannotSee(hidden, "whether they exist")...)
+	found = append(found, f.cannotSee(hidden, "whether they exist")...)
+	return append(found, f.onlyPoliciesTell("missing retry queues")...)
 }
 
 // ladderLacks is what comes of a missing part of a ladder.
@@ -62,9 +63,6 @@ const ladderLacks = "delayed messages stay at the level above, or unacknowledged
 // missing is the finding about a queue that is not there.
 func (f Facts) missing(o object) Finding {
 	finding := Finding{Severity: Problem, Found: "there is no such queue", Fix: f.apply(o.Topic)}
-	if o.Topic.Plan.Queue != "" {
-		finding.Found += f.underDefault()
-	}
 	switch o.Role {
 	case roleMain:
 		finding.Found = "there is no such queue"
@@ -92,7 +90,7 @@ func (f Facts) missing(o object) Finding {
 
 // absent tells whether nothing of a topic is there, neither its main queue nor anything for its retries.
 func (f Facts) absent(t Topic) bool {
-	if len(t.Plan.Queues) == 0 {
+	if len(t.Plan.Queues) == 0 && f.PolicyFile != "" {
 		return false
 	}
 	missing := func(exists Seen[bool]) bool { return exists.Known && !exists.Value }
@@ -111,17 +109,19 @@ func (f Facts) absent(t Topic) bool {
 }
 
 func (f Facts) nothingOf(t Topic) Finding {
-	queues := times(len(t.Plan.Queues), "queue")
+	lacks := "the " + times(len(t.Plan.Queues), "queue")
 	if n := len(t.Plan.Exchanges); n > 0 {
-		queues += " and " + times(n, "exchange")
+		lacks += " and " + times(n, "exchange")
+	}
+	fix := "# the service that consumes it declares all of it. To declare all but the main queue now:\n" + f.apply(t)
+	if !f.declares(t) {
+		lacks, fix = "anything", f.apply(t)
 	}
 
 	return Finding{Severity: Problem, Object: object{Name: t.Plan.Queue, Role: roleMain}.label(),
-		Found: fmt.Sprintf("virtual host %q has neither the queue nor the %s for its retries", f.VHost,
-			queues),
+		Found: fmt.Sprintf("virtual host %q has neither the queue nor %s for its retries", f.VHost, lacks),
 		Means: "no service has consumed it here yet, or it is in another virtual host (--vhost), or has another name",
-		Fix: "# the service that consumes it declares all of it. To declare all but the main queue now:\n" +
-			f.apply(t)}
+		Fix:   fix}
 }
 
 func (f Facts) nothingOfNamed() Finding {
@@ -129,14 +129,6 @@ func (f Facts) nothingOfNamed() Finding {
 		Found: fmt.Sprintf("virtual host %q has nothing of this ladder", f.VHost),
 		Means: "no service has declared it here yet, or it is in another virtual host (--vhost), or has another name",
 		Fix:   f.apply(Topic{})}
-}
-
-// underDefault reminds of the policy that nobody has given.
-func (f Facts) underDefault() string {
-	if f.PolicyFile == "" {
-		return " (by the library's default policy: pass yours with --policies)"
-	}
-	return ""
 }
 
 // plannedExchange is one of a topic, or of a ladder.
@@ -197,9 +189,7 @@ func lookArguments(f Facts) []Finding {
 				Found: differs(x.Conflict.Value),
 				Means: "the exchange does not route failed messages as planned, and a service that declares it fails " +
 					"to subscribe",
-				Fix: "# rabbitmqctl cannot delete exchanges: if nothing else uses it, delete it in the management " +
-					"UI, and then run\n" +
-					f.apply(planned[name].topic)}
+				Fix: f.redeclareExchange(planned[name])}
 			if l := planned[name].ladder; l != "" {
 				finding.of, finding.part = ladderLabel(l), finding.Object
 			}
@@ -310,6 +300,9 @@ func sameBinding(a management.Binding, b topology.Binding) bool {
 }
 
 func lookObsolete(f Facts) []Finding {
+	if f.PolicyFile == "" {
+		return f.onlyPoliciesTell("retry queues and rejected exchanges that no policy uses")
+	}
 	if !f.Obsolete.Known {
 		return f.cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
 	}
@@ -318,7 +311,7 @@ func lookObsolete(f Facts) []Finding {
 		for _, t := range f.Topics {
 			if t.Plan.Queue == x.Queue {
 				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("exchange %q", x.Name),
-					Found: "nothing dead-letters to it" + f.underDefault(),
+					Found: "nothing dead-letters to it",
 					Means: "it belongs to another delay or strategy; instances with an older policy declare it " +
 						"again",
 					Fix: "# after all instances with an older policy have ended:\n" + f.topology("prune", t)})
@@ -330,7 +323,7 @@ func lookObsolete(f Facts) []Finding {
 		for _, t := range f.Topics {
 			if t.Plan.Queue == main {
 				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("retry queue %q", q.Name),
-					Found: "no policy uses it" + f.underDefault(),
+					Found: "no policy uses it",
 					Means: "its waiting messages still return; instances with an older policy may still use it",
 					Fix:   "# after all instances with an older policy have ended:\n" + f.topology("prune", t)})
 			}

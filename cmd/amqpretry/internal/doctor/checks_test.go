@@ -137,9 +137,8 @@ func TestNothingIsFoundWhereStrategiesHaveWhatTheyNeed(t *testing.T) {
 }
 
 func TestNothingCouldBeSeen(t *testing.T) {
-	// AMQP tells of consumers of queues that exist; whether they do is told to be not seen. The timeout is never seen.
-	anyway := []string{"retry-consumers", "confirm-timeout"}
-	t.Run("tiers", func(t *testing.T) { // without landing queues and a ladder
+	anyway := []string{"confirm-timeout"} // which is never seen
+	t.Run("tiers", func(t *testing.T) {   // without landing queues and a ladder
 		nothingCouldBeSeen(t, healthy(t), append(anyway, "landing", "unroutable")...)
 	})
 	t.Run("exact", func(t *testing.T) {
@@ -199,6 +198,12 @@ func TestChecks(t *testing.T) {
 		}
 	}
 	const retry, dlq = "orders.retry.1m", "orders.dlq"
+	fanout := func(f *Facts) Exchange {
+		x := f.Exchanges["orders.retry"]
+		x.Conflict = seen(&topology.ConflictError{Argument: "type", Wanted: "headers", Found: "fanout"})
+		f.Exchanges["orders.retry"] = x
+		return x
+	}
 	for _, test := range []struct {
 		name     string
 		check    string
@@ -253,10 +258,18 @@ func TestChecks(t *testing.T) {
 			func(f *Facts) { f.Queues["orders"] = Queue{Exists: seen(false)} }},
 		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology " +
 			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = Queue{Exists: seen(false)} }},
-		{"the default policy", "exists", Problem, `retry queue "orders.retry.1m"`, "pass yours with --policies",
-			"amqpretry topology apply 'orders'", func(f *Facts) {
+		{"without a policy file", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
+			"# Start the service that consumes \"orders\": it declares what is missing. Or write its policies to a " +
+				"file (policyfile.Format),\n# and run:\n#   amqpretry topology apply --policies FILE 'orders'",
+			func(f *Facts) {
 				f.PolicyFile = ""
-				f.Queues[retry] = Queue{Exists: seen(false)}
+				f.Queues[dlq] = Queue{Exists: seen(false)}
+			}},
+		{"under the default policy", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
+			"amqpretry topology apply 'orders'", func(f *Facts) {
+				*f = healthyUnder(t, config.Policy{})
+				f.PolicyFile = ""
+				f.Queues[dlq] = Queue{Exists: seen(false)}
 			}},
 		{"exchange is gone", "exists", Problem, `exchange "orders.retry"`, "no such exchange", "topology apply",
 			func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
@@ -278,10 +291,24 @@ func TestChecks(t *testing.T) {
 						Found: "classic"}
 				})
 			}},
-		{"another exchange", "arguments", Problem, `exchange "orders.retry"`, "type, wanted headers, found fanout", "",
-			func(f *Facts) {
-				x := f.Exchanges["orders.retry"]
-				x.Conflict = seen(&topology.ConflictError{Argument: "type", Wanted: "headers", Found: "fanout"})
+		{"dead letters pushed out by an argument", "arguments", Problem, `dead-letter queue "orders.dlq"`,
+			"x-max-length, wanted another value, found 5", "amqpretry dlq purge", func(f *Facts) {
+				f.change(dlq, func(q *Queue, d *management.Queue) {
+					q.Conflict.Value = &topology.ConflictError{Argument: "x-max-length", Found: "5"}
+					d.Arguments["x-max-length"] = int64(5)
+				})
+				finding, _ := find(diagnose(*f), "arguments", dlq, "")
+				assert.Contains(t, finding.Means, "a full queue deletes its oldest dead letters")
+			}},
+		{"another exchange", "arguments", Problem, `exchange "orders.retry"`, "type, wanted headers, found fanout",
+			"\nrabbitmqctl eval 'ok = rabbit_exchange:delete(rabbit_misc:r(<<\"/\"/utf8>>, exchange, " +
+				"<<\"orders.retry\"/utf8>>), false, <<\"amqpretry\">>).' &&\namqpretry topology apply --policies " +
+				"'retry.yaml' 'orders'", func(f *Facts) { fanout(f) }},
+		{"another exchange, which others use", "arguments", Problem, `exchange "orders.retry"`, "found fanout",
+			"list_bindings -p '/' source_name destination_name routing_key\n# Note those of others, which are lost. " +
+				"Then delete the exchange, and declare it as planned:\n#   rabbitmqctl eval 'ok", func(f *Facts) {
+				x := fanout(f)
+				x.Bindings = seen([]management.Binding{{VHost: "/", Exchange: "orders.retry", Queue: "audit"}})
 				f.Exchanges["orders.retry"] = x
 			}},
 		{"unbound", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.dlq"`, "topology apply",
@@ -334,7 +361,7 @@ func TestChecks(t *testing.T) {
 
 		{"operator's TTL", "policies", Problem, `retry queue "orders.retry.1m"`,
 			`message-ttl: 5, from the operator policy "p"`,
-			`rabbitmqctl set_operator_policy -p '/' --priority 4 --apply-to queues 'amqpretry.orders.retry.1m' '^orders\.retry\.1m$' '{"max-length-bytes":1000000000000000}'`,
+			`so it gets a limit that no queue reaches:` + "\n" + `rabbitmqctl set_operator_policy -p '/' --priority 4 --apply-to queues 'amqpretry.orders.retry.1m' '^orders\.retry\.1m$' '{"max-length-bytes":1000000000000000}'`,
 			func(f *Facts) { under(f, retry, true, management.Arguments{"message-ttl": int64(5)}) }},
 		{"drop-head", "policies", Problem, `retry queue "orders.retry.1m"`, `overflow: drop-head, from the policy "p"`,
 			`rabbitmqctl set_policy -p '/' --priority 4`,
@@ -458,6 +485,8 @@ func TestChecks(t *testing.T) {
 			"amqpretry dlq stat 'orders'", func(f *Facts) {
 				f.change(dlq, func(q *Queue, _ *management.Queue) { q.Ready = 7 })
 			}},
+		{"dead letters are consumed", "dead-letters", Note, `dead-letter queue "orders.dlq"`, "2 consumers", "",
+			func(f *Facts) { f.change(dlq, func(q *Queue, _ *management.Queue) { q.Consumers = 2 }) }},
 		{"obsolete", "obsolete", Note, `retry queue "orders.retry.2m"`, "no policy uses it", "amqpretry topology prune",
 			func(f *Facts) {
 				f.Obsolete.Value = []topology.ObsoleteQueue{{Queue: topology.Queue{Name: "orders.retry.2m",

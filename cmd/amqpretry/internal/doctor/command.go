@@ -21,8 +21,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// patience bounds the whole look over AMQP, as some questions about a queue whose nodes are down have no answer.
+// patience bounds all questions over AMQP, as some about a queue whose nodes are down have no answer.
 const patience = 2 * time.Minute
+
+var errPatience = fmt.Errorf("the broker has not answered all questions within %s", patience)
 
 // Command is the command.
 func Command(s *cli.Session) *cobra.Command {
@@ -35,7 +37,8 @@ command that fixes it. Nothing is changed.
 
 An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
 queue. Without arguments, doctor checks only the broker, and the default ladders or the one that
---ladder names.
+--ladder names. Without --policies, it takes the delays of a queue from the retry queues that exist, so it
+finds no missing one.
 
 It checks:
   broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user
@@ -63,12 +66,17 @@ Severities: a problem breaks a promise, so messages can be lost or stop moving. 
 away from a problem, or needs a person. A note is information. Fixes are shell commands; read lines
 that begin with # first. Run rabbitmqctl on a node of the broker.
 
-With --json: {"version", "virtual_host", "user", "counts": {"problem", "warning", "unseen", "note",
-"ok"}, "findings": [{"check", "severity", "object", "found", "means", "fix"}]}; every check has at
-least one finding, with the severity ok if there is nothing.
+The management API has policies and message counts from statistics, which are up to 10 seconds old.
+Where these differ from what the broker reports at once, doctor asks again for up to 12 seconds. It cannot
+compare the number of messages on their way out of a queue, so it prints their age.
 
-Exit codes: 0 no problem and no warning; 1 the checks failed to run; 2 wrong usage; 3 a problem or a
-warning.`,
+With --json: {"version", "virtual_host", "user", "incomplete", "statistics_age_seconds", "counts":
+{"problem", "warning", "unseen", "note", "ok"}, "findings": [{"check", "severity", "object", "found",
+"means", "fix"}]}; every check has at least one finding, with the severity ok if there is nothing.
+"incomplete" is there only if doctor was interrupted or lost the connection, and says why.
+
+Exit codes: 0 no problem and no warning; 1 the checks failed to run, or the connection was lost; 2 wrong
+usage; 3 a problem or a warning; 130 interrupted (^C), with the findings until then.`,
 		Example: `  amqpretry doctor
   amqpretry doctor orders payments
   export AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672
@@ -113,6 +121,12 @@ func run(ctx context.Context, s *cli.Session, f Facts, args []string) error {
 	if err := report(s, f, findings); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
 		// the exit code is asked for as well
 		return err
+	}
+	if f.Ended != nil && !errors.Is(f.Ended, errPatience) {
+		if ctx.Err() != nil {
+			return cli.Interrupted("interrupted: not everything was checked")
+		}
+		return fmt.Errorf("cannot finish the checks: %w; run doctor again", f.Ended)
 	}
 	if n := count(findings); n[Problem]+n[Warning] > 0 {
 		return &cli.ExitError{Code: cli.ExitFound}
@@ -164,7 +178,7 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 	if err != nil {
 		return f, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, patience)
+	bounded, cancel := context.WithTimeoutCause(ctx, patience, errPatience)
 	defer cancel()
 	connection, err := s.Dial(bounded)
 	if err != nil {
@@ -179,10 +193,14 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 	}
 
 	f.Version, _ = connection.Properties["version"].(string)
-	f = gather(bounded, f, newProber(connection, publisher), a)
-	f.Unroutable = browse(bounded, s, f)
-	if ctx.Err() != nil {
-		return f, context.Cause(ctx)
+	p := newProber(bounded, connection, publisher)
+	if a != nil {
+		a.ended = p.ended
+	}
+	f = gather(bounded, f, p, a)
+	if f.Ended == nil {
+		f.Unroutable = browse(bounded, s, f)
+		f.Ended = p.ended()
 	}
 
 	return f, nil

@@ -42,6 +42,9 @@ type Facts struct {
 	// Absent is true if the broker has nothing of Named.
 	Absent bool
 
+	// Ended is why not everything was looked at: ^C, or a lost connection; nil otherwise.
+	Ended error
+
 	// Blocked is why the broker takes no messages; "" when it does.
 	Blocked Seen[string]
 	// Refused are the permissions that the user lacks, as the broker said when it was asked for them.
@@ -84,6 +87,8 @@ type Queue struct {
 	// Conflict is how it differs from the plan; nil if it does not.
 	Conflict Seen[*topology.ConflictError]
 	Details  Seen[management.Queue]
+	// Stale is true if its statistics are older than the first question about them.
+	Stale bool
 }
 
 // Exchange is what is known of one.

@@ -24,8 +24,41 @@ func (f Facts) ctl(command string, args ...string) string {
 	return strings.Join(append([]string{"rabbitmqctl", command, option}, args...), " ")
 }
 
-// apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic.
+// apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic. What is in conflict
+// with the plan comes first: nothing is declared before.
 func (f Facts) apply(t Topic) string {
+	if name := f.byHand(t); name != "" {
+		return fmt.Sprintf("# nothing is declared while %q is not as planned: its fix declares this as well", name)
+	}
+	for _, x := range t.Plan.Exchanges {
+		if f.Exchanges[x.Name].Conflict.Value != nil {
+			return f.redeclareExchange(plannedExchange{x, t, ""})
+		}
+	}
+	return f.declare(t)
+}
+
+// byHand is a queue that keeps a topic from being declared, and that only a person can recreate; "" if there is none.
+func (f Facts) byHand(t Topic) string {
+	var queues []topology.Queue
+	if t.Plan.Backend != nil {
+		queues = t.Plan.Backend.Shared().Queues
+	}
+	for _, q := range t.Plan.Queues {
+		if q.Delay == 0 {
+			queues = append(queues, q)
+		}
+	}
+	for _, q := range queues {
+		if f.Queues[q.Name].Conflict.Value != nil {
+			return q.Name
+		}
+	}
+	return ""
+}
+
+// declare declares what is missing, with no regard to what only a person can recreate.
+func (f Facts) declare(t Topic) string {
 	if t.Plan.Queue == "" {
 		publish := "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after " +
 			"the last time.\n# At once: start the publisher again, and publish"
@@ -35,7 +68,13 @@ func (f Facts) apply(t Topic) string {
 		}
 		return publish
 	}
-	return f.topology("apply", t)
+	command := "apply"
+	if slices.ContainsFunc(t.Plan.Queues, func(q topology.Queue) bool {
+		return q.Delay > 0 && f.Queues[q.Name].Conflict.Value != nil
+	}) {
+		command += " --recreate"
+	}
+	return f.topology(command, t)
 }
 
 // topology is a command about the topology of a topic.
@@ -50,6 +89,9 @@ func (f Facts) topology(command string, t Topic) string {
 	target := t.Plan.Queue
 	if t.Name != t.Plan.Queue {
 		target = t.Name + "=" + t.Plan.Queue
+	}
+	if !f.declares(t) {
+		return f.byService(f.amqpretry("topology "+command, append(words, "--policies", "FILE", target)...), t)
 	}
 	return f.amqpretry("topology "+command, append(words, target)...)
 }
@@ -78,7 +120,7 @@ func (f Facts) amqpretry(command string, words ...string) string {
 func (f Facts) recreate(o object) string {
 	switch o.Role {
 	case roleRetry:
-		return f.topology("apply --recreate", o.Topic)
+		return f.apply(o.Topic)
 	case roleDelay, roleLanding:
 		return f.redeclare(o)
 	}
@@ -100,7 +142,32 @@ func (f Facts) recreate(o object) string {
 		purge + " &&\n" +
 		f.ctl("list_queues", "name", "messages") + "\n" +
 		"# If it has 0 messages, delete it, declare it as planned, and put the messages back:\n" +
-		commented(deletion, f.apply(o.Topic), restore)
+		commented(deletion, f.declare(o.Topic), restore)
+}
+
+// redeclareExchange deletes an exchange and declares it as planned, with its bindings. Where others may have bound
+// something to it, a person looks first. Meanwhile deliveries whose copies the exchange is to route are held.
+func (f Facts) redeclareExchange(x plannedExchange) string {
+	name := func(text string) string {
+		return `<<"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"/utf8>>`
+	}
+	// rabbitmqctl has no command for it
+	deletion := "rabbitmqctl eval " + shell.Quote(fmt.Sprintf("ok = rabbit_exchange:delete(rabbit_misc:r(%s, "+
+		"exchange, %s), false, <<\"amqpretry\">>).", name(f.VHost), name(x.Name)))
+	bindings := f.Exchanges[x.Name].Bindings
+	other := func(b management.Binding) bool {
+		return !slices.ContainsFunc(x.topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
+	}
+	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, other)
+	declare := f.declare(x.topic)
+	if foreign || x.Shared || !f.declares(x.topic) || f.byHand(x.topic) != "" {
+		return "# The type of an exchange cannot be changed. These are its bindings:\n" +
+			f.ctl("list_bindings", "source_name", "destination_name", "routing_key") + "\n" +
+			"# Note those of others, which are lost. Then delete the exchange, and declare it as planned:\n" +
+			commented(deletion, declare)
+	}
+	return "# The type of an exchange cannot be changed: this deletes it, and declares it with its bindings\n" +
+		deletion + " &&\n" + declare
 }
 
 // redeclare is for the queues of exact delays, whose messages nobody can take out: a person waits until they are gone.
@@ -108,11 +175,14 @@ func (f Facts) redeclare(o object) string {
 	return "# Stop the services that use it, and wait until it is empty: deleting it discards its messages.\n" +
 		f.amqpretry("delays stat", f.waiting(o)...) + "\n" +
 		"# If it has 0 messages, delete it, and declare it as planned:\n" +
-		commented(f.ctl("delete_queue", shell.Quote(o.Name)), f.apply(o.Topic))
+		commented(f.ctl("delete_queue", shell.Quote(o.Name)), f.declare(o.Topic))
 }
 
 // waiting are the words of a command that counts the messages in a queue of exact delays.
 func (f Facts) waiting(o object) []string {
+	if backend := o.Topic.Plan.Backend; backend != nil && f.PolicyFile == "" {
+		return []string{"--ladder", backend.Name()}
+	}
 	if o.Topic.Plan.Queue != "" {
 		return f.policies(o.Topic.Plan.Queue)
 	}
@@ -134,6 +204,9 @@ func commented(commands ...string) string {
 
 // noLimit is in bytes more than any queue gets. It stands in a policy that must say something.
 const noLimit = 1_000_000_000_000_000
+
+// emptyPolicy is the definition of a policy that says nothing: RabbitMQ accepts none without a key.
+var emptyPolicy = fmt.Sprintf(`{"max-length-bytes":%d}`, int64(noLimit))
 
 // policyFix returns the commands that take harmful keys from the policies of a queue, or of all queues of a ladder:
 // one for the user's policies, one for the operator's. A second command for the same queues would undo the first. With
@@ -179,7 +252,12 @@ func (f Facts) policyFix(of []object, protect bool) string {
 	if len(lines) == 0 {
 		return f.ctl("list_policies") + "\n" + f.ctl("list_operator_policies")
 	}
-	return strings.Join(lines, " &&\n")
+	fix := strings.Join(lines, " &&\n")
+	if strings.Contains(fix, emptyPolicy) {
+		fix = "# Nothing else is to be in the policy. RabbitMQ accepts no empty one, so it gets a limit that no " +
+			"queue reaches:\n" + fix
+	}
+	return fix
 }
 
 // combined returns what the policies of queues say, and a priority above all of them. Where they differ, the policy
@@ -252,10 +330,10 @@ func (f Facts) setPolicy(queue string, definition map[string]any, priority int) 
 	if ladder := f.ladderOf(queue); ladder != "" { // one for all of its queues
 		p.Name, p.Pattern = "amqpretry."+ladder, "^"+regexp.QuoteMeta(ladder+".")
 	}
-	if len(definition) == 0 { // RabbitMQ takes none that is empty
-		definition = map[string]any{"max-length-bytes": int64(noLimit)}
-	}
 	p.Priority, p.Definition = priority, asJSON(definition)
+	if len(definition) == 0 {
+		p.Definition = emptyPolicy
+	}
 	return p.SetCommand()
 }
 

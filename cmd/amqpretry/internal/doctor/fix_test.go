@@ -44,7 +44,7 @@ func TestOneFixForALadder(t *testing.T) {
 	found := diagnose(f)
 	fixes := fixesOf(found, "policies")
 	require.Len(t, fixes, 1, "%v", fixes)
-	assert.Regexp(t, `^rabbitmqctl set_policy .*--priority 8 .*'{"max-age":"1D"}' &&\n`+
+	assert.Regexp(t, `^# Nothing else .*\nrabbitmqctl set_policy .*--priority 8 .*'{"max-age":"1D"}' &&\n`+
 		`rabbitmqctl set_operator_policy .*--priority 4 .*'{"max-length-bytes":1000000000000000}'$`, fixes[0])
 	printed := text(f, found, plain)
 	assert.Equal(t, 1, strings.Count(printed, "set_policy"), printed)

@@ -19,12 +19,20 @@ type api struct {
 	management topology.Management
 	// why it is not asked any more.
 	why string
+	// ended is why nothing is asked any more; nil while it is.
+	ended func() error
 }
 
-// gather looks at everything. What one of both does not tell is why it is not seen; only the end of ctx ends it.
+// gather looks at everything. What one of both does not tell is why it is not seen. After the end of ctx, or of a
+// connection, it returns at once: nothing else is seen.
 func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.Queues, f.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	f.overview(ctx, a)
+	if f.PolicyFile == "" {
+		f.assume(ctx, a, p)
+	} else {
+		f.obsolete(ctx, a)
+	}
 	f.Others = f.others(p)
 
 	f.lookAt(ctx, a, p, f.objects())
@@ -36,21 +44,24 @@ func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.follow(ctx, a, p)
 	for _, l := range f.Others {
 		all := f.landing(l)
-		f.lookAt(ctx, a, p, all)
 		for _, o := range all { // the main queues behind them
 			if o.Target.Exchange == "" {
-				f.lookAt(ctx, a, p, []object{{Name: o.Target.Key}})
+				all = append(all, object{Name: o.Target.Key, Role: roleMain})
 			}
 		}
+		f.lookAt(ctx, a, p, all)
 	}
 
 	f.Refused = p.refused(needs(f.Topics))
 	f.Blocked = p.blocked()
+	f.renewAlarms(ctx, a, p)
+	f.Ended = p.ended()
 	return f
 }
 
 // lookAt looks at those of the queues that were not looked at before.
 func (f *Facts) lookAt(ctx context.Context, a *api, p *prober, queues []object) {
+	var all []object
 	for _, o := range queues {
 		if _, looked := f.Queues[o.Name]; looked {
 			continue
@@ -58,7 +69,9 @@ func (f *Facts) lookAt(ctx context.Context, a *api, p *prober, queues []object) 
 		q := p.queue(o)
 		q.Details = details(ctx, a, o.Name)
 		f.Queues[o.Name] = q
+		all = append(all, o)
 	}
+	f.renew(ctx, a, p, all)
 }
 
 // others are the ladders of Facts.Others. It sets Absent.
@@ -113,6 +126,10 @@ func (f *Facts) overview(ctx context.Context, a *api) {
 	f.Policies = ask(a, func() ([]management.Policy, error) { return a.client.Policies(ctx) })
 	f.OperatorPolicies = ask(a, func() ([]management.Policy, error) { return a.client.OperatorPolicies(ctx) })
 	f.Granted = ask(a, func() (management.Permissions, error) { return a.client.Permissions(ctx, f.User) })
+}
+
+// obsolete asks for what no plan of the topics uses.
+func (f *Facts) obsolete(ctx context.Context, a *api) {
 	plans := make([]topology.Plan, len(f.Topics))
 	for i, t := range f.Topics {
 		plans[i] = t.Plan
@@ -132,8 +149,14 @@ func ask[T any](a *api, question func() (T, error)) Seen[T] {
 	if a.why != "" {
 		return unseen[T](a.why)
 	}
+	if ended := a.ended(); ended != nil {
+		return unseen[T](ended.Error())
+	}
 	answer, err := question()
-	if err != nil {
+	switch ended := a.ended(); {
+	case err != nil && ended != nil:
+		return unseen[T](ended.Error())
+	case err != nil:
 		return unseen[T](err.Error())
 	}
 	return seen(answer)
@@ -184,14 +207,10 @@ func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
 				f.Exchanges[name] = x
 			}
 			for _, target := range f.targets(q.Value, arguments).Value {
-				if _, looked := f.Queues[target]; !looked {
-					t := p.queue(object{Name: target})
-					t.Details = details(ctx, a, target)
-					f.Queues[target] = t
-				}
-				next = append(next, object{Name: target})
+				next = append(next, object{Name: target, Role: roleMain})
 			}
 		}
+		f.lookAt(ctx, a, p, next)
 		from = next
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
@@ -15,9 +16,11 @@ func report(s *cli.Session, f Facts, findings []Finding) error {
 			Version     string           `json:"version"`
 			VirtualHost string           `json:"virtual_host"`
 			User        string           `json:"user"`
+			Incomplete  string           `json:"incomplete,omitempty"`
+			Age         float64          `json:"statistics_age_seconds,omitempty"`
 			Counts      map[Severity]int `json:"counts"`
 			Findings    []Finding        `json:"findings"`
-		}{f.Version, f.VHost, f.User, count(findings), findings})
+		}{f.Version, f.VHost, f.User, f.incomplete(), f.age().Seconds(), count(findings), findings})
 	}
 	_, err := fmt.Fprint(s.Out, text(f, findings, s.Paint))
 	return err
@@ -72,9 +75,20 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 		}
 		line("\nNo queue was named, so only %s checked.", cli.Safe(checked))
 	}
+	if why := f.incomplete(); why != "" {
+		line("\nIncomplete: %s. These are the findings until then; run doctor again for the others.", cli.Safe(why))
+	}
 	line("\n%s, %s, %s; %s; %s", times(n[Problem], "problem"), times(n[Warning], "warning"), times(n[Note], "note"),
-		times(n[OK], "check")+" without findings", unseenChecks(findings))
+		times(n[OK], "check")+" without findings", f.unseenChecks(findings))
 	return b.String()
+}
+
+// incomplete is why the checks have ended early; "" if they have not.
+func (f Facts) incomplete() string {
+	if f.Ended == nil {
+		return ""
+	}
+	return f.Ended.Error()
 }
 
 // unseenByReason gives the reasons why something was not seen, in order, and what that was.
@@ -102,8 +116,19 @@ func times[N int | int64](n N, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// age is how old the statistics are of which nothing tells whether they are fresh: messages on their way out of a queue,
+// which the checks stuck and landing count. 0 if there are none.
+func (f Facts) age() time.Duration {
+	for _, q := range f.Queues {
+		if q.Details.Known && q.Details.Value.Effective != nil {
+			return statisticsAge
+		}
+	}
+	return 0
+}
+
 // unseenChecks names those that could not look, or not at everything.
-func unseenChecks(findings []Finding) string {
+func (f Facts) unseenChecks(findings []Finding) string {
 	var names []string
 	told := map[string]bool{}
 	for _, f := range findings {
@@ -112,8 +137,15 @@ func unseenChecks(findings []Finding) string {
 			names = append(names, f.Check)
 		}
 	}
-	if len(names) == 0 {
-		return "all checks are complete"
+	text := "all checks are complete"
+	switch {
+	case len(names) == 0 && f.Ended != nil: // the others have what they need from other answers
+		text = "the checks are incomplete"
+	case len(names) > 0:
+		text = "incomplete checks: " + strings.Join(names, ", ")
 	}
-	return "incomplete checks: " + strings.Join(names, ", ")
+	if age := f.age(); age > 0 {
+		text += fmt.Sprintf(" (stuck, landing: up to %s old)", age)
+	}
+	return text
 }

@@ -44,8 +44,7 @@ main queue "a"
 not checked: bindings (x); nodes
   because: nobody told
 
-1 problem, 1 warning, 1 note; 1 check without findings; incomplete checks: bindings, nodes
-`, text(f, findings, plain))
+1 problem, 1 warning, 1 note; 1 check without findings; `+"incomplete checks: bindings, nodes (stuck, landing: up to 10s old)\n", text(f, findings, plain))
 }
 
 func TestJSONForPrograms(t *testing.T) {
@@ -56,6 +55,7 @@ func TestJSONForPrograms(t *testing.T) {
 		Version     string         `json:"version"`
 		VirtualHost string         `json:"virtual_host"`
 		User        string         `json:"user"`
+		Age         float64        `json:"statistics_age_seconds"`
 		Counts      map[string]int `json:"counts"`
 		Findings    []Finding      `json:"findings"`
 	}
@@ -66,6 +66,7 @@ func TestJSONForPrograms(t *testing.T) {
 		answer.Counts)
 	assert.Len(t, answer.Findings, len(checks))
 	assert.Equal(t, "/", answer.VirtualHost)
+	assert.InDelta(t, 10, answer.Age, 0)
 }
 
 // A command never carries what a terminal acts upon.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -14,28 +15,85 @@ import (
 )
 
 // prober asks a broker over AMQP, and changes nothing there. Each question has a channel of its own, as a refusal
-// closes it.
+// closes it. After the end of ctx, or of a connection, it answers at once with why.
 type prober struct {
+	ctx        context.Context
 	connection *amqp.Connection
-	// publisher is a second connection: in an alarm the broker stops listening to whoever publishes.
+	// publisher is a second connection: in an alarm the broker stops reading from connections that publish.
 	publisher *amqp.Connection
-	blocking  chan amqp.Blocking
+	blocking  <-chan amqp.Blocking // closed with the publisher
+	// blockedBy is why the broker has blocked the publisher; "" if it has not.
+	blockedBy string
+	// lost are the ends of both connections, with why the broker or the network has closed them.
+	lost [2]<-chan *amqp.Error
+	gone error // what ended returns once a connection is lost
 }
 
 // publisherTimeout is how long the broker may take to answer the connection that publishes.
 const publisherTimeout = 5 * time.Second
 
-func newProber(connection, publisher *amqp.Connection) *prober {
-	return &prober{connection, publisher, publisher.NotifyBlocked(make(chan amqp.Blocking, 8))}
+func newProber(ctx context.Context, connection, publisher *amqp.Connection) *prober {
+	return &prober{ctx: ctx, connection: connection, publisher: publisher,
+		blocking: publisher.NotifyBlocked(make(chan amqp.Blocking, 8)),
+		lost: [2]<-chan *amqp.Error{connection.NotifyClose(make(chan *amqp.Error, 1)),
+			publisher.NotifyClose(make(chan *amqp.Error, 1))}}
 }
 
-func on(connection *amqp.Connection, question func(*amqp.Channel) error) error {
+// on asks a question on a channel of its own. After the end of the connections the error says why they have ended.
+func (p *prober) on(connection *amqp.Connection, question func(*amqp.Channel) error) error {
+	if p.ctx.Err() != nil {
+		return context.Cause(p.ctx)
+	}
+	return p.explain(onChannel(connection, question))
+}
+
+func onChannel(connection *amqp.Connection, question func(*amqp.Channel) error) error {
 	channel, err := connection.Channel()
 	if err != nil {
 		return err
 	}
 	defer channel.Close()
 	return question(channel)
+}
+
+// explain puts the reason why there are no more answers in the place of an error that followed from it.
+func (p *prober) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return cmp.Or(p.ended(), err)
+}
+
+// lostError is the end of a connection that doctor has not closed.
+type lostError struct{ cause string }
+
+func (e *lostError) Error() string { return "the connection to the broker was lost: " + e.cause }
+
+// ended is why there are no more answers; nil while there are.
+func (p *prober) ended() error {
+	if p.ctx.Err() != nil {
+		return context.Cause(p.ctx)
+	}
+	if p.gone != nil {
+		return p.gone
+	}
+	for i, connection := range []*amqp.Connection{p.connection, p.publisher} {
+		if !connection.IsClosed() {
+			continue
+		}
+		cause := "the broker or the network has closed it"
+		select {
+		case reason, open := <-p.lost[i]:
+			if open {
+				cause = reason.Reason
+			}
+		case <-p.ctx.Done():
+			return context.Cause(p.ctx)
+		}
+		p.gone = &lostError{cause}
+		return p.gone
+	}
+	return nil
 }
 
 // code is why the broker has refused; 0 for everything else.
@@ -80,13 +138,19 @@ func conflict(kind, name string, err error) Seen[*topology.ConflictError] {
 	}
 }
 
-func (p *prober) queue(o object) Queue {
-	var q Queue
-	q.Exists = exists(on(p.connection, func(ch *amqp.Channel) error {
-		state, err := ch.QueueDeclarePassive(o.Name, true, false, false, false, nil)
-		q.Ready, q.Consumers = state.Messages, state.Consumers
+// state is whether a queue is there, with the numbers of its ready messages and of its consumers.
+func (p *prober) state(queue string) (there Seen[bool], ready, consumers int) {
+	there = exists(p.on(p.connection, func(ch *amqp.Channel) error {
+		state, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		ready, consumers = state.Messages, state.Consumers
 		return err
 	}))
+	return there, ready, consumers
+}
+
+func (p *prober) queue(o object) Queue {
+	var q Queue
+	q.Exists, q.Ready, q.Consumers = p.state(o.Name)
 	if o.Planned == nil {
 		return q
 	}
@@ -94,7 +158,7 @@ func (p *prober) queue(o object) Queue {
 		q.Conflict = unseen[*topology.ConflictError](orElse(q.Exists.Why, "there is no such queue"))
 		return q
 	}
-	q.Conflict = conflict(topology.KindQueue, o.Name, on(p.connection, func(ch *amqp.Channel) error {
+	q.Conflict = conflict(topology.KindQueue, o.Name, p.on(p.connection, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(o.Name, true, false, false, false, o.Planned.Arguments)
 		return err
 	}))
@@ -107,7 +171,7 @@ func (p *prober) queue(o object) Queue {
 
 func (p *prober) exchange(name string, planned *topology.Exchange) Exchange {
 	var x Exchange
-	x.Exists = exists(on(p.connection, func(ch *amqp.Channel) error {
+	x.Exists = exists(p.on(p.connection, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(name, amqp.ExchangeHeaders, true, false, false, false, nil)
 	}))
 	if planned == nil {
@@ -118,7 +182,7 @@ func (p *prober) exchange(name string, planned *topology.Exchange) Exchange {
 		return x
 	}
 	x.Type = planned.Type
-	x.Conflict = conflict(topology.KindExchange, name, on(p.connection, func(ch *amqp.Channel) error {
+	x.Conflict = conflict(topology.KindExchange, name, p.on(p.connection, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclare(name, x.Type, true, false, false, false, planned.Arguments)
 	}))
 	return x
@@ -142,6 +206,10 @@ func (p *prober) refused(wanted []Permission) Seen[[]Permission] {
 			all.Value = append(all.Value, need)
 		case code(err) == 0 && err != nil:
 			all.Known, all.Why = false, fmt.Sprintf("asking for %s on %s: %v", need.Operation, need.Name, err)
+			if ended := p.ended(); ended != nil {
+				all.Why = ended.Error()
+				return all
+			}
 		}
 	}
 	return all
@@ -163,17 +231,17 @@ func (p *prober) ask(need Permission, all []Permission) error {
 	nobody := "amqpretry-doctor-" + rand.Text()
 	switch need.Operation + " " + need.Kind {
 	case configure + " " + topology.KindQueue:
-		return on(p.connection, func(ch *amqp.Channel) error {
+		return p.on(p.connection, func(ch *amqp.Channel) error {
 			_, err := ch.QueueDeclare(need.Name, true, false, false, false, unacceptable)
 			return err
 		})
 	case configure + " " + topology.KindExchange:
-		return on(p.connection, func(ch *amqp.Channel) error {
+		return p.on(p.connection, func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclare(need.Name, amqp.ExchangeHeaders, true, false, false, false,
 				amqp.Table{"alternate-exchange": int64(0)})
 		})
 	case read + " " + topology.KindQueue:
-		return on(p.connection, func(ch *amqp.Channel) error {
+		return p.on(p.connection, func(ch *amqp.Channel) error {
 			_, err := ch.Consume(need.Name, nobody, false, false, false, false, amqp.Table{"x-priority": "no number"})
 			return err
 		})
@@ -187,7 +255,7 @@ func (p *prober) ask(need Permission, all []Permission) error {
 }
 
 func (p *prober) unbind(queue, exchange, key string) error {
-	return on(p.connection, func(ch *amqp.Channel) error {
+	return p.on(p.connection, func(ch *amqp.Channel) error {
 		return ch.QueueUnbind(queue, key, exchange, amqp.Table{"x-match": "all", key: key})
 	})
 }
@@ -208,12 +276,11 @@ func (p *prober) publish(exchange, key string) error {
 	if exchange == defaultExchange {
 		exchange = ""
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), publisherTimeout,
-		errors.New("the broker does not answer"))
+	ctx, cancel := context.WithTimeoutCause(p.ctx, publisherTimeout, errors.New("the broker does not answer"))
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
-		answer <- on(p.publisher, func(ch *amqp.Channel) error {
+		answer <- onChannel(p.publisher, func(ch *amqp.Channel) error {
 			if err := ch.Tx(); err != nil {
 				return err
 			}
@@ -231,32 +298,46 @@ func (p *prober) publish(exchange, key string) error {
 			return nil
 		})
 	}()
-	select {
-	case err := <-answer:
-		return err
-	case b := <-p.blocking:
-		p.blocking <- b // for blocked
-		return errBlocked
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	blocking := p.blocking
+	for {
+		select {
+		case err := <-answer:
+			return p.explain(err)
+		case b, open := <-blocking:
+			if !open { // with the connection, as the answer is about to say
+				blocking = nil
+				continue
+			}
+			if p.note(b); b.Active {
+				return errBlocked
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// note keeps whether the broker has blocked the publisher.
+func (p *prober) note(b amqp.Blocking) {
+	p.blockedBy = ""
+	if b.Active {
+		p.blockedBy = b.Reason
 	}
 }
 
 // blocked publishes to nobody, as a broker in an alarm tells only those who publish.
 func (p *prober) blocked() Seen[string] {
 	err := p.publish(defaultExchange, "amqpretry-doctor-"+rand.Text())
-	select {
-	case b := <-p.blocking:
-		if b.Active {
-			return seen(b.Reason)
-		}
-	default:
+	for range len(p.blocking) { // it may have told after the answer
+		p.note(<-p.blocking)
 	}
 	switch {
-	case err == nil:
+	case p.blockedBy != "":
+		return seen(p.blockedBy)
+	case err == nil, code(err) == amqp.AccessRefused: // the broker reads what is published
 		return seen("")
-	case code(err) == amqp.AccessRefused: // the broker listens
-		return seen("")
+	case p.ended() != nil:
+		return unseen[string](p.ended().Error())
 	default:
 		return unseen[string]("publishing to nobody: " + err.Error())
 	}
