@@ -44,6 +44,7 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 	if err := filter.Validate(); err != nil {
 		return err
 	}
+	defer func() { err = explainLost("read", q.name, err) }()
 	s, err := q.scan(ctx, false)
 	if err != nil {
 		return err

@@ -419,7 +419,7 @@ func (s *scan) counts() (amqp091.Queue, error) {
 // notSealed tells why a block cannot be ended.
 func (s *scan) notSealed(b *block, err error) error {
 	if errors.As(err, new(*silentError)) {
-		return fmt.Errorf("dead-letter queue %q: %w", s.queue.name, err)
+		return err
 	}
 
 	return s.closed(b)
