@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,7 +25,7 @@ type asker struct {
 // way.
 func (a asker) ask(question func() error) error {
 	answered := make(chan error, 1)
-	go func() { answered <- question() }()
+	go func() { answered <- a.reasonOf(question()) }()
 	timer := time.NewTimer(a.limit)
 	defer timer.Stop()
 	for received := a.link.Received(); ; timer.Reset(a.limit) {
@@ -40,6 +41,18 @@ func (a asker) ask(question func() error) error {
 		}
 		received = now
 	}
+}
+
+// reasonOf is why the connection was lost, where an error tells only that it is closed.
+func (a asker) reasonOf(err error) error {
+	if !errors.Is(err, amqp091.ErrClosed) {
+		return err
+	}
+	if _, lost := a.link.Lost(); lost != nil {
+		return lost
+	}
+
+	return err
 }
 
 // onChannel asks on a channel of its own, as the broker closes it with a refusal.

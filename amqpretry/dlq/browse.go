@@ -44,16 +44,17 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 	if err := filter.Validate(); err != nil {
 		return err
 	}
+	defer func() { err = explainLost("read", q.name, err) }()
 	s, err := q.scan(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer func() { err = and(err, s.release(ctx)) }()
+	defer func() { err = and(err, s.release()) }()
 	begun(s)
 
 	now, matched := time.Now(), 0
 	for {
-		f, err := s.next(ctx)
+		f, err := s.next(s.ctx)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

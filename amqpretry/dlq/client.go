@@ -45,8 +45,8 @@ type Config struct {
 	// run ends before because its target is full. It must not block: Import calls it from its caller's goroutine. Nil
 	// means nobody.
 	OnBlocked func(why error)
-	// OrderTime is how long a browse or a run that was interrupted goes on to leave the queue in its order: see
-	// OrderError. Default: DefaultOrderTime.
+	// OrderTime bounds how long a browse or a run goes on after its context has ended, to leave the queue in its order:
+	// see OrderError. Default: DefaultOrderTime.
 	OrderTime time.Duration
 	// OnOrder is told several times a second, from the goroutine of the browse or the run, that it has all that it
 	// wanted, and passes messages so that their order stays as it is: how many, and of how many at the most. Short
@@ -78,6 +78,7 @@ type Client struct {
 	patience    time.Duration
 	answerTime  time.Duration
 	pretended   string // version of the server, for tests
+	scans       *scans
 
 	telling     sync.Mutex // OnBlocked
 	mu          sync.Mutex
@@ -90,7 +91,7 @@ type Client struct {
 // Open connects.
 func Open(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{config: config.withDefaults(), longestHold: defaultHold, room: defaultRoom, patience: defaultPatience,
-		answerTime: defaultAnswerTime}
+		answerTime: defaultAnswerTime, scans: newScans()}
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
@@ -227,9 +228,10 @@ func (c *Client) link(ctx context.Context) (*connection.Link, error) {
 
 const closeTimeout = 5 * time.Second
 
-// Close closes the connections. Runs that are still going on end with an error; what they have not done stays where it
-// is.
+// Close ends browses and runs, which then return an error, and closes the connections. It first waits until they have
+// given their messages back in order, at most Config.OrderTime. Do not call it from a loop over Browse.
 func (c *Client) Close() error {
+	c.scans.close()
 	c.mu.Lock()
 	connections := c.connections
 	c.closed = true

@@ -129,11 +129,10 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	caller := ctx // which is not over when the run fails
-	defer func() { err = and(err, s.release(caller)) }()
+	defer func() { err = and(err, s.release()) }()
 	report.Total, report.Hidden = s.first, s.hidden
 
-	ctx, fail := context.WithCancelCause(ctx)
+	ctx, fail := context.WithCancelCause(s.ctx)
 	defer fail(nil)
 	settled := newAcknowledger(ctx, d, fail)
 	settled.heldUp = s.settle

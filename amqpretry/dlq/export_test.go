@@ -16,3 +16,6 @@ func (c *Client) AnswerWithin(limit time.Duration) { c.answerTime = limit }
 
 // Pretend makes the client take the server for another version.
 func (c *Client) Pretend(version string) { c.pretended = version }
+
+// Ended tells whether the client has ended its browses.
+func (c *Client) Ended() bool { return c.scans.client.Err() != nil }

@@ -37,6 +37,7 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 	target := cmp.Or(options.To, q.name)
+	defer func() { err = explainLost("import into", target, err) }()
 	connection := q.client.connect("import")
 	defer q.client.disconnect(connection)
 	link, err := connection.TryLink(ctx)

@@ -92,7 +92,7 @@ func TestScanOfSmallMessagesBeforeLargeOnes(t *testing.T) {
 	assert.LessOrEqual(t, s.losses, mostGrowth+1)
 	_, err = s.next(t.Context())
 	require.ErrorIs(t, err, io.EOF)
-	require.NoError(t, s.release(context.WithoutCancel(t.Context())))
+	require.NoError(t, s.release())
 	n, err := q.Depth(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, small+large+small, n)

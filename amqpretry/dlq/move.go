@@ -12,8 +12,9 @@ import (
 )
 
 // Move moves dead letters to another queue, as they are: a dead letter stays one, with its headers.
-func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
-	err := errors.Join(options.Filter.Validate(), checkRun("MoveOptions", options.Limit, options.Rate))
+func (q *Queue) Move(ctx context.Context, options MoveOptions) (_ Report, err error) {
+	defer func() { err = explainLost("read", q.name, err) }()
+	err = errors.Join(options.Filter.Validate(), checkRun("MoveOptions", options.Limit, options.Rate))
 	if options.To == "" || options.To == q.name {
 		err = errors.Join(err, &config.FieldError{Path: "MoveOptions.To", Wanted: "the name of another queue",
 			Found: quoted(options.To)})

@@ -8,12 +8,14 @@ import (
 )
 
 // release ends the scan, and gives back what is held. The next browse must find all of it.
-func (s *scan) release(ctx context.Context) error {
+func (s *scan) release() error {
 	if s.released {
 		return nil
 	}
 	s.released = true
-	err := s.giveBack(ctx)
+	left := s.leave()
+	defer left()
+	err := s.giveBack()
 	_ = s.asker.ask(s.depthChannel.Close)
 	s.links.close()
 	s.unlock()
@@ -22,27 +24,27 @@ func (s *scan) release(ctx context.Context) error {
 }
 
 // giveBack gives back what is held, in its order: the oldest block first, and each one only when the broker has counted
-// the one before among what it has to give, since closing several channels at once would mix them up. The error is that
-// the order is another one now.
-func (s *scan) giveBack(ctx context.Context) error {
+// the one before among what it has to give, since closing several channels at once would mix them up. It goes on when
+// the context of the caller has ended. The error is that the order is another one now.
+func (s *scan) giveBack() error {
 	for _, b := range s.blocks {
 		b.kept = b.held() // also what was on its way when a run failed: nobody takes it out any more
 	}
-	err := s.complete(ctx)
+	err := s.complete()
 	for _, b := range s.blocks {
 		// An open consumer with room would receive what the others give back. One without room receives nothing, but
 		// the broker counts it, and await would take it for somebody else's.
 		b.sealAndCount()
 	}
-	deadline := time.Now().Add(time.Minute)
+	patience := mostUncounted
 	returned, _ := s.ready()
 	for i, b := range s.blocks {
 		held := b.held()
 		if silent := b.giveBack(s.safety.requeue); silent != nil && i < len(s.blocks)-1 {
 			err = and(err, errors.Join(&OrderError{Queue: s.queue.name, Left: s.total - s.passed}, silent))
 		}
-		if returned += held; held > 0 {
-			s.await(returned, deadline)
+		if held > 0 && patience > 0 {
+			returned = s.await(returned+held, &patience)
 		}
 	}
 	s.blocks = nil
@@ -50,20 +52,21 @@ func (s *scan) giveBack(ctx context.Context) error {
 	return err
 }
 
-// DefaultOrderTime is how long a run that was interrupted goes on for the sake of the order.
-const DefaultOrderTime = 10 * time.Second
+// DefaultOrderTime is how long a run that was interrupted goes on for the sake of the order. With defaultHold it is less
+// than RabbitMQ's consumer_timeout.
+const DefaultOrderTime = 5 * time.Minute
 
 // complete goes on until the last block is full and its last message was never given back before, or to the end. A
 // quorum queue puts what it gets back behind what it got back before, and both before the rest: whoever stops among
 // those that other browses have given back would turn them round. And the channel returns what is on its way to a
 // consumer that is cancelled, before its turn: so it is taken again, see fetch.
-func (s *scan) complete(ctx context.Context) error {
+func (s *scan) complete() error {
 	if !s.safety.quorum || len(s.blocks) == 0 {
 		return nil
 	}
-	passing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	passing, cancel := context.WithCancelCause(context.WithoutCancel(s.ctx))
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() {
+	defer context.AfterFunc(s.ctx, func() {
 		time.AfterFunc(s.queue.client.config.OrderTime, func() { cancel(errOrderTime) })
 	})()
 
@@ -157,21 +160,27 @@ func (s *scan) passOn(ctx context.Context, begun int, began time.Time) error {
 }
 
 // settleTime is how long a busy broker may take to count what was given back, and consumedTime how long it is waited
-// for where others consume the queue: they take it away before it is counted.
+// for where others consume the queue: they take it away before it is counted. mostUncounted bounds the sum of what was
+// waited in vain, as where messages expire.
 const (
-	settleTime   = 20 * time.Second
-	consumedTime = 2 * time.Second
+	settleTime    = 20 * time.Second
+	consumedTime  = 2 * time.Second
+	mostUncounted = time.Minute
 )
 
-// await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no
-// order to lose.
-func (s *scan) await(messages int, deadline time.Time) {
+// await waits until the queue has so many messages, and returns how many it has. Whoever consumes it at the same time
+// takes them away, and has no order to lose. It takes off patience what it has waited in vain.
+func (s *scan) await(messages int, patience *time.Duration) (ready int) {
 	began := time.Now()
-	for pause := 200 * time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
+	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		q, err := s.counts()
 		waited := time.Since(began)
-		if err != nil || q.Messages >= messages || waited > settleTime || q.Consumers > 0 && waited > consumedTime {
-			return
+		if err == nil && q.Messages >= messages {
+			return q.Messages
+		}
+		if err != nil || waited > min(settleTime, *patience) || q.Consumers > 0 && waited > consumedTime {
+			*patience -= waited
+			return q.Messages
 		}
 		<-time.After(pause)
 	}

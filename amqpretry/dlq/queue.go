@@ -40,6 +40,7 @@ func (q *Queue) Depth(ctx context.Context) (int, error) {
 // Ready is how many messages it has to give, and how many more the broker holds back; HiddenUnknown where only the
 // management API could tell. A classic queue holds none back, whatever is not known.
 func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
+	defer func() { err = explainLost("read", q.name, err) }()
 	link, err := q.client.link(ctx)
 	if err != nil {
 		return 0, 0, err

@@ -40,7 +40,7 @@ func (s *scan) renew(ctx context.Context, unseen int) error {
 	}
 	taken := s.passed - kept
 	left := s.total - taken
-	if err := s.giveBack(ctx); err != nil {
+	if err := s.giveBack(); err != nil {
 		return err
 	}
 	if err := context.Cause(ctx); err != nil {

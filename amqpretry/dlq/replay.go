@@ -29,6 +29,7 @@ import (
 // With a Canary, that many go first, and the others only when those were handled. Dead letters of the same run are
 // never replayed again.
 func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report ReplayReport, err error) {
+	defer func() { err = explainLost("read", q.name, err) }()
 	report.Run = rand.Text()
 	target := cmp.Or(options.To, q.mainQueue)
 	if err := options.validate(q, target); err != nil {

@@ -19,10 +19,12 @@ import (
 // scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one
 // goroutine; only block.ack may be called from another one.
 type scan struct {
+	ctx    context.Context // ends with that of the caller, and with the client
 	queue  *Queue
 	links  *links
 	safety safety
 	unlock func()
+	leave  func() (left func()) // see scans.enter
 	began  time.Time
 	most   int // messages in a block
 
@@ -82,6 +84,15 @@ func (f *found) keep() { f.block.keep(f.delivery.DeliveryTag) }
 
 // scan begins at the head of the queue. locked tells that the run has the lock already.
 func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
+	ctx, leave, err := q.client.scans.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			leave()()
+		}
+	}()
 	link, err := q.client.link(ctx)
 	if err != nil {
 		return nil, err
@@ -124,7 +135,7 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	}
 
 	return &scan{
-		queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
+		ctx: ctx, leave: leave, queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
 		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel,
 		asker: asker,
 	}, nil
@@ -408,7 +419,7 @@ func (s *scan) counts() (amqp091.Queue, error) {
 // notSealed tells why a block cannot be ended.
 func (s *scan) notSealed(b *block, err error) error {
 	if errors.As(err, new(*silentError)) {
-		return fmt.Errorf("dead-letter queue %q: %w", s.queue.name, err)
+		return err
 	}
 
 	return s.closed(b)

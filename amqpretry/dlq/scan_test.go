@@ -1,7 +1,6 @@
 package dlq
 
 import (
-	"context"
 	"io"
 	"net"
 	"slices"
@@ -74,7 +73,7 @@ func TestScanMissesWhatOthersTake(t *testing.T) {
 	q := filled(t, n, nil)
 	s, err := q.scan(t.Context(), false)
 	require.NoError(t, err)
-	defer func() { _ = s.release(context.WithoutCancel(t.Context())) }()
+	defer func() { _ = s.release() }()
 	f, err := s.next(t.Context())
 	require.NoError(t, err)
 	f.keep()
@@ -138,7 +137,7 @@ func TestScanGoesOnAfterSettling(t *testing.T) {
 	q := filled(t, 2*firstPrefetch, nil)
 	s, err := q.scan(t.Context(), false)
 	require.NoError(t, err)
-	defer func() { _ = s.release(context.WithoutCancel(t.Context())) }()
+	defer func() { _ = s.release() }()
 	for i := range 2 * firstPrefetch {
 		f, err := s.next(t.Context())
 		require.NoError(t, err)
