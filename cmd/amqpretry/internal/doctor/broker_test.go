@@ -326,7 +326,7 @@ func testFindsAndFixes(l *lab) {
 	assert.Empty(t, unseenOf(v.findings))
 	assert.Equal(t, cli.ExitFound, v.code)
 	assert.Equal(t, cli.ExitFound, l.unread(queues...), "also for who reads the exit code only")
-	assert.JSONEq(t, withoutVersion(t, definitions), withoutVersion(t, l.definitions()), "it has changed nothing")
+	assert.Equal(t, inOrder(t, definitions), inOrder(t, l.definitions()), "it has changed nothing")
 	for _, f := range v.findings {
 		if strings.Contains(f.Object, `"healthy`) {
 			assert.Equal(t, Note, f.Severity, "%+v", f)
@@ -399,14 +399,21 @@ func unseenOf(findings []Finding) []string {
 	return checks
 }
 
-// withoutVersion are definitions without what changes by itself.
-func withoutVersion(t *testing.T, definitions string) string {
-	var all map[string]any
-	require.NoError(t, json.Unmarshal([]byte(definitions), &all))
-	delete(all, "original_vhost_name")
-	text, err := json.Marshal(all)
-	require.NoError(t, err)
-	return string(text)
+// inOrder are definitions, in an order of their own: RabbitMQ 4.3 changes that of its lists.
+func inOrder(t *testing.T, definitions string) (all []string) {
+	var lists map[string]any
+	require.NoError(t, json.Unmarshal([]byte(definitions), &lists))
+	for kind, list := range lists {
+		objects, _ := list.([]any)
+		for _, object := range objects {
+			text, err := json.Marshal(object)
+			require.NoError(t, err)
+			all = append(all, kind+" "+string(text))
+		}
+	}
+	require.NotEmpty(t, all)
+	slices.Sort(all)
+	return all
 }
 
 // Each permission that is missing is named, with and without the management API, and the command that is told grants

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,7 +36,18 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("RabbitMQ %s, virtual host %s, user %s", cli.Safe(f.Version), cli.Safe(f.VHost), cli.Safe(f.User))
 
-	object, told := "", map[string]string{} // a fix, and the object with which it is told
+	object, told := "", map[string]string{} // a text, and the object with which it is told
+	again := func(text string) string {
+		switch first, known := told[text]; {
+		case !known:
+			told[text] = object
+			return ""
+		case first == object:
+			return "as above"
+		default:
+			return "as for " + cli.Safe(first)
+		}
+	}
 	for _, finding := range findings {
 		if finding.Severity == OK || finding.Severity == Unseen {
 			continue
@@ -47,12 +59,14 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 		severity := paint(styles[finding.Severity], string(finding.Severity))
 		line("  %s, %s: %s", severity, finding.Check, cli.Safe(finding.Found))
 		if finding.Means != "" {
-			line("    means: %s", cli.Safe(finding.Means))
+			line("    means: %s", cmp.Or(again(finding.Means), cli.Safe(finding.Means)))
 		}
-		if first, again := told[finding.Fix]; again {
-			line("    fix: as for %s", cli.Safe(first))
-		} else if finding.Fix != "" {
-			told[finding.Fix] = finding.Object
+		if finding.Fix == "" {
+			continue
+		}
+		if as := again(finding.Fix); as != "" {
+			line("    fix: %s", as)
+		} else {
 			line("    fix:")
 			for fix := range strings.Lines(finding.Fix) {
 				line("      %s", strings.TrimRight(fix, "\n")) // tidy has made it safe

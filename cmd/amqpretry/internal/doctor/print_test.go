@@ -22,8 +22,10 @@ func TestTextForPeople(t *testing.T) {
 		{Check: "types", Severity: Note, Object: `main queue "a"`, Found: "classic", Means: "slow"},
 		{Check: "exists", Severity: Problem, Object: `queue "b"`, Found: "gone\x1b[31m", Means: "lost",
 			Fix: "# first\nmake it"},
-		{Check: "dead-letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look",
+		{Check: "dead-letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "lost",
 			Fix: "# first\nmake it"},
+		{Check: "policies", Severity: Warning, Object: `main queue "a"`, Found: "8", Means: "look", Fix: "act"},
+		{Check: "overflow", Severity: Warning, Object: `main queue "a"`, Found: "9", Means: "look", Fix: "act"},
 	})
 	assert.Equal(t, `RabbitMQ 4.0.5, virtual host /, user service
 
@@ -36,15 +38,22 @@ queue "b"
 
 main queue "a"
   warning, dead-letters: 7
-    means: look
+    means: as for queue "b"
     fix: as for queue "b"
+  warning, policies: 8
+    means: look
+    fix:
+      act
+  warning, overflow: 9
+    means: as above
+    fix: as above
   note, types: classic
     means: slow
 
 not checked: bindings (x); nodes
   because: nobody told
 
-1 problem, 1 warning, 1 note; 1 check without findings; `+"incomplete checks: bindings, nodes (stuck, landing: up to 10s old)\n", text(f, findings, plain))
+1 problem, 3 warnings, 1 note; 1 check without findings; `+"incomplete checks: bindings, nodes (stuck, landing: up to 10s old)\n", text(f, findings, plain))
 }
 
 func TestJSONForPrograms(t *testing.T) {
