@@ -248,7 +248,7 @@ func TestCanaryIsInterrupted(t *testing.T) {
 
 	report, err = f.queue.Replay(t.Context(),
 		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
-	require.ErrorContains(t, err, "the connection was lost")
+	require.ErrorContains(t, err, "results was lost")
 	assert.Equal(t, "0 of 2 handled, 2 without a result yet when the connection was lost", report.Canary.Stopped)
 	assert.Equal(t, 2, report.Done)
 }

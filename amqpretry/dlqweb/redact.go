@@ -39,7 +39,7 @@ func (c *Console) redacted(l *dlq.DeadLetter) *dlq.DeadLetter {
 }
 
 // notRedacted stands for all that a redaction that has panicked may have left as it was.
-const notRedacted = "(Config.Redact has panicked: nothing is shown)"
+const notRedacted = "(Config.Redact panicked: nothing is shown)"
 
 // redact tells whether the redaction came to its end.
 func (c *Console) redact(shown *dlq.DeadLetter) (ended bool) {
