@@ -49,6 +49,7 @@ type drain struct {
 	passes func(f *found) bool
 
 	progress func(Progress)
+	settled  func(Report, error)
 }
 
 // taken is a message on its way.
@@ -125,6 +126,9 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		err = and(err, failed)
 		tell(d.progress, report.Progress)
+		if d.settled != nil {
+			d.settled(report, explainLost("read", d.queue.name, err))
+		}
 	}()
 
 	limiter := rate.NewLimiter(rate.Inf, 1)

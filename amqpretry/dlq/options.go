@@ -43,6 +43,9 @@ type ReplayOptions struct {
 	Undo io.Writer
 	// Progress is told of every step, from one goroutine. Nil means nobody.
 	Progress func(Progress)
+	// Settled is called once with the report and the error of a run that has begun, when no message is on its way any
+	// more. Giving the others back in order may take long after that: see Config.OnOrder. Nil means nobody.
+	Settled func(ReplayReport, error)
 }
 
 // ReplayReport is what became of a replay.
@@ -102,6 +105,8 @@ type PurgeOptions struct {
 	// Undo is as in ReplayOptions. For retention it is the archive.
 	Undo     io.Writer
 	Progress func(Progress)
+	// Settled is as in ReplayOptions.
+	Settled func(Report, error)
 }
 
 // MoveOptions say what is moved, as it is: a dead letter stays one, with its headers.
@@ -115,6 +120,8 @@ type MoveOptions struct {
 	DryRun   bool
 	Undo     io.Writer
 	Progress func(Progress)
+	// Settled is as in ReplayOptions.
+	Settled func(Report, error)
 }
 
 // ExportOptions say what is written.

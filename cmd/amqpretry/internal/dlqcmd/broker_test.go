@@ -362,3 +362,38 @@ func TestAllDeadLetterQueuesOfABroker_OwnBroker(t *testing.T) {
 	assert.Equal(t, p.main, l.MainQueue)
 	assert.True(t, l.MainQueueExists)
 }
+
+// when calls a function before the first write.
+type when struct {
+	bytes.Buffer
+	first func()
+}
+
+func (w *when) Write(p []byte) (int, error) {
+	if w.Len() == 0 {
+		w.first()
+	}
+
+	return w.Buffer.Write(p)
+}
+
+// Giving back in order can take long, and whoever does not wait for it ends the process: the result is told before.
+func TestResultIsPrintedBeforeTheOrderIsRestored(t *testing.T) {
+	t.Parallel()
+	const deadLetters, limit = 500, 40
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, deadLetters)
+	left := deadLetters
+	for _, args := range [][]string{{"replay", p.main, "--limit", "40"}, {"move", p.main, "--to", p.other, "--limit", "40"},
+		{"purge", p.main, "--all", "--limit", "40"}, {"replay", p.main, "--limit", "40", "--json"}} {
+		left -= limit
+		out := &when{first: func() {
+			assert.Less(t, p.Depth(p.main+suffix), left, "%q: the rest is back already", args)
+		}}
+		code, _, errs := p.run(func(s *cli.Session) { s.Out = out }, append(args, "--yes", "--undo", p.file(args[0])+
+			strconv.Itoa(left))...)
+		require.Equal(t, cli.ExitOK, code, errs)
+		assert.Equal(t, 1, strings.Count(out.String(), "40 ")+strings.Count(out.String(), `"done": 40,`), out.String())
+		p.Has(p.main+suffix, left)
+	}
+}

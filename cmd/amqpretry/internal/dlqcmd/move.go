@@ -56,7 +56,7 @@ copy.` + operationJSON,
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Move(ctx, dlq.MoveOptions{
 						Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo,
-						Progress: s.progress,
+						Progress: s.progress, Settled: s.reported,
 					})
 					return outcome{Report: r}, err
 				}}, &flags)

@@ -33,6 +33,15 @@ type step struct {
 	limit    int
 	undo     io.Writer
 	progress func(dlq.Progress)
+	// settled is called with the outcome before the rest goes back in order, which can take long; nil for a dry run.
+	settled func(outcome, error)
+}
+
+// reported is what package dlq calls for a run that has nothing to say but its report.
+func (s step) reported(r dlq.Report, err error) {
+	if s.settled != nil {
+		s.settled(outcome{Report: r}, err)
+	}
 }
 
 type outcome struct {
@@ -156,20 +165,32 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 	if err != nil {
 		return err
 	}
-	done, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer()})
+	var (
+		done    outcome
+		path    string
+		told    bool
+		notTold error
+	)
+	tell := func(o outcome, failed error) { // at once: a second ^C ends the process
+		told = true
+		if done = o.seen(limit, failed); done.limited && limit != f.limit {
+			done = done.asPlanned(planned)
+		}
+		path, notTold = undo.close()
+		if failed == nil && notTold == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
+			if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
+				notTold = errors.Join(notTold, err)
+			}
+		}
+	}
+	o, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer(), settled: tell})
+	if !told {
+		tell(o, failed)
+	}
 	if failed == nil && f.yes {
 		defer t.noteHidden(q, done.Hidden)
 	}
-	if done = done.seen(limit, failed); done.limited && limit != f.limit {
-		done = done.asPlanned(planned)
-	}
-	path, err := undo.close()
-	failed = errors.Join(failed, err)
-	if failed == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
-		if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
-			failed = errors.Join(failed, err)
-		}
-	}
+	failed = errors.Join(failed, notTold)
 
 	switch {
 	case failed != nil && ctx.Err() != nil:
@@ -193,6 +214,12 @@ func (t *tool) step(ctx context.Context, q queue, e operation, s step) (outcome,
 	defer bar.Close()
 	begun := t.tellOfWait(q)
 	defer begun()
+	if settled := s.settled; settled != nil {
+		s.settled = func(o outcome, err error) {
+			bar.Close()
+			settled(o, err)
+		}
+	}
 	s.progress = func(p dlq.Progress) {
 		begun()
 		if s.limit > 0 && !s.dryRun {

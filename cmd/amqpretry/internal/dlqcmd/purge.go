@@ -46,7 +46,7 @@ For retention, run it with "--older-than 30d --yes" in a daily job; the undo fil
 			return t.run(cmd.Context(), q, operation{verb: "purge", past: "purged",
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: s.limit, DryRun: s.dryRun,
-						Undo: s.undo, Progress: s.progress})
+						Undo: s.undo, Progress: s.progress, Settled: s.reported})
 					return outcome{Report: r}, err
 				}}, &flags)
 		})
