@@ -104,7 +104,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		return report, err
 	}
 	defer func() { err = and(err, s.release()) }()
-	report.Total, report.Hidden = s.first, s.hidden
+	report.begin(s)
 
 	ctx, fail := context.WithCancelCause(s.ctx)
 	defer fail(nil)
@@ -199,6 +199,8 @@ func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 
 	return d.copyOf(f, frame)
 }
+
+func (r *Report) begin(s *scan) { r.Total, r.Hidden, r.Consumers = s.first, s.hidden, s.others }
 
 func (r *Report) leave(why LeftReason) {
 	if r.Left == nil {

@@ -67,6 +67,9 @@ type Report struct {
 	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time
 	// (RabbitMQ 4.4 and later): no run sees them before. HiddenUnknown where only the management API could tell.
 	Hidden int
+	// Consumers is how many consumers the dead-letter queue had when the run began. No run sees the messages that they
+	// hold unacknowledged.
+	Consumers int
 	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of
 	// which it does not know that they were taken out: they are still in the dead-letter queue, and may be in both
 	// places. At most 256.

@@ -397,3 +397,45 @@ func TestResultIsPrintedBeforeTheOrderIsRestored(t *testing.T) {
 		p.Has(p.main+suffix, left)
 	}
 }
+
+// Another consumer holds messages that no browse sees: every command that reads says so.
+func TestAnotherConsumerIsTold(t *testing.T) {
+	t.Parallel()
+	const deadLetters, held = 60, 20
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, deadLetters)
+	for _, args := range readers(p) {
+		_, errs := p.ok(args...)
+		assert.NotContains(t, errs, "other consumer", "%q", args)
+	}
+	channel := p.Channel()
+	require.NoError(t, channel.Qos(held, 0, false))
+	deliveries, err := channel.Consume(p.main+suffix, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	for range held {
+		await.Closed(t, deliveries, "the other consumer gets messages")
+	}
+
+	note := p.main + suffix + ": it has 1 other consumer; the messages that are delivered and not acknowledged are not " +
+		"visible"
+	for _, args := range readers(p) {
+		_, errs := p.ok(args...)
+		assert.Equal(t, 1, strings.Count(errs, note), "%q: %s", args, errs)
+	}
+	_, _, errs := p.run(nil, "show", p.main, "uuid-0")
+	assert.Contains(t, errs, note)
+	for args, key := range map[string]string{"stat": "consumers", "replay": "consumers"} {
+		out, _ := p.ok(args, p.main, "--json")
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(out), &r), out)
+		assert.EqualValues(t, 1, r[key], args)
+	}
+	out, _ := p.ok("replay", p.main, "--yes", "--no-undo", "--limit", "3")
+	assert.Contains(t, out, "3 replayed")
+}
+
+func readers(p *place) [][]string {
+	return [][]string{{"list", p.main}, {"list", p.main, "--limit", "1"}, {"stat", p.main}, {"export", p.main},
+		{"replay", p.main, "--dry-run"}, {"move", p.main, "--to", p.other, "--dry-run"}, {"purge", p.main, "--all",
+			"--dry-run"}}
+}

@@ -106,13 +106,14 @@ func (f *operationFlags) addFor(cmd *cobra.Command, queue string) {
 const operationJSON = `
 
 With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched",
-"done", "unsettled", "refused", "hidden", "left": [{"why", "messages"}], "undo"}. Without --yes it is
-a dry run. Absent or special values:
+"done", "unsettled", "refused", "hidden", "consumers", "left": [{"why", "messages"}], "undo"}.
+Without --yes it is a dry run. Absent or special values:
   matched    absent when --limit or an interrupt ended the run before the end of the queue
   unsettled  messages that were sent or written to the undo file, and are still in the queue
   refused    messages that a full queue rejected; they are still in the dead-letter queue
   hidden     messages that the broker holds until their x-opt-delivery-time (RabbitMQ 4.4 and
-             later); -1 if only the management API could tell`
+             later); -1 if only the management API could tell
+  consumers  other consumers of the queue; the messages that they hold are not visible`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *operationFlags, undo string, failed error) error {
@@ -143,7 +144,7 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 		if err := t.printPlan(q, e, planned, limit); err != nil {
 			return err
 		}
-		t.noteHidden(q, planned.Hidden)
+		t.noteUnseen(q, planned.Consumers, planned.Hidden)
 		switch {
 		case planned.can() == 0:
 			return nil
@@ -188,7 +189,7 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 		tell(o, failed)
 	}
 	if failed == nil && f.yes {
-		defer t.noteHidden(q, done.Hidden)
+		defer t.noteUnseen(q, done.Consumers, done.Hidden)
 	}
 	failed = errors.Join(failed, notTold)
 
@@ -425,6 +426,7 @@ type report struct {
 	Unsettled int    `json:"unsettled"`
 	Refused   int    `json:"refused"`
 	Hidden    int    `json:"hidden"`
+	Consumers int    `json:"consumers"`
 	Left      []left `json:"left"`
 	Undo      string `json:"undo,omitempty"`
 	Run       string `json:"run,omitempty"`
@@ -440,7 +442,7 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 
 	return report{
 		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
-		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
+		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden, Consumers: o.Consumers,
 		Left: leftBehind(o), Undo: undo, Run: o.run, Canary: canaryResult(o.canary),
 	}
 }

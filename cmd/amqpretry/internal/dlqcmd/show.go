@@ -56,9 +56,11 @@ With --body: only the body, byte for byte unless it goes to a terminal. With --j
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
 			deadLetter, err := find(cmd.Context(), q, args[1:], *position)
-			switch {
-			case err != nil:
+			if err != nil {
+				t.noteUnseenNow(cmd.Context(), q, 0)
 				return err
+			}
+			switch {
 			case t.JSON:
 				return t.PrintJSON(deadLetter)
 			case *body && !t.OutIsTerminal:
