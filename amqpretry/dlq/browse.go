@@ -100,7 +100,7 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 		return true
 	})
 	if scanned != nil {
-		stat.Ready, stat.Seen, stat.Hidden = scanned.first, scanned.seen(), scanned.hidden
+		stat.Ready, stat.Seen, stat.Hidden, stat.Consumers = scanned.first, scanned.seen(), scanned.hidden, scanned.others
 	}
 
 	return stat, err
@@ -121,7 +121,7 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 		p.Done = report.Done
 		report.Progress = p
 		tell(options.Progress, report.Progress)
-	}, func(s *scan) { report.Total, report.Hidden = s.first, s.hidden }, func(l *DeadLetter) bool {
+	}, func(s *scan) { report.begin(s) }, func(l *DeadLetter) bool {
 		if l.Unreadable != "" {
 			report.leave(LeftUnreadable)
 			return true

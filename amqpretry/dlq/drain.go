@@ -50,6 +50,7 @@ type drain struct {
 	passes func(f *found) bool
 
 	progress func(Progress)
+	settled  func(Report, error)
 }
 
 // taken is a message on its way.
@@ -104,21 +105,13 @@ func (r *run) guard(ctx context.Context, d *drain, allowDrop bool) error {
 		return nil
 	}
 	count := *d
-	count.dryRun, count.locked, count.undo, count.progress = true, true, nil, nil
+	count.dryRun, count.locked, count.undo, count.progress, count.settled = true, true, nil, nil, nil
 	report, err := r.drain(ctx, &count)
 	if err != nil {
 		return err
 	}
 
 	return r.target.Check(report.can(), report.Bytes)
-}
-
-// finish adds to a report what is known of the target. Nobody is asked after an error: the broker may be gone.
-func (r *run) finish(report *Report, dryRun bool, err error) {
-	report.Target = r.target
-	if !dryRun && err == nil {
-		report.Dropped = r.target.missing(r.asker, report.Done)
-	}
 }
 
 func (r *run) end(c *Client) { c.disconnect(r.connection) }
@@ -130,7 +123,8 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		return report, err
 	}
 	defer func() { err = and(err, s.release()) }()
-	report.Total, report.Hidden = s.first, s.hidden
+	report.begin(s)
+	report.Target = r.target
 
 	ctx, fail := context.WithCancelCause(s.ctx)
 	defer fail(nil)
@@ -152,6 +146,12 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		err = and(err, failed)
 		tell(d.progress, report.Progress)
+		if err == nil && !d.dryRun { // else the broker may be gone
+			report.Dropped = r.target.missing(r.asker, report.Done)
+		}
+		if d.settled != nil {
+			d.settled(report, explainLost("read", d.queue.name, err))
+		}
 	}()
 
 	limiter := rate.NewLimiter(rate.Inf, 1)
@@ -233,6 +233,7 @@ func (r *Report) can() int {
 	}
 	return max(0, n)
 }
+func (r *Report) begin(s *scan) { r.Total, r.Hidden, r.Consumers = s.first, s.hidden, s.others }
 
 func (r *Report) leave(why LeftReason) {
 	if r.Left == nil {

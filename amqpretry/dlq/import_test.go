@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -68,4 +69,27 @@ func TestCut(t *testing.T) {
 	} {
 		assert.False(t, cut([]byte(wrong)), "%q", wrong)
 	}
+}
+
+// xs are no end of them.
+type xs struct{}
+
+func (xs) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+
+	return len(p), nil
+}
+
+// A line of 300 MB is refused with the memory of the longest line that is allowed, not with several times as much.
+func TestLongLineIsBoundedWhileItIsRead(t *testing.T) {
+	const longest, line = 192 << 20, 300 << 20
+	var before, after runtime.MemStats
+	in := bufio.NewReaderSize(io.LimitReader(xs{}, line), 64<<10)
+	runtime.ReadMemStats(&before)
+	_, err := readLine(in, longest)
+	runtime.ReadMemStats(&after)
+	require.ErrorIs(t, err, errLongLine)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(longest+16<<20), "all that was ever allocated")
 }

@@ -31,7 +31,8 @@ func (q *Queue) Move(ctx context.Context, options MoveOptions) (_ Report, err er
 	d := &drain{
 		queue: q, filter: options.Filter, limit: options.Limit, rate: options.Rate, dryRun: options.DryRun,
 		undo:  options.Undo,
-		taken: Taken{By: "move", To: options.To, At: time.Now()}, progress: options.Progress, target: options.To,
+		taken: Taken{By: "move", To: options.To, At: time.Now()}, progress: options.Progress,
+		settled: options.Settled, target: options.To,
 		copyOf: func(f *found, frame int) (amqp091.Publishing, LeftReason) {
 			return fitting(codec.MovedOf(&f.delivery, q.mainQueue, frame))
 		},
@@ -39,8 +40,6 @@ func (q *Queue) Move(ctx context.Context, options MoveOptions) (_ Report, err er
 	if err := r.guard(ctx, d, options.AllowDrop); err != nil {
 		return Report{Target: r.target}, err
 	}
-	report, err := r.drain(ctx, d)
-	r.finish(&report, options.DryRun, err)
 
-	return report, err
+	return r.drain(ctx, d)
 }

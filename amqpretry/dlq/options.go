@@ -45,6 +45,9 @@ type ReplayOptions struct {
 	Undo io.Writer
 	// Progress is told of every step, from one goroutine. Nil means nobody.
 	Progress func(Progress)
+	// Settled is called once with the report and the error of a run that has begun, when no message is on its way any
+	// more. Giving the others back in order may take long after that: see Config.OnOrder. Nil means nobody.
+	Settled func(ReplayReport, error)
 }
 
 // ReplayReport is what became of a replay.
@@ -73,6 +76,9 @@ type Report struct {
 	// Dropped are those of Done that are not in the target any more, although it had no consumer: a limit has dropped
 	// them, or somebody has taken them. The undo file has them.
 	Dropped int
+	// Consumers is how many consumers the dead-letter queue had when the run began. No run sees the messages that they
+	// hold unacknowledged.
+	Consumers int
 	// Unsettled counts the messages whose removal from the dead-letter queue is not confirmed, after a run that failed
 	// or was interrupted. A replay or a move has sent them, so they may be in both queues. A purge has them whole in
 	// Undo. At most 256.
@@ -111,6 +117,8 @@ type PurgeOptions struct {
 	// Undo is as in ReplayOptions. For retention it is the archive.
 	Undo     io.Writer
 	Progress func(Progress)
+	// Settled is as in ReplayOptions.
+	Settled func(Report, error)
 }
 
 // MoveOptions say what is moved, as it is: a dead letter stays one, with its headers.
@@ -126,6 +134,8 @@ type MoveOptions struct {
 	DryRun    bool
 	Undo      io.Writer
 	Progress  func(Progress)
+	// Settled is as in ReplayOptions.
+	Settled func(Report, error)
 }
 
 // ExportOptions say what is written.

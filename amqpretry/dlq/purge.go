@@ -21,7 +21,7 @@ func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (_ Report, err 
 
 	return r.drain(ctx, &drain{
 		queue: q, filter: options.Filter, limit: options.Limit, dryRun: options.DryRun, undo: options.Undo,
-		progress: options.Progress,
-		taken:    Taken{By: "purge", At: time.Now()},
+		progress: options.Progress, settled: options.Settled,
+		taken: Taken{By: "purge", At: time.Now()},
 	})
 }

@@ -53,6 +53,19 @@ func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	return ready, hidden, err
 }
 
+// Consumers is how many consumers the queue has: those of a browse or a run that is at work, and others, of which a browse
+// does not see the messages that they hold unacknowledged.
+func (q *Queue) Consumers(ctx context.Context) (n int, err error) {
+	defer func() { err = explainLost("read", q.name, err) }()
+	link, err := q.client.link(ctx)
+	if err != nil {
+		return 0, err
+	}
+	found, err := inspect(q.client.asker(link), "dead-letter queue", q.name)
+
+	return found.Consumers, err
+}
+
 func depth(a asker, what, name string) (int, error) {
 	found, err := inspect(a, what, name)
 	return found.Messages, err

@@ -43,7 +43,7 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report Repla
 	r.target.handle = true
 
 	p := &replay{queue: q, options: options, target: target, report: &report, began: time.Now()}
-	defer func() { r.finish(&report.Report, options.DryRun, err) }()
+	report.Target = r.target
 	if err := r.guard(ctx, p.drain(options.Limit), options.AllowDrop); err != nil {
 		return report, err
 	}
@@ -61,6 +61,10 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report Repla
 	}
 	rest := p.drain(left)
 	rest.progress = func(progress Progress) { tell(options.Progress, canaries.and(progress)) }
+	rest.settled = func(r Report, err error) {
+		r.Progress = canaries.and(r.Progress)
+		p.settled(r, err)
+	}
 	report.Report, err = r.drain(ctx, rest)
 	report.Progress = canaries.and(report.Progress)
 	report.Bytes += canaries.Bytes
@@ -87,11 +91,15 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 	if options.Limit > 0 {
 		first = min(first, options.Limit)
 	}
-	report.Report, err = r.drain(ctx, p.drain(first))
-	report.Canary = p.canary.report()
-	if err != nil || report.Done < options.Canary.Messages || report.Done == options.Limit ||
-		report.Seen == report.Total {
-		return false, err // nothing is to follow
+	canaries, follows := p.drain(first), false
+	canaries.settled = func(r Report, err error) {
+		follows = err == nil && r.Done >= options.Canary.Messages && r.Done != options.Limit && r.Seen != r.Total
+		if report.Canary = p.canary.report(); !follows {
+			p.settled(r, err)
+		}
+	}
+	if report.Report, err = r.drain(ctx, canaries); err != nil || !follows {
+		return false, err
 	}
 	report.Canary, err = p.canary.watch(ctx)
 	p.canary = nil
@@ -121,9 +129,17 @@ func (p *replay) drain(limit int) *drain {
 
 	return &drain{
 		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: o.DryRun, undo: o.Undo,
-		progress: o.Progress,
-		taken:    Taken{By: "replay", To: p.target, Run: p.report.Run, At: p.began}, target: p.target, copyOf: p.copyOf,
+		progress: o.Progress, settled: p.settled,
+		taken: Taken{By: "replay", To: p.target, Run: p.report.Run, At: p.began}, target: p.target, copyOf: p.copyOf,
 		passes: p.passes,
+	}
+}
+
+func (p *replay) settled(r Report, err error) {
+	if p.options.Settled != nil {
+		whole := *p.report
+		whole.Report = r
+		p.options.Settled(whole, err)
 	}
 }
 

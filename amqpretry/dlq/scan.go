@@ -34,8 +34,8 @@ type scan struct {
 	// The first skip of them were passed before; gone is how many were taken out before, and short how many others have
 	// taken meanwhile.
 	total, passed, skip, gone, short int
-	// hidden is how many the broker holds back besides.
-	hidden int
+	// hidden is how many the broker holds back besides, and others how many consumers it had besides this one.
+	hidden, others int
 	// idle waits until nothing is on its way out of the queue. Nil where nothing is taken out.
 	idle func(context.Context) error
 
@@ -116,11 +116,11 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 			}
 		}()
 	}
-	total, err := depth(asker, "dead-letter queue", q.name)
+	found, err := inspect(asker, "dead-letter queue", q.name)
 	if err != nil {
 		return nil, err
 	}
-	hidden := 0
+	total, hidden := found.Messages, 0
 	if safety.quorum {
 		if hidden, err = q.hidden(ctx, link); err != nil {
 			return nil, err
@@ -135,7 +135,7 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	}
 
 	return &scan{
-		ctx: ctx, leave: leave, queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
+		ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
 		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel,
 		asker: asker,
 	}, nil

@@ -17,6 +17,8 @@ type Stat struct {
 	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no
 	// look sees them before. HiddenUnknown where only the management API could tell.
 	Hidden int `json:"hidden"`
+	// Consumers is how many other consumers the queue had when the browse began.
+	Consumers int `json:"consumers"`
 	// Matched is how many of them the filter matched: all of what follows is about these.
 	Matched int `json:"matched"`
 	// Bytes of their bodies.

@@ -371,3 +371,80 @@ func TestAllDeadLetterQueuesOfABroker_OwnBroker(t *testing.T) {
 	assert.Equal(t, p.main, l.MainQueue)
 	assert.True(t, l.MainQueueExists)
 }
+
+// when calls a function before the first write.
+type when struct {
+	bytes.Buffer
+	first func()
+}
+
+func (w *when) Write(p []byte) (int, error) {
+	if w.Len() == 0 {
+		w.first()
+	}
+
+	return w.Buffer.Write(p)
+}
+
+// Giving back in order can take long, and whoever does not wait for it ends the process: the result is told before.
+func TestResultIsPrintedBeforeTheOrderIsRestored(t *testing.T) {
+	t.Parallel()
+	const deadLetters, limit = 500, 40
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, deadLetters)
+	left := deadLetters
+	for _, args := range [][]string{{"replay", p.main, "--limit", "40"}, {"move", p.main, "--to", p.other, "--limit", "40"},
+		{"purge", p.main, "--all", "--limit", "40"}, {"replay", p.main, "--limit", "40", "--json"}} {
+		left -= limit
+		out := &when{first: func() {
+			assert.Less(t, p.Depth(p.main+suffix), left, "%q: the rest is back already", args)
+		}}
+		code, _, errs := p.run(func(s *cli.Session) { s.Out = out }, append(args, "--yes", "--undo", p.file(args[0])+
+			strconv.Itoa(left))...)
+		require.Equal(t, cli.ExitOK, code, errs)
+		assert.Equal(t, 1, strings.Count(out.String(), "40 ")+strings.Count(out.String(), `"done": 40,`), out.String())
+		p.Has(p.main+suffix, left)
+	}
+}
+
+// Another consumer holds messages that no browse sees: every command that reads says so.
+func TestAnotherConsumerIsTold(t *testing.T) {
+	t.Parallel()
+	const deadLetters, held = 60, 20
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, deadLetters)
+	for _, args := range readers(p) {
+		_, errs := p.ok(args...)
+		assert.NotContains(t, errs, "other consumer", "%q", args)
+	}
+	channel := p.Channel()
+	require.NoError(t, channel.Qos(held, 0, false))
+	deliveries, err := channel.Consume(p.main+suffix, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	for range held {
+		await.Closed(t, deliveries, "the other consumer gets messages")
+	}
+
+	note := p.main + suffix + ": it has 1 other consumer; the messages that are delivered and not acknowledged are not " +
+		"visible"
+	for _, args := range readers(p) {
+		_, errs := p.ok(args...)
+		assert.Equal(t, 1, strings.Count(errs, note), "%q: %s", args, errs)
+	}
+	_, _, errs := p.run(nil, "show", p.main, "uuid-0")
+	assert.Contains(t, errs, note)
+	for args, key := range map[string]string{"stat": "consumers", "replay": "consumers"} {
+		out, _ := p.ok(args, p.main, "--json")
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(out), &r), out)
+		assert.EqualValues(t, 1, r[key], args)
+	}
+	out, _ := p.ok("replay", p.main, "--yes", "--no-undo", "--limit", "3")
+	assert.Contains(t, out, "3 replayed")
+}
+
+func readers(p *place) [][]string {
+	return [][]string{{"list", p.main}, {"list", p.main, "--limit", "1"}, {"stat", p.main}, {"export", p.main},
+		{"replay", p.main, "--dry-run"}, {"move", p.main, "--to", p.other, "--dry-run"}, {"purge", p.main, "--all",
+			"--dry-run"}}
+}

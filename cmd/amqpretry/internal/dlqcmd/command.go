@@ -20,6 +20,7 @@ type queue interface {
 	Name() string
 	MainQueue() string
 	Ready(context.Context) (ready, hidden int, err error)
+	Consumers(context.Context) (int, error)
 	Browse(context.Context, dlq.Filter) iter.Seq2[dlq.DeadLetter, error]
 	Get(ctx context.Context, uuid string) (dlq.DeadLetter, error)
 	Stat(context.Context, dlq.Filter) (dlq.Stat, error)

@@ -100,7 +100,7 @@ func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportO
 	}
 	bar.Close()
 	t.Note("%s: %s of %s exported", q.Name(), units.Thousands(report.Done), units.Many(report.Total, "message"))
-	t.noteHidden(q, report.Hidden)
+	t.noteUnseen(q, report.Consumers, report.Hidden)
 	for _, l := range leftBehind(outcome{Report: report}) {
 		t.Note("%s not: %s", units.Many(l.Messages, "message"), l.Why)
 	}

@@ -103,6 +103,8 @@ func (f *fake) Ready(context.Context) (ready, hidden int, err error) {
 	return len(f.deadLetters), f.hidden, nil
 }
 
+func (f *fake) Consumers(context.Context) (int, error) { return 0, nil }
+
 func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.DeadLetter, error] {
 	return func(yield func(dlq.DeadLetter, error) bool) {
 		if _, _, err := f.Ready(ctx); err != nil {

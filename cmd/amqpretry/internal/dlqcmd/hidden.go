@@ -1,13 +1,25 @@
 package dlqcmd
 
 import (
+	"context"
+
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// noteHidden says of which messages a browse knows nothing.
-func (t *tool) noteHidden(q queue, hidden int) {
+// noteUnseenNow asks for the consumers when the one of the command is gone.
+func (t *tool) noteUnseenNow(ctx context.Context, q queue, hidden int) {
+	consumers, _ := q.Consumers(ctx) // what is listed stays right without
+	t.noteUnseen(q, consumers, hidden)
+}
+
+// noteUnseen says which messages a browse did not see: those that other consumers hold, and those that the broker does.
+func (t *tool) noteUnseen(q queue, consumers, hidden int) {
+	if consumers > 0 {
+		t.Note("%s: it has %s; the messages that are delivered and not acknowledged are not visible", q.Name(),
+			units.Many(consumers, "other consumer"))
+	}
 	switch {
 	case hidden == dlq.HiddenUnknown:
 		t.Note("%s: this broker does not count the messages that it holds until their x-opt-delivery-time; to count "+

@@ -95,6 +95,9 @@ func (t *tool) deadLetters(ctx context.Context, q queue, filter dlq.Filter, filt
 		if limit > 0 && matched > limit {
 			if !filtered { // what is left is what the queue has
 				matched = max(depth, matched)
+				if err := flush(); err != nil { // at once: restoring the order may take long
+					return err
+				}
 				break
 			}
 			continue
@@ -112,7 +115,7 @@ func (t *tool) deadLetters(ctx context.Context, q queue, filter dlq.Filter, filt
 	if err := flush(); err != nil {
 		return err
 	}
-	defer t.noteHidden(q, hidden)
+	defer t.noteUnseenNow(ctx, q, hidden)
 
 	switch what := units.Many(matched, "message"); {
 	case matched == 0 && filtered:

@@ -65,7 +65,7 @@ copy. A target that would drop messages is refused, unless --allow-drop is set.
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Move(ctx, dlq.MoveOptions{
 						Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo,
-						Progress: s.progress, AllowDrop: *allowDrop,
+						Progress: s.progress, AllowDrop: *allowDrop, Settled: s.reported,
 					})
 					return outcome{Report: r}, err
 				}}, &flags)

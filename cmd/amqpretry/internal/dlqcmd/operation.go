@@ -35,6 +35,15 @@ type step struct {
 	limit    int
 	undo     io.Writer
 	progress func(dlq.Progress)
+	// settled is called with the outcome before the rest goes back in order, which can take long; nil for a dry run.
+	settled func(outcome, error)
+}
+
+// reported is what package dlq calls for a run that has nothing to say but its report.
+func (s step) reported(r dlq.Report, err error) {
+	if s.settled != nil {
+		s.settled(outcome{Report: r}, err)
+	}
 }
 
 type outcome struct {
@@ -101,8 +110,8 @@ func (f *operationFlags) addFor(cmd *cobra.Command, queue string) {
 const operationJSON = `
 
 With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched",
-"done", "unsettled", "refused", "hidden", "left": [{"why", "messages"}], "undo", "messages":
-[{"position", "uuid"}]}. Without --yes it is a dry run. Absent or special values:
+"done", "unsettled", "refused", "hidden", "consumers", "left": [{"why", "messages"}], "undo",
+"messages": [{"position", "uuid"}]}. Without --yes it is a dry run. Absent or special values:
   matched    absent when --limit or an interrupt ended the run before the end of the queue
   messages   the messages that MESSAGE names; absent without MESSAGE
   unsettled  messages that were sent or written to the undo file, and whose removal from the queue is
@@ -113,7 +122,8 @@ With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen
   target     what is known of the queue "to": {"queue", "type", "ready", "consumers", "max_length",
              "max_length_bytes", "overflow", "message_ttl", "dead_letters", "unknown"}
   would_drop messages that would not stay in the target; "warnings" has it and more in words
-  dropped    sent messages that are not in the target, although it had no consumer`
+  dropped    sent messages that are not in the target, although it had no consumer
+  consumers  other consumers of the queue; the messages that they hold are not visible`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *operationFlags, undo string, failed error) error {
@@ -144,7 +154,7 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 		if err := t.printPlan(q, e, planned, limit); err != nil {
 			return err
 		}
-		t.noteHidden(q, planned.Hidden)
+		t.noteUnseen(q, planned.Consumers, planned.Hidden)
 		switch {
 		case planned.can() == 0:
 			return nil
@@ -166,23 +176,35 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 	if err != nil {
 		return err
 	}
-	done, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer()})
-	if failed == nil && f.yes {
-		defer t.noteHidden(q, done.Hidden)
-	}
-	if done = done.seen(limit, failed); done.limited && limit != f.limit {
-		done = done.asPlanned(planned)
-	}
-	path, err := undo.close()
-	failed = errors.Join(failed, err)
-	if failed != nil && path != "" {
-		done.undone = linesOf(path)
-	}
-	if failed == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
-		if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
-			failed = errors.Join(failed, err)
+	var (
+		done    outcome
+		path    string
+		told    bool
+		notTold error
+	)
+	tell := func(o outcome, failed error) { // at once: a second ^C ends the process
+		told = true
+		if done = o.seen(limit, failed); done.limited && limit != f.limit {
+			done = done.asPlanned(planned)
+		}
+		path, notTold = undo.close()
+		if (failed != nil || notTold != nil) && path != "" {
+			done.undone = linesOf(path)
+		}
+		if failed == nil && notTold == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
+			if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
+				notTold = errors.Join(notTold, err)
+			}
 		}
 	}
+	o, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer(), settled: tell})
+	if !told {
+		tell(o, failed)
+	}
+	if failed == nil && f.yes {
+		defer t.noteUnseen(q, done.Consumers, done.Hidden)
+	}
+	failed = errors.Join(failed, notTold)
 
 	switch {
 	case failed != nil && ctx.Err() != nil:
@@ -206,6 +228,12 @@ func (t *tool) step(ctx context.Context, q queue, e operation, s step) (outcome,
 	defer bar.Close()
 	begun := t.tellOfWait(q)
 	defer begun()
+	if settled := s.settled; settled != nil {
+		s.settled = func(o outcome, err error) {
+			bar.Close()
+			settled(o, err)
+		}
+	}
 	s.progress = func(p dlq.Progress) {
 		begun()
 		if s.limit > 0 && !s.dryRun {
@@ -439,6 +467,7 @@ type report struct {
 	Unsettled int    `json:"unsettled"`
 	Refused   int    `json:"refused"`
 	Hidden    int    `json:"hidden"`
+	Consumers int    `json:"consumers"`
 	Left      []left `json:"left"`
 	Undo      string `json:"undo,omitempty"`
 	Run       string `json:"run,omitempty"`
@@ -466,7 +495,7 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 
 	return report{
 		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
-		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
+		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden, Consumers: o.Consumers,
 		Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named, Canary: canaryResult(o.canary),
 		targetReport: targetResult(o.Report, o.can()),
 	}

@@ -54,7 +54,7 @@ CANNOT  WHY                          WHAT TO DO
 	code, out, errs = f.run(t, nil, "replay", "orders", "--to", "elsewhere", "--foreign", "--json", "--dry-run")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.JSONEq(t,
-		`{"queue": "orders.dlq", "main_queue": "orders", "to": "elsewhere", "dry_run": true, "total": 1200, "seen": 1200, "matched": 1200, "done": 0, "unsettled": 0, "refused": 0, "hidden": 0,
+		`{"queue": "orders.dlq", "main_queue": "orders", "to": "elsewhere", "dry_run": true, "total": 1200, "seen": 1200, "matched": 1200, "done": 0, "unsettled": 0, "refused": 0, "hidden": 0, "consumers": 0,
 		"left": [{"why": "headers that cannot be read", "messages": 1}], "run": "RUN"}`, out)
 	assert.Contains(t, errs, "dry run")
 }

@@ -62,7 +62,7 @@ For retention, run it with "--older-than 30d --yes" in a daily job; the undo fil
 				byPosition: len(m.positions) > 0,
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: s.limit, DryRun: s.dryRun,
-						Undo: s.undo, Progress: s.progress})
+						Undo: s.undo, Progress: s.progress, Settled: s.reported})
 					return outcome{Report: r}, err
 				}}, &flags)
 		})

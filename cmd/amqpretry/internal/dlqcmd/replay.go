@@ -122,12 +122,18 @@ func replaying(q queue, o dlq.ReplayOptions) operation {
 	return operation{verb: "replay", past: "replayed", to: cmp.Or(o.To, q.MainQueue()),
 		do: func(ctx context.Context, s step) (outcome, error) {
 			o.DryRun, o.Limit, o.Undo, o.Progress = s.dryRun, s.limit, s.undo, s.progress
-			r, err := q.Replay(ctx, o)
-			done := outcome{Report: r.Report, run: r.Run, editing: r.EditError}
-			if o.Canary.Messages > 0 && !s.dryRun {
-				done.canary = &r.Canary
+			became := func(r dlq.ReplayReport) outcome {
+				done := outcome{Report: r.Report, run: r.Run, editing: r.EditError}
+				if o.Canary.Messages > 0 && !s.dryRun {
+					done.canary = &r.Canary
+				}
+				return done
 			}
+			if o.Settled = nil; s.settled != nil {
+				o.Settled = func(r dlq.ReplayReport, err error) { s.settled(became(r), err) }
+			}
+			r, err := q.Replay(ctx, o)
 
-			return done, err
+			return became(r), err
 		}}
 }

@@ -54,9 +54,11 @@ With --body: only the body, byte for byte unless it goes to a terminal. With --j
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
 			deadLetter, err := t.named(cmd.Context(), q, m)
-			switch {
-			case err != nil:
+			if err != nil {
+				t.noteUnseenNow(cmd.Context(), q, 0)
 				return err
+			}
+			switch {
 			case t.JSON:
 				return t.PrintJSON(deadLetter)
 			case *body && !t.OutIsTerminal:

@@ -84,7 +84,7 @@ With --json: one object with the keys of package dlq's Stat, with all names.`,
 			if t.JSON {
 				return errors.Join(t.PrintJSON(stat), err)
 			}
-			defer t.noteHidden(q, stat.Hidden)
+			defer t.noteUnseen(q, stat.Consumers, stat.Hidden)
 
 			return errors.Join(t.printStat(q, stat, filters.given(), by, *top), err)
 		})

@@ -298,7 +298,7 @@ elsewhere it needs --yes. A message is deleted after it is in the undo file, on 
 			return u.run(cmd.Context(), q, operation{verb: "discard", past: "discarded",
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: chosen.filter(ladder), Limit: s.limit,
-						DryRun: s.dryRun, Undo: s.undo, Progress: s.progress})
+						DryRun: s.dryRun, Undo: s.undo, Progress: s.progress, Settled: s.reported})
 					return outcome{Report: r}, err
 				}}, &flags)
 		})

@@ -120,7 +120,7 @@ func (u *unroutable) list(ctx context.Context, q queue, ladder topology.Ladder, 
 		}
 	}
 	bar.Close()
-	defer u.noteHidden(q, hidden)
+	defer u.noteUnseenNow(ctx, q, hidden)
 	if !u.JSON {
 		if err := u.printListed(&targets, rows); err != nil {
 			return err
