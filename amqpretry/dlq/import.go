@@ -162,7 +162,8 @@ func readLine(in *bufio.Reader, longest int) (line []byte, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		if len(line)+len(part) > longest {
-			return nil, fmt.Errorf("%w: wanted at most %d MiB; check that the file is an export, with one message a line", errLongLine, longest>>20)
+			return nil, fmt.Errorf("%w: wanted at most %d MiB; check that the file is an export, with one message a "+
+				"line", errLongLine, longest>>20)
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
