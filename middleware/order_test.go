@@ -199,7 +199,8 @@ func TestOrderOfMiddlewares(t *testing.T) {
 						got = append(got, strings.TrimPrefix(mistake.Middleware, "Watermill's ")+" is "+
 							strings.Join(strings.Fields(mistake.Problem)[:2], " "))
 						assert.NotEmpty(t, mistake.Remedy)
-						assert.Equal(t, strings.HasPrefix(mistake.Problem, "added before"), mistake.Handler == "handler")
+						isBefore := strings.HasPrefix(mistake.Problem, "added before")
+						assert.Equal(t, isBefore, mistake.Handler == "handler")
 					}
 				}
 				assert.Equal(t, test.want, got, "each mistake is told once")

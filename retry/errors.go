@@ -21,7 +21,8 @@ var (
 // "permanent". The error keeps its text. Permanent(nil) is nil.
 func Permanent(err error) error { return mark.New(err, mark.ErrPermanent, 0) }
 
-// Drop marks err so that the message is acknowledged and reported, neither retried nor dead-lettered. The error keeps its text. Drop(nil) is nil.
+// Drop marks err so that the message is acknowledged and reported, neither retried nor dead-lettered. The error keeps its
+// text. Drop(nil) is nil.
 func Drop(err error) error { return mark.New(err, mark.ErrDrop, 0) }
 
 // Transient marks err as one to be retried as the policy says, whatever the policy's lists of errors and the error's

@@ -116,7 +116,7 @@ func TestCanaryThatIsStillRetried(t *testing.T) {
 		left -= 2
 		f.Has(f.queue.Name(), left)
 		if last == want {
-			assert.Equal(t, want+" within "+strings.TrimSuffix(watch.String(), "0s"), report.Canary.Stopped)
+			assert.Equal(t, want+" after "+strings.TrimSuffix(watch.String(), "0s"), report.Canary.Stopped)
 			return
 		}
 	}

@@ -72,7 +72,8 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 			return s, q.unseen(fmt.Sprintf("RabbitMQ %s counts each browse", link.Version()))
 		}
 	case amqp091.QueueTypeStream:
-		return s, fmt.Errorf("cannot read dead-letter queue %q: it is a stream, and messages cannot be removed from streams", q.name)
+		return s, fmt.Errorf("cannot read dead-letter queue %q: it is a stream, and messages cannot be removed "+
+			"from streams", q.name)
 	default: // classic queues count nothing
 		s.requeue = false
 	}

@@ -246,7 +246,8 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 			quiet.began, empty = time.Now(), time.Time{}
 		case ready > 0 && quiet.lasts() > stuckTime:
 			return nil, fmt.Errorf("cannot read dead-letter queue %q: it has %d messages and delivered none for %s; "+
-				"check for a single active consumer (x-single-active-consumer) and for a leader", s.queue.name, ready, stuckTime)
+				"check for a single active consumer (x-single-active-consumer) and for a leader", s.queue.name,
+				ready, stuckTime)
 		case ready > 0:
 			empty = time.Time{}
 		case empty.IsZero():
@@ -435,7 +436,7 @@ func (s *scan) closed(b *block) error {
 		}
 		return fmt.Errorf("dead-letter queue %q: the connection was closed", s.queue.name)
 	case <-time.After(time.Second):
-		return fmt.Errorf("cannot read dead-letter queue %q: the broker cancelled the consumer; check that the queue exists",
-			s.queue.name)
+		return fmt.Errorf("cannot read dead-letter queue %q: the broker cancelled the consumer; check that the queue "+
+			"exists", s.queue.name)
 	}
 }

@@ -43,14 +43,14 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusNotFound, Title: "There is no such queue", Detail: noQueue.Error(),
 			Do: "Check its name. A dead-letter queue exists once its service has subscribed."}
 	case errors.As(err, &notFound):
-		return &problem{Status: http.StatusNotFound, Title: "This dead letter no longer exists", Detail: notFound.Error(),
-			Do: "It may have been replayed or deleted. Reload the queue."}
+		return &problem{Status: http.StatusNotFound, Title: "This dead letter no longer exists",
+			Detail: notFound.Error(), Do: "It may have been replayed or deleted. Reload the queue."}
 	case errors.As(err, &unsafe):
 		return &problem{Status: http.StatusConflict, Title: "Cannot browse this queue: messages could be lost",
 			Detail: unsafe.Found, Do: unsafe.Do}
 	case errors.As(err, &busy):
-		return &problem{Status: http.StatusConflict, Title: "Another client is working on this queue", Detail: busy.Error(),
-			Do: "Wait for it to end."}
+		return &problem{Status: http.StatusConflict, Title: "Another client is working on this queue",
+			Detail: busy.Error(), Do: "Wait for it to end."}
 	case errors.As(err, &hidden):
 		return &problem{Status: http.StatusConflict, Title: "The queue may hold messages that AMQP does not show",
 			Detail: hidden.Why, Do: hidden.Do}

@@ -352,7 +352,7 @@ func isConfirmed(r Run) (bool, error) {
 	case !r.Confirmed.IsZero():
 		return true, nil
 	case r.State == stateCounting:
-		return true, &problem{Status: http.StatusConflict, Title: "The messages of this run are not counted yet", Run: r.ID}
+		return true, &problem{Status: http.StatusConflict, Title: "This run is still counting its messages", Run: r.ID}
 	case r.State != stateReady:
 		return true, &problem{Status: http.StatusConflict, Title: "This run is over", Run: r.ID,
 			Do: "Plan another one."}

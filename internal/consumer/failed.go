@@ -108,7 +108,7 @@ func (s *Queue) arriveFailed(
 	a := engine.Arrive(main.Name, &s.Policy, &m, now)
 	d.Priority = max(d.Priority, a.State.Arrival.Priority)
 	if a.Unknown {
-		logger.Info("Message has retry headers of an unknown version; starting at its first attempt", watermill.LogFields{
+		logger.Info("Message has retry headers of an unknown version; it starts at attempt 1", watermill.LogFields{
 			"amqp_queue_name": s.Name, "version": codec.HeaderText(d.Headers[header.Version]),
 		})
 	}

@@ -230,7 +230,8 @@ func (n *session) replace(s *subscription, c consumption, prefetch int, wait tim
 	if n.isStopped() {
 		return c, false
 	}
-	s.logger.Debug("Changed the prefetch to the speed of the handlers", watermill.LogFields{"prefetch": prefetch, "before": c.prefetch})
+	s.logger.Debug("Changed the prefetch to the speed of the handlers",
+		watermill.LogFields{"prefetch": prefetch, "before": c.prefetch})
 
 	return n.goOn(s, prefetch, false)
 }

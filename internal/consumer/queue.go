@@ -101,7 +101,7 @@ func (s *Queue) arrive(
 	s.isEarly(d, &m, now, &a)
 	d.Priority = max(d.Priority, a.State.Arrival.Priority) // it may have been lower while it waited
 	if a.Unknown {
-		logger.Info("Message has retry headers of an unknown version; starting at its first attempt", watermill.LogFields{
+		logger.Info("Message has retry headers of an unknown version; it starts at attempt 1", watermill.LogFields{
 			"amqp_queue_name": s.Name, "version": codec.HeaderText(d.Headers[header.Version]),
 		})
 	}

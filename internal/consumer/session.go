@@ -193,8 +193,8 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 	case _, cancelled := <-cancels:
 		if cancelled {
 			s.consumer.queues.forget(s.queue.Name)
-			s.logger.Error("RabbitMQ cancelled the consumer: the queue was deleted or is unavailable, or (RabbitMQ 4.3 "+
-				"and later) a message was not acknowledged within the consumer timeout", nil,
+			s.logger.Error("RabbitMQ cancelled the consumer: the queue was deleted or is unavailable, or (RabbitMQ "+
+				"4.3 and later) a message was not acknowledged within the consumer timeout", nil,
 				watermill.LogFields{"longest_call": s.pace.longest(time.Now()).Round(time.Millisecond).String()})
 		}
 	case err, ok := <-closes:

@@ -46,7 +46,7 @@ func (h *inFlight) Failed(handler string, err error, text string) {
 	h.failure = deadLetterFailure{handler, err, text}
 }
 
-var errUnknownFailure = errors.New("unknown error: add retrier.Middleware to the router, which sees the errors of handlers")
+var errUnknownFailure = errors.New("unknown error, as retrier.Middleware is not in the router; add it to see errors")
 
 func (h *inFlight) whyFailed() deadLetterFailure {
 	h.mu.Lock()

@@ -142,8 +142,8 @@ type Stock struct {
 }
 
 // errGhost is what a stock subscriber hands to the router when the broker has cancelled its consumer.
-var errGhost = errors.New("not a message: the broker cancelled the consumer, and the stock subscriber reconnects after " +
-	"this nack")
+var errGhost = errors.New("not a message: the broker cancelled the consumer, and the stock subscriber reconnects " +
+	"after this nack")
 
 // Middleware puts the delivery into the context of a message, for the middlewares inside of it, and settles what is not
 // for a handler: ghosts, undecodable messages, and those that their consumers die of.

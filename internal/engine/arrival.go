@@ -70,8 +70,8 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 	}
 	counted := policy.CountsReturns() && !m.Returned.Foreign // each is an attempt
 	if m.Redelivered && m.Deliveries >= int64(policy.CrashLimit) && !counted {
-		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement; the policy's CrashLimit is %d", m.Deliveries,
-			policy.CrashLimit)
+		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement; the policy's CrashLimit is %d",
+			m.Deliveries, policy.CrashLimit)
 	}
 
 	return a

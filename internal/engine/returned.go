@@ -45,8 +45,8 @@ func (a *Arrival) returned(policy *config.Policy, m *Arriving, kind wire.Kind) {
 	deaths := total - retries
 	switch {
 	case deaths >= policy.CrashLimit:
-		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement in its last attempt; the policy's CrashLimit is %d", deaths,
-			policy.CrashLimit)
+		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement in its last attempt; the policy's "+
+			"CrashLimit is %d", deaths, policy.CrashLimit)
 	case m.Redelivered && m.Deliveries > mostReturns && total > 0:
 		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement", m.Deliveries)
 		a.State.Count-- // this return is no further failure

@@ -88,7 +88,8 @@ var rules = []rule{
 			remedy: "remove it: failed messages go to the dead-letter queue",
 		},
 		inside: &effect{ // PoisonQueueWithFilter has the same name, and may be meant
-			level: Possible, problem: "added after retrier.Middleware and hides errors from it: those messages are not retried",
+			level: Possible, problem: "added after retrier.Middleware and hides errors from it: those messages are " +
+				"not retried",
 			remedy: "remove it: failed messages go to the dead-letter queue",
 		},
 	},

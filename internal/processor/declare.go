@@ -53,8 +53,8 @@ func (p *Processor) noteMissing(s *subscription, missing map[string]error) {
 
 	for _, m := range s.target.mains {
 		if err := missing[m.name]; err != nil && before[m.name] == nil {
-			p.options.Logger.Error("A main queue is missing; processing the other main queues of this failed queue", err,
-				watermill.LogFields{"amqp_queue_name": s.target.failed})
+			p.options.Logger.Error("A main queue is missing; processing the other main queues of this failed queue",
+				err, watermill.LogFields{"amqp_queue_name": s.target.failed})
 		}
 	}
 }

@@ -136,7 +136,8 @@ func newMain(failed, name string, policy config.Policy, names topology.Names) ma
 	case failed == name:
 		m.err = errors.New("a queue cannot be its own failed queue")
 	case policy.Mode == config.ModeOff:
-		m.err = fmt.Errorf("the policy of %q has mode off, so a processor can neither retry nor dead-letter; use another mode", name)
+		m.err = fmt.Errorf("the policy of %q has mode off, so a processor can neither retry nor dead-letter; use "+
+			"another mode", name)
 	case policy.BrokerDriven():
 		m.err = fmt.Errorf("the policy of %q has the strategy %s: a processor needs %s, as the main queue "+
 			"dead-letters to the failed queue", name, policy.Strategy, config.StrategyCopy)

@@ -35,8 +35,8 @@ func (r *Retrier) CheckRouter(router *message.Router) error {
 				refused = append(refused, mistake)
 				continue
 			}
-			r.options.Logger.Error("A middleware is in the wrong place", mistake, watermill.LogFields{"handler_name": h.handler,
-				"topic": h.topic})
+			r.options.Logger.Error("A middleware is in the wrong place", mistake,
+				watermill.LogFields{"handler_name": h.handler, "topic": h.topic})
 		}
 	}
 

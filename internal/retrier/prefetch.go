@@ -28,8 +28,8 @@ func (r *Retrier) roomFor(prefetch int) int {
 		prefetch = r.options.Concurrency
 	}
 	if prefetch == r.options.Concurrency {
-		r.options.Logger.Info("Prefetch equals Options.Concurrency, so each held delivery leaves a handler idle; see Options.Prefetch",
-			watermill.LogFields{"prefetch": prefetch, "concurrency": r.options.Concurrency})
+		r.options.Logger.Info("Prefetch equals Options.Concurrency, so each held delivery leaves a handler idle; see "+
+			"Options.Prefetch", watermill.LogFields{"prefetch": prefetch, "concurrency": r.options.Concurrency})
 	}
 
 	return prefetch

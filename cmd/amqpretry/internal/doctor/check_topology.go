@@ -57,8 +57,8 @@ func lookExists(f Facts) []Finding {
 
 // ladderLacks is what comes of a missing part of a ladder.
 const ladderLacks = "delayed messages stay at the level above, or unacknowledged at their consumer, until a service " +
-	"declares it: when it starts, and each minute while it has messages to delay. Services with topology.Assume never " +
-	"declare it"
+	"declares it: when it starts, and each minute while it has messages to delay. Services with topology.Assume " +
+	"never declare it"
 
 // missing is the finding about a queue that is not there.
 func (f Facts) missing(o object) Finding {
