@@ -126,9 +126,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		err = and(err, failed)
 		tell(d.progress, report.Progress)
-		if d.settled != nil {
-			d.settled(report, explainLost("read", d.queue.name, err))
-		}
+		d.tellSettled(report, err)
 	}()
 
 	limiter := rate.NewLimiter(rate.Inf, 1)
@@ -188,6 +186,12 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 
 // errSettling ends a run whose messages cannot be taken out.
 var errSettling = errors.New("cannot take out what was sent")
+
+func (d *drain) tellSettled(report Report, err error) {
+	if d.settled != nil {
+		d.settled(report, explainLost("read", d.queue.name, err))
+	}
+}
 
 func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	if f.unreadable != "" {
