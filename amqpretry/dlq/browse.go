@@ -100,7 +100,8 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 		return true
 	})
 	if scanned != nil {
-		stat.Ready, stat.Seen, stat.Hidden, stat.Consumers = scanned.first, scanned.seen(), scanned.hidden, scanned.others
+		stat.Ready, stat.Seen = scanned.first, scanned.seen()
+		stat.Hidden, stat.Consumers = scanned.hidden, scanned.others
 	}
 
 	return stat, err

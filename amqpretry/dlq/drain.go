@@ -149,9 +149,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		if err == nil && !d.dryRun { // else the broker may be gone
 			report.Dropped = r.target.missing(r.asker, report.Done)
 		}
-		if d.settled != nil {
-			d.settled(report, explainLost("read", d.queue.name, err))
-		}
+		d.tellSettled(report, err)
 	}()
 
 	limiter := rate.NewLimiter(rate.Inf, 1)
@@ -213,6 +211,12 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 
 // errSettling ends a run whose messages cannot be taken out.
 var errSettling = errors.New("cannot acknowledge the messages that were sent")
+
+func (d *drain) tellSettled(report Report, err error) {
+	if d.settled != nil {
+		d.settled(report, explainLost("read", d.queue.name, err))
+	}
+}
 
 func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	if f.unreadable != "" {

@@ -61,7 +61,7 @@ func explainLost(do, queue string, err error) error {
 
 // joined are the errors that errors.Join has joined to this one; none if it is another.
 func joined(err error) []error {
-	all, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // not what it wraps
+	all, ok := err.(interface{ Unwrap() []error })
 	if !ok || errors.Join(all.Unwrap()...).Error() != err.Error() {
 		return nil
 	}

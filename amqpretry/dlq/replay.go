@@ -62,12 +62,10 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report Repla
 	rest := p.drain(left)
 	rest.progress = func(progress Progress) { tell(options.Progress, canaries.and(progress)) }
 	rest.settled = func(r Report, err error) {
-		r.Progress = canaries.and(r.Progress)
-		p.settled(r, err)
+		p.settled(r.after(canaries), err)
 	}
 	report.Report, err = r.drain(ctx, rest)
-	report.Progress = canaries.and(report.Progress)
-	report.Bytes += canaries.Bytes
+	report.Report = report.after(canaries)
 
 	return report, err
 }
@@ -105,6 +103,12 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 	p.canary = nil
 
 	return err == nil && report.Canary.Stopped == "", err
+}
+
+// after is the report of those that followed the canaries, with these.
+func (r Report) after(canaries Report) Report {
+	r.Progress, r.Bytes = canaries.and(r.Progress), r.Bytes+canaries.Bytes
+	return r
 }
 
 // and adds what came after the canary, whose run has seen the queue once already.

@@ -135,7 +135,8 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	}
 
 	return &scan{
-		ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
+		ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers,
+		links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
 		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel,
 		asker: asker,
 	}, nil

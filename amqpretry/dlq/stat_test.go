@@ -58,7 +58,7 @@ func TestStat(t *testing.T) {
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
 	assert.JSONEq(t,
-		`{"ready":9,"seen":8,"hidden":0,"matched":5,"bytes":6,"oldest":"2026-01-02T02:04:05Z","newest":"2026-01-02T04:04:05Z","untimed":1,`+
+		`{"ready":9,"seen":8,"hidden":0, "consumers": 0,"matched":5,"bytes":6,"oldest":"2026-01-02T02:04:05Z","newest":"2026-01-02T04:04:05Z","untimed":1,`+
 			`"replayed":2,"unreadable":1,"by_reason":{"by_name":{"":1,"exhausted":3,"permanent":1},"others":0},`+
 			`"by_topic":{"by_name":{"":2,"orders":3},"others":0},"by_handler":{"by_name":{"":1,"bill":1,"ship":3},"others":0},`+
 			`"by_error_type":{"by_name":{"":1,"*a.Error":3,"*b.Error":1},"others":0},`+
@@ -72,7 +72,7 @@ func TestStat(t *testing.T) {
 func TestStatOfNothing(t *testing.T) {
 	text, err := json.Marshal(Stat{})
 	require.NoError(t, err)
-	assert.JSONEq(t, `{"ready":0,"seen":0,"hidden":0,"matched":0,"bytes":0,"untimed":0,"replayed":0,"unreadable":0,`+
+	assert.JSONEq(t, `{"ready":0,"seen":0,"hidden":0, "consumers": 0,"matched":0,"bytes":0,"untimed":0,"replayed":0,"unreadable":0,`+
 		`"by_reason":{"by_name":{},"others":0},"by_topic":{"by_name":{},"others":0},"by_handler":{"by_name":{},"others":0},`+
 		`"by_error_type":{"by_name":{},"others":0},"by_fingerprint":{"by_name":{},"others":0}}`, string(text))
 }

@@ -393,14 +393,14 @@ func TestResultIsPrintedBeforeTheOrderIsRestored(t *testing.T) {
 	p := onBroker(t, brokertest.URI(t))
 	p.fill(p.main, 0, deadLetters)
 	left := deadLetters
-	for _, args := range [][]string{{"replay", p.main, "--limit", "40"}, {"move", p.main, "--to", p.other, "--limit", "40"},
-		{"purge", p.main, "--all", "--limit", "40"}, {"replay", p.main, "--limit", "40", "--json"}} {
+	for _, args := range [][]string{{"replay", p.main}, {"move", p.main, "--to", p.other}, {"purge", p.main, "--all"},
+		{"replay", p.main, "--json"}} {
 		left -= limit
 		out := &when{first: func() {
 			assert.Less(t, p.Depth(p.main+suffix), left, "%q: the rest is back already", args)
 		}}
-		code, _, errs := p.run(func(s *cli.Session) { s.Out = out }, append(args, "--yes", "--undo", p.file(args[0])+
-			strconv.Itoa(left))...)
+		args = append(args, "--yes", "--limit", "40", "--undo", p.file(args[0])+strconv.Itoa(left))
+		code, _, errs := p.run(func(s *cli.Session) { s.Out = out }, args...)
 		require.Equal(t, cli.ExitOK, code, errs)
 		assert.Equal(t, 1, strings.Count(out.String(), "40 ")+strings.Count(out.String(), `"done": 40,`), out.String())
 		p.Has(p.main+suffix, left)
@@ -425,8 +425,8 @@ func TestAnotherConsumerIsTold(t *testing.T) {
 		await.Closed(t, deliveries, "the other consumer gets messages")
 	}
 
-	note := p.main + suffix + ": it has 1 other consumer; the messages that are delivered and not acknowledged are not " +
-		"visible"
+	note := p.main + suffix + ": it has 1 other consumer; the messages that are delivered and not acknowledged are " +
+		"not visible"
 	for _, args := range readers(p) {
 		_, errs := p.ok(args...)
 		assert.Equal(t, 1, strings.Count(errs, note), "%q: %s", args, errs)

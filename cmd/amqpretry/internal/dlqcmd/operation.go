@@ -191,7 +191,8 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 		if (failed != nil || notTold != nil) && path != "" {
 			done.undone = linesOf(path)
 		}
-		if failed == nil && notTold == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
+		// What has failed before it began has no numbers.
+		if failed == nil && notTold == nil || done.Seen > 0 || t.JSON {
 			if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
 				notTold = errors.Join(notTold, err)
 			}
@@ -495,8 +496,8 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 
 	return report{
 		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
-		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden, Consumers: o.Consumers,
-		Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named, Canary: canaryResult(o.canary),
+		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
+		Consumers: o.Consumers, Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named, Canary: canaryResult(o.canary),
 		targetReport: targetResult(o.Report, o.can()),
 	}
 }
