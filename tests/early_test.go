@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-const comeTooEarly = "A retry came back too early; it waits again"
+const comeTooEarly = "Retries come back too early; they wait again"
 
 // With a policy of the broker under which its retry queues keep nothing, a message waits all the same, goes to them only
 // now and then, and the log tells once.

@@ -533,8 +533,8 @@ func TestP9_ErrorsDecide(t *testing.T) {
 			assert.Equal(t, "tests.hopeless", rabbit.Text(d, header.ErrorType))
 		}
 	}
-	await.Until(t, func() bool { return len(svc.Logs.with("dropped")) > 0 }, "it is said that one is dropped")
-	dropped := svc.Logs.with("dropped")
+	await.Until(t, func() bool { return len(svc.Logs.with("dropping it")) > 0 }, "it is said that one is dropped")
+	dropped := svc.Logs.with("dropping it")
 	require.Len(t, dropped, 1)
 	assert.Equal(t, "drop", dropped[0].Fields["message_uuid"])
 	svc.toldLetters(6) // a dropped message is no dead letter

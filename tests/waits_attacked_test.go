@@ -130,7 +130,7 @@ func TestP2_ForgedAges(t *testing.T) {
 				return
 			}
 			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
-			assert.LessOrEqual(t, len(svc.Logs.with("it waits again")), 2)
+			assert.LessOrEqual(t, len(svc.Logs.with("Message is not due yet")), 2)
 		})
 	}
 }

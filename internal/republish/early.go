@@ -170,7 +170,7 @@ func (l *QueueForwarder) Back(t Trip, now time.Time) *Early {
 	err := fmt.Errorf("a message of queue %q came back after %s instead of %s: %s", queue,
 		took.Round(time.Millisecond), early.Due.Sub(early.Left).Round(time.Millisecond), why)
 	if log {
-		l.forwarder.settings.Logger.Error("A retry came back too early; it waits again", err,
+		l.forwarder.settings.Logger.Error("Retries come back too early; they wait again", err,
 			watermill.LogFields{"amqp_queue_name": queue})
 	}
 	l.forwarder.settings.emit(retry.Event{Kind: retry.EventReturnedEarly, Queue: queue, Err: err, Took: took})

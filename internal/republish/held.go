@@ -132,7 +132,7 @@ func (h *heldCopy) report() {
 	}
 	held.mu.Unlock()
 
-	settings.Logger.Error("Holding failed deliveries, as the broker has not confirmed their copies", e,
+	settings.Logger.Error("Failed deliveries are held, as the broker does not confirm their copies", e,
 		watermill.LogFields{"amqp_queue_name": e.Queue, "held": e.Held})
 	settings.emit(retry.Event{Kind: retry.EventHeld, Queue: e.Queue, Held: e.Held, Took: e.For, Err: e})
 }
