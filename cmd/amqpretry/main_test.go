@@ -68,7 +68,8 @@ const (
 
 // Flags that exclude or need each other are named in the error, without cobra's words about groups.
 func TestGroupsOfFlags(t *testing.T) {
-	texts := map[string]string{exclude: " exclude each other: pass only one of them\n", need: " need each other: add --"}
+	texts := map[string]string{exclude: " exclude each other: pass only one of them\n",
+		need: " need each other: add --"}
 	seen := map[string]int{}
 	walk(tree(), func(cmd *cobra.Command) {
 		groups := map[string][]string{} // by their annotation and their names

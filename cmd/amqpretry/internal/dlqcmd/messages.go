@@ -62,8 +62,8 @@ func (m messages) checkYes(yes bool) error {
 	}
 	n := m.positions[0]
 
-	return cli.Usage("--yes: another message may be at position %d by now; pass the UUID of the message, or omit --yes "+
-		"to see it first (--uuid %d for a UUID that is a number)", n, n)
+	return cli.Usage("--yes: another message may be at position %d by now; pass the UUID of the message, or omit "+
+		"--yes to see it first (--uuid %d for a UUID that is a number)", n, n)
 }
 
 // find gives the messages that are named, in the order of the queue. Each name must have one.
@@ -105,12 +105,12 @@ func (t *tool) find(ctx context.Context, q queue, m messages) ([]dlq.DeadLetter,
 }
 
 // choose narrows a filter to the messages that are named, and gives these; none if no message is named.
-func (t *tool) choose(ctx context.Context, q queue, m messages, filter dlq.Filter) ([]dlq.DeadLetter, dlq.Filter, error) {
+func (t *tool) choose(ctx context.Context, q queue, m messages, filter dlq.Filter) (found []dlq.DeadLetter,
+	_ dlq.Filter, err error) {
 	if !m.given() {
 		return nil, filter, nil
 	}
-	found, err := t.find(ctx, q, m)
-	if err == nil {
+	if found, err = t.find(ctx, q, m); err == nil {
 		filter.Where = only(found...)
 	}
 

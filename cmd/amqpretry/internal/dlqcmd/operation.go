@@ -379,7 +379,8 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 func (e operation) unsettled(q queue, n int, undo string) string {
 	switch {
 	case e.to == "" && undo == "":
-		return fmt.Sprintf("%s more may be deleted: their removal from %s is not confirmed", units.Thousands(n), q.Name())
+		return fmt.Sprintf("%s more may be deleted: their removal from %s is not confirmed", units.Thousands(n),
+			q.Name())
 	case e.to == "":
 		return fmt.Sprintf("%s more are in the undo file: their removal from %s is not confirmed", units.Thousands(n),
 			q.Name())

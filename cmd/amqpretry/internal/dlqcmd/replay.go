@@ -12,11 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-func (t *tool) replay() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "replay QUEUE [MESSAGE...]",
-		Short: "Send dead letters back to the queue where they failed",
-		Long: `Send dead letters back to the queue where they failed, or to another one (--to). They start again
+const replayHelp = `Send dead letters back to the queue where they failed, or to another one (--to). They start again
 with the first attempt and without a deadline, and keep their history. Other subscribers of the topic
 do not receive them.
 
@@ -48,7 +44,13 @@ message keeps a record of the edit for "dlq show".` + operationJSON + `
              "stopped"}; absent without --canary. "unresolved" counts messages without a final result,
              "retried" those of them that have failed and wait for another attempt. "watched" is false
              when no other messages were to follow, so the results were not awaited. "stopped" has the
-             cause; it is absent when the others were sent`,
+             cause; it is absent when the others were sent`
+
+func (t *tool) replay() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replay QUEUE [MESSAGE...]",
+		Short: "Send dead letters back to the queue where they failed",
+		Long:  replayHelp,
 		Example: `  amqpretry dlq replay orders --reason exhausted --newer-than 2h
   amqpretry dlq replay orders --canary 10 --rate 100/s --yes
   amqpretry dlq replay orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --edit
