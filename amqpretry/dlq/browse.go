@@ -122,7 +122,7 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 		p.Done = report.Done
 		report.Progress = p
 		tell(options.Progress, report.Progress)
-	}, func(s *scan) { report.begin(s) }, func(l *DeadLetter) bool {
+	}, func(s *scan) { report.begin(s, nil) }, func(l *DeadLetter) bool {
 		if l.Unreadable != "" {
 			report.leave(LeftUnreadable)
 			return true

@@ -123,8 +123,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		return report, err
 	}
 	defer func() { err = and(err, s.release()) }()
-	report.begin(s)
-	report.Target = r.target
+	report.begin(s, r.target)
 
 	ctx, fail := context.WithCancelCause(s.ctx)
 	defer fail(nil)
@@ -138,9 +137,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	defer func() {
 		s.settle()
 		done, failed := settled.wait()
-		report.Done += done
-		report.Refused = settled.refused
-		report.Unsettled = settled.secured() - done
+		report.Done, report.Refused, report.Unsettled = report.Done+done, settled.refused, settled.secured()-done
 		if errors.Is(err, errSettling) {
 			err = nil // it is failed that says why
 		}
@@ -188,8 +185,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			if left != "" {
 				report.leave(left)
 			} else {
-				sent++
-				report.Bytes += int64(len(message.Body))
+				sent += report.goes(message)
 			}
 			tell(d.progress, settled.progress(report.Progress))
 			continue
@@ -201,8 +197,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		if err := settled.send(ctx, r.publisher, f, message); err != nil {
 			return report, err
 		}
-		sent++
-		report.Bytes += int64(len(message.Body))
+		sent += report.goes(message)
 		tell(d.progress, settled.progress(report.Progress))
 	}
 
@@ -237,7 +232,15 @@ func (r *Report) can() int {
 	}
 	return max(0, n)
 }
-func (r *Report) begin(s *scan) { r.Total, r.Hidden, r.Consumers = s.first, s.hidden, s.others }
+func (r *Report) begin(s *scan, target *Target) {
+	r.Total, r.Hidden, r.Consumers, r.Target = s.first, s.hidden, s.others, target
+}
+
+// goes counts a message that is sent, or can be.
+func (r *Report) goes(message amqp091.Publishing) int {
+	r.Bytes += int64(len(message.Body))
+	return 1
+}
 
 func (r *Report) leave(why LeftReason) {
 	if r.Left == nil {

@@ -123,7 +123,8 @@ func TestTargetThatDrops_Limit(t *testing.T) {
 // An import is a stream, which nobody can count before: it stops when the target is full.
 func TestTargetThatDrops_Import(t *testing.T) {
 	t.Parallel()
-	f := connected(t, brokertest.URI(t)).declared(classic(), amqp091.Table{"x-queue-type": "classic", "x-max-length": 5})
+	f := connected(t, brokertest.URI(t))
+	f.declared(classic(), amqp091.Table{"x-queue-type": "classic", "x-max-length": 5})
 	other := onBroker(t, nil)
 	other.fill(20)
 	file := &bytes.Buffer{}
@@ -141,7 +142,8 @@ func TestTargetThatDrops_Import(t *testing.T) {
 	assert.Equal(t, 5, report.Done)
 	assert.Equal(t, 5, imported)
 	f.Has(f.queue.Name(), 5)
-	report, err = f.queue.Import(t.Context(), strings.NewReader(text), dlq.ImportOptions{Skip: imported, AllowDrop: true})
+	report, err = f.queue.Import(t.Context(), strings.NewReader(text),
+		dlq.ImportOptions{Skip: imported, AllowDrop: true})
 	require.NoError(t, err)
 	assert.Equal(t, 15, report.Done)
 	assert.Equal(t, 15, report.Dropped)

@@ -109,7 +109,8 @@ func (e *execution) progress(p dlq.Progress) {
 
 func (e *execution) replay(ctx context.Context, filter dlq.Filter) (dlq.Report, error) {
 	options := dlq.ReplayOptions{Filter: filter, To: e.run.To, Limit: e.limit, Rate: e.run.Rate,
-		Foreign: e.run.Foreign, AllowDrop: e.run.AllowDrop, By: string(e.run.By), DryRun: e.dry, Undo: e.undo, Progress: e.progress,
+		Foreign: e.run.Foreign, AllowDrop: e.run.AllowDrop, By: string(e.run.By), DryRun: e.dry, Undo: e.undo,
+		Progress: e.progress,
 		Canary: dlq.Canary{Messages: e.run.First, Tolerate: e.run.Tolerate, OnChange: func(c dlq.CanaryReport) {
 			e.runs.change(e.r, false, func(r *Run) { r.Canary = canaryOf(c) })
 		}}}

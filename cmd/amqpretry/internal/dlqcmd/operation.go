@@ -498,7 +498,8 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 	return report{
 		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
 		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
-		Consumers: o.Consumers, Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named, Canary: canaryResult(o.canary),
+		Consumers: o.Consumers, Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named,
+		Canary:       canaryResult(o.canary),
 		targetReport: targetResult(o.Report, o.can()),
 	}
 }

@@ -40,6 +40,6 @@ func (t *tool) printDropped(r dlq.Report) error {
 		return nil
 	}
 
-	return t.printSafe("Warning: %s of them are not in %s, although it had no consumer: it has a limit, or somebody has "+
-		"taken them", units.Thousands(r.Dropped), r.Target.Queue)
+	return t.printSafe("Warning: %s of them are not in %s, although it had no consumer: it has a limit, or somebody "+
+		"has taken them", units.Thousands(r.Dropped), r.Target.Queue)
 }
