@@ -432,7 +432,7 @@ func (r *roleTest) canary() error {
 		assert.Equal(r.t, dlq.CanaryReport{Sent: 1, Handled: 1, Watched: true}, report.Canary)
 		return nil
 	}
-	assert.Contains(r.t, report.Canary.Stopped, "by a user who may write to amq.default?")
+	assert.Contains(r.t, report.Canary.Stopped, "as a user with write permission on amq.default")
 	refused := func() []logEntry { return logged.with("to the replay command") }
 	await.Until(r.t, func() bool { return len(refused()) > 0 }, "it says what is refused")
 
