@@ -111,7 +111,7 @@ func (r *run) guard(ctx context.Context, d *drain, allowDrop bool) error {
 		return err
 	}
 
-	return r.target.Check(report.can(), report.Bytes)
+	return r.target.Check(report.Can(), report.Bytes)
 }
 
 func (r *run) end(c *Client) { c.disconnect(r.connection) }
@@ -224,8 +224,8 @@ func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	return d.copyOf(f, frame)
 }
 
-// can is how many can go, by a dry run.
-func (r *Report) can() int {
+// Can returns how many of the messages that matched can go. After a dry run that is how many would be Done.
+func (r *Report) Can() int {
 	n := r.Matched
 	for _, left := range r.Left {
 		n -= left

@@ -91,7 +91,7 @@ func (t *Target) read(q management.Queue) {
 
 // limited tells whether some number of messages would not stay in the queue.
 func (t *Target) limited() bool {
-	return t != nil && (t.MaxLength != nil || t.MaxLengthBytes != nil || t.MessageTTL != nil && t.Consumers == 0)
+	return t != nil && (t.MaxLength != nil || t.MaxLengthBytes != nil || t.expires())
 }
 
 // Excess returns how many messages would not stay in the queue if n messages with so many bytes in all were sent while
@@ -102,7 +102,7 @@ func (t *Target) Excess(n int, bytes int64) int {
 		return 0
 	}
 	all, excess := t.Ready+n, 0
-	if t.MessageTTL != nil && t.Consumers == 0 {
+	if t.expires() {
 		return all
 	}
 	if t.MaxLength != nil {
@@ -119,7 +119,7 @@ func (t *Target) Excess(n int, bytes int64) int {
 
 // loses tells whether messages that do not stay in the queue are lost. Else the broker dead-letters or rejects them.
 func (t *Target) loses() bool {
-	return !t.DeadLetters && (t.MessageTTL != nil && t.Consumers == 0 || t.Overflow == "drop-head")
+	return !t.DeadLetters && (t.expires() || t.Overflow == "drop-head")
 }
 
 // Warnings say what would become of n messages with so many bytes in all, beyond being handled.
@@ -162,7 +162,7 @@ func (t *Target) excess(excess, n int) string {
 	}
 	what := "drop"
 	switch {
-	case t.Overflow == "reject-publish" || t.Overflow == "reject-publish-dlx":
+	case !t.expires() && (t.Overflow == "reject-publish" || t.Overflow == "reject-publish-dlx"):
 		what = "reject"
 	case t.DeadLetters:
 		what = "dead-letter again"
@@ -171,6 +171,9 @@ func (t *Target) excess(excess, n int) string {
 	return fmt.Sprintf("%s would %s %d of %d messages (%s%s)", t.Queue, what, excess, t.Ready+n,
 		strings.Join(limits, ", "), already)
 }
+
+// expires tells that messages stay in the queue until they are too old: nobody takes them.
+func (t *Target) expires() bool { return t.MessageTTL != nil && t.Consumers == 0 }
 
 func (t *Target) ttl() string { return (time.Duration(*t.MessageTTL) * time.Millisecond).String() }
 
@@ -190,7 +193,8 @@ func (t *Target) Check(n int, bytes int64) error {
 	return nil
 }
 
-// DropError refuses a run because its target would drop messages. Nothing was sent.
+// DropError refuses a run because its target would drop messages. A replay or a move has sent nothing then, and an import
+// only messages for which there was room.
 type DropError struct {
 	// Target is the queue, Dropped how many messages it would drop.
 	Target  Target

@@ -229,3 +229,17 @@ func TestReplayLeavesDeadLettersOfAnotherQueue(t *testing.T) {
 	assert.Equal(t, 1, report.Done)
 	f.Has(another, 1)
 }
+
+// Messages that expire are dropped also by a queue that would reject the rest.
+func TestTargetThatDrops_Expires(t *testing.T) {
+	t.Parallel()
+	limit, ttl := int64(5), int64(1000)
+	target := &dlq.Target{Queue: "orders", Type: "classic", MaxLength: &limit, Overflow: "reject-publish",
+		MessageTTL: &ttl}
+	const drops = "orders would drop 20 of 20 messages (max-length 5, overflow reject-publish, message TTL 1s)"
+	assert.Equal(t, []string{drops}, target.Warnings(20, 200))
+	require.ErrorContains(t, target.Check(20, 200), drops)
+	target.Consumers = 1
+	assert.Contains(t, target.Warnings(20, 200)[0], "orders would reject 15 of 20 messages")
+	require.NoError(t, target.Check(20, 200))
+}

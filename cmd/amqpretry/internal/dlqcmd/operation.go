@@ -78,9 +78,6 @@ func (o outcome) asPlanned(planned outcome) outcome {
 	return o
 }
 
-// can is how many can go, as far as a dry run tells.
-func (o outcome) can() int { return max(o.Matched-o.left(), 0) }
-
 func (o outcome) left() int {
 	left := 0
 	for _, n := range o.Left {
@@ -156,14 +153,14 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 		}
 		t.noteUnseen(q, planned.Consumers, planned.Hidden)
 		switch {
-		case planned.can() == 0:
+		case planned.Can() == 0:
 			return nil
 		case f.dryRun || t.JSON || !t.InIsTerminal:
 			t.Warn("This was a dry run: nothing was %s. %s", e.past, e.doIt())
 			return nil
 		}
 		// Those that were shown, and none that has come meanwhile.
-		limit = planned.can()
+		limit = planned.Can()
 		if f.limit > 0 {
 			limit = min(limit, f.limit)
 		}
@@ -310,15 +307,15 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 		return t.printSafe("%s: %s, and none matches", q.Name(), units.Many(o.Total, "message"))
 	}
 	text := fmt.Sprintf("%s: %s, of which %s; %s can be %s%s", q.Name(), units.Many(o.Total, "message"),
-		matching(o.Matched), units.Thousands(o.can()), e.past, e.where())
-	if limit > 0 && o.can() > limit {
+		matching(o.Matched), units.Thousands(o.Can()), e.past, e.where())
+	if limit > 0 && o.Can() > limit {
 		text += fmt.Sprintf(", %s by --limit", units.Thousands(limit))
 	}
 	if err := t.printSafe("%s", text); err != nil {
 		return err
 	}
 
-	if err := t.printWarnings(o.Report, o.can(), limit); err != nil {
+	if err := t.printWarnings(o.Report, o.Can(), limit); err != nil {
 		return err
 	}
 
@@ -500,6 +497,6 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
 		Consumers: o.Consumers, Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named,
 		Canary:       canaryResult(o.canary),
-		targetReport: targetResult(o.Report, o.can()),
+		targetReport: targetResult(o.Report, o.Can()),
 	}
 }
