@@ -95,7 +95,7 @@ test-race: ## make test with the race detector, and the ten slowest tests at the
 	@$(call timed,-race $(SHORT)) -first 10
 
 test-long: ## the tests that make test leaves out, but for those with brokers of their own
-	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' -run '$(LONG)' ./tests ./amqpretry/dlq ./amqpretry/dlqweb ./config/policyfile ./internal/management
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' -run '$(LONG)' ./tests ./amqpretry/dlq ./amqpretry/dlqweb ./config/policyfile ./internal/httpapi
 	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' ./tests/crashes ./tests/console ./tests/tools
 
 timings: ## make test again, with the 40 slowest tests, and the packages with their times and what linking them costs

@@ -38,7 +38,7 @@
 // # Publish
 //
 // Retrier.NewPublisher takes the place of amqp.NewPublisher. Publish returns nil when the broker has all messages, and an
-// error for one that no queue gets: package amqpretry/publish.
+// error for one that no queue gets: package config/publish.
 //
 // # What happens, and what is left
 //

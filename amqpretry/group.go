@@ -1,7 +1,7 @@
 package amqpretry
 
 import (
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/retrier"
 )
 

@@ -9,8 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/processor"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -50,7 +51,7 @@ type ProcessorConfig struct {
 	// main queue has the mode off, the processor refuses the failed queue.
 	Match []string
 	// Management lists the queues of the virtual host for Match. Without a VHost it is that of the URI.
-	Management topology.Management
+	Management management.API
 }
 
 // Format prints the queues and nothing else, under no verb: the URI has a password.

@@ -18,9 +18,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -354,7 +357,7 @@ func (c *credentials) refusals(t *testing.T) {
 func (c *credentials) management(t *testing.T) {
 	plan, err := topology.New(uniqueName("secret"), config.Policy{Delays: ms(50)}, topology.Names{})
 	require.NoError(t, err)
-	retired := topology.Obsolete(nil, plan)[0]
+	retired := retire.Obsolete(nil, plan)[0]
 	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/moved"):
@@ -393,20 +396,25 @@ func (c *credentials) management(t *testing.T) {
 		"digits":         "http://" + c.user + ":1/" + c.password + "@" + api.Host,
 		"not a URL":      "http://%zz" + c.password,
 	} {
-		m := topology.Management{URL: address}
-		_, err := m.Obsolete(t.Context(), topology.Names{}, plan)
-		c.failed(where, err)
-		err = m.Retire(t.Context(), retired)
+		m := management.API{URL: address}
+		client, err := httpapi.New(m.URL, "/", m.HTTPClient)
+		if err == nil {
+			_, err = retire.Find(t.Context(), client, topology.Names{}, plan)
+			c.failed(where, err)
+			err = retire.Delete(t.Context(), client, retired)
+		}
 		c.failed(where, err)
 		c.value(where, m)
 		c.value(where, &m)
-		c.value(where, []any{m, struct{ M topology.Management }{m}})
+		c.value(where, []any{m, struct{ M management.API }{m}})
 	}
-	good := topology.Management{URL: (&url.URL{Scheme: "http", User: secret, Host: api.Host}).String()}
-	_, err = good.Obsolete(t.Context(), topology.Names{}, plan)
+	good := management.API{URL: (&url.URL{Scheme: "http", User: secret, Host: api.Host}).String()}
+	client, err := httpapi.New(good.URL, "/", nil)
+	require.NoError(t, err)
+	_, err = retire.Find(t.Context(), client, topology.Names{}, plan)
 	require.NoError(t, err, "with the password all is well")
 	c.value("management", good)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("over"))
-	c.failed("over", good.Retire(ctx, retired))
+	c.failed("over", retire.Delete(ctx, client, retired))
 }

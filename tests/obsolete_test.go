@@ -18,9 +18,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
@@ -29,8 +30,7 @@ import (
 type obsoleteBroker struct {
 	*topologyBroker
 	broker *brokertest.Broker
-	api    topology.Management
-	client *management.Client
+	client *httpapi.Client
 }
 
 // An obsoleteTest begins something that takes the broker's statistics, and returns what is to be checked when it is
@@ -40,12 +40,11 @@ type obsoleteTest func(t *testing.T, b *obsoleteBroker) (check func(t *testing.T
 func TestObsolete_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
-	client, err := management.New(broker.ManagementURL, "/", nil)
+	client, err := httpapi.New(broker.ManagementURL, "/", nil)
 	require.NoError(t, err)
 	b := &obsoleteBroker{
 		topologyBroker: newTopologyBroker(t, broker.URI),
 		broker:         broker,
-		api:            topology.Management{URL: broker.ManagementURL},
 		client:         client,
 	}
 	tests := []struct {
@@ -86,7 +85,7 @@ func TestObsolete_OwnBroker(t *testing.T) {
 	t.Run("statistics are disabled", func(t *testing.T) {
 		queue := b.obsolete(t, config.Policy{Delays: ms(100)})
 		broker.Ctl("eval", "application:set_env(rabbitmq_management, disable_management_stats, true).")
-		var uncertain *topology.RetireError
+		var uncertain *retire.Error
 		require.ErrorAs(t, <-b.retire(t, queue), &uncertain)
 		assert.False(t, uncertain.InUse)
 		assert.Contains(t, uncertain.Found, "the broker collects no statistics")
@@ -96,37 +95,37 @@ func TestObsolete_OwnBroker(t *testing.T) {
 }
 
 // obsolete declares a plan with one delay and returns its retry queue.
-func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) topology.ObsoleteQueue {
+func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) retire.Queue {
 	t.Helper()
 	_, queue := b.obsoletePlan(t, policy, topology.Names{})
 	return queue
 }
 
 func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names topology.Names) (topology.Plan,
-	topology.ObsoleteQueue) {
+	retire.Queue) {
 	t.Helper()
 	plan, err := topology.New(uniqueName("q"), policy, names)
 	require.NoError(t, err)
 	b.Declare(plan.Queue, nil)
 	require.NoError(t, plan.Declare(b.channel()))
-	obsolete := topology.Obsolete(nil, plan)
+	obsolete := retire.Obsolete(nil, plan)
 	require.Len(t, obsolete, 1)
 	return plan, obsolete[0]
 }
 
 // retire begins it in the background.
-func (b *obsoleteBroker) retire(t *testing.T, queue topology.ObsoleteQueue) <-chan error {
+func (b *obsoleteBroker) retire(t *testing.T, queue retire.Queue) <-chan error {
 	t.Helper()
 	return b.retireWithin(t, queue, await.Bound)
 }
 
-func (b *obsoleteBroker) retireWithin(t *testing.T, queue topology.ObsoleteQueue, timeout time.Duration) <-chan error {
+func (b *obsoleteBroker) retireWithin(t *testing.T, queue retire.Queue, timeout time.Duration) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
 	go func() {
 		defer cancel()
-		done <- b.api.Retire(ctx, queue)
+		done <- retire.Delete(ctx, b.client, queue)
 	}()
 	return done
 }
@@ -134,15 +133,15 @@ func (b *obsoleteBroker) retireWithin(t *testing.T, queue topology.ObsoleteQueue
 // keeps begins to retire a queue that has messages. The returned function waits until the API has shown so many for
 // some seconds, which is as late as the broker likes, and at least as long as lasting. Then it ends Retire, and returns
 // its error.
-func (b *obsoleteBroker) keeps(t *testing.T, queue topology.ObsoleteQueue, messages int64,
-	lasting time.Duration) func(*testing.T) *topology.RetireError {
+func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
+	lasting time.Duration) func(*testing.T) *retire.Error {
 	t.Helper()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
 	began := time.Now()
-	go func() { done <- b.api.Retire(ctx, queue) }()
-	return func(t *testing.T) *topology.RetireError {
+	go func() { done <- retire.Delete(ctx, b.client, queue) }()
+	return func(t *testing.T) *retire.Error {
 		t.Helper()
 		var shown time.Time
 		await.Until(t, func() bool {
@@ -157,7 +156,7 @@ func (b *obsoleteBroker) keeps(t *testing.T, queue topology.ObsoleteQueue, messa
 		}, "the API shows %d messages in queue %s", messages, queue.Name)
 		require.Empty(t, done, "Retire has ended by itself")
 		cancel()
-		var kept *topology.RetireError
+		var kept *retire.Error
 		require.ErrorAs(t, await.Value(t, done, "the end of Retire"), &kept)
 		require.ErrorIs(t, kept, context.Canceled)
 		return kept
@@ -165,7 +164,7 @@ func (b *obsoleteBroker) keeps(t *testing.T, queue topology.ObsoleteQueue, messa
 }
 
 // said is how many messages the API says that the queue has; nil if it does not know yet.
-func (b *obsoleteBroker) said(t *testing.T, queue topology.ObsoleteQueue) *int64 {
+func (b *obsoleteBroker) said(t *testing.T, queue retire.Queue) *int64 {
 	t.Helper()
 	q, err := b.client.Queue(t.Context(), queue.Name)
 	require.NoError(t, err)
@@ -181,7 +180,7 @@ func (b *obsoleteBroker) unbound(t *testing.T, queue string) {
 	})
 }
 
-func (b *obsoleteBroker) bindings(t *testing.T, queue string) []management.Binding {
+func (b *obsoleteBroker) bindings(t *testing.T, queue string) []httpapi.Binding {
 	t.Helper()
 	bindings, err := b.client.Bindings(t.Context(), queue)
 	require.NoError(t, err)
@@ -189,7 +188,7 @@ func (b *obsoleteBroker) bindings(t *testing.T, queue string) []management.Bindi
 }
 
 // send puts messages into a retry queue and returns when the broker has confirmed them.
-func (b *obsoleteBroker) send(t *testing.T, queue topology.ObsoleteQueue, n int) {
+func (b *obsoleteBroker) send(t *testing.T, queue retire.Queue, n int) {
 	t.Helper()
 	b.Publish(queue.Name, slices.Repeat([]amqp.Publishing{{DeliveryMode: amqp.Persistent}}, n)...)
 }
@@ -220,12 +219,19 @@ func (b *obsoleteBroker) permit(t *testing.T, vhost, user, configure, write, rea
 }
 
 // as is the API for another user.
-func (b *obsoleteBroker) as(t *testing.T, user, password string) topology.Management {
+func (b *obsoleteBroker) as(t *testing.T, user, password string) *httpapi.Client {
+	t.Helper()
+	return b.asIn(t, "/", user, password)
+}
+
+func (b *obsoleteBroker) asIn(t *testing.T, vhost, user, password string) *httpapi.Client {
 	t.Helper()
 	address, err := url.Parse(b.broker.ManagementURL)
 	require.NoError(t, err)
 	address.User = url.UserPassword(user, password)
-	return topology.Management{URL: address.String()}
+	client, err := httpapi.New(address.String(), vhost, nil)
+	require.NoError(t, err)
+	return client
 }
 
 // put makes what rabbitmqctl would take a second for.
@@ -241,7 +247,7 @@ func retiresEmpty(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
 	b.permit(t, "/", user, "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry$")
 	restricted := *b
-	restricted.api = b.as(t, user, "secret")
+	restricted.client = b.as(t, user, "secret")
 	retired := restricted.retire(t, queue)
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
@@ -338,16 +344,16 @@ func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.permit(t, oddName, "guest", ".*", ".*", ".*")
 	odd := *b
 	odd.topologyBroker = newTopologyBroker(t, strings.TrimSuffix(b.broker.URI, "/")+"/"+url.PathEscape(oddName))
-	odd.api.VHost = oddName
+	odd.client = b.asIn(t, oddName, "guest", "guest")
 
 	plan, err := topology.New(oddName, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
 	require.NoError(t, err)
 	require.NoError(t, plan.Declare(odd.channel()))
 	off, err := topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{})
 	require.NoError(t, err)
-	obsolete, err := odd.api.Obsolete(t.Context(), topology.Names{}, off)
+	obsolete, err := retire.Find(t.Context(), odd.client, topology.Names{}, off)
 	require.NoError(t, err)
-	require.Equal(t, topology.Obsolete(nil, plan), obsolete)
+	require.Equal(t, retire.Obsolete(nil, plan), obsolete)
 	retired := odd.retire(t, obsolete[0])
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
@@ -365,7 +371,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	await.Until(t, func() bool { return b.ready(t, queue.Name) == 0 })
 	retired := b.retireWithin(t, queue, 24*time.Second) // longer than it takes to retire an empty one
 	return func(t *testing.T) {
-		var stuck *topology.RetireError
+		var stuck *retire.Error
 		require.ErrorAs(t, <-retired, &stuck)
 		assert.False(t, stuck.InUse)
 		require.ErrorIs(t, stuck, context.DeadlineExceeded)
@@ -409,7 +415,7 @@ func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
 	require.False(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}))
 	return func(t *testing.T) {
-		var inUse *topology.RetireError
+		var inUse *retire.Error
 		require.ErrorAs(t, <-retired, &inUse)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "again, as an instance with the old policy does")
@@ -429,7 +435,7 @@ func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	// Without its binding: what shows that it is another one is that the mark is gone.
 	require.NoError(t, topology.Plan{Queues: []topology.Queue{queue.Queue}}.Declare(b.channel()))
 	return func(t *testing.T) {
-		var inUse *topology.RetireError
+		var inUse *retire.Error
 		require.ErrorAs(t, <-retired, &inUse)
 		assert.True(t, inUse.InUse)
 		assert.True(t, b.exists(t, queue.Name))
@@ -451,7 +457,7 @@ func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.unbound(t, queue.Name)
 	second := b.retire(t, queue)
 	return func(t *testing.T) {
-		var inUse *topology.RetireError
+		var inUse *retire.Error
 		require.ErrorAs(t, <-first, &inUse)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "another Retire")
@@ -465,7 +471,7 @@ func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.consume(queue.Name)
 	retired := b.retire(t, queue)
 	return func(t *testing.T) {
-		var inUse *topology.RetireError
+		var inUse *retire.Error
 		require.ErrorAs(t, <-retired, &inUse)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "consumers on it: 1")
@@ -476,7 +482,7 @@ func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
 	require.NoError(t, b.channel().QueueBind(queue.Name, "audit", "amq.topic", false, nil))
-	var inUse *topology.RetireError
+	var inUse *retire.Error
 	require.ErrorAs(t, <-b.retire(t, queue), &inUse)
 	assert.True(t, inUse.InUse)
 	return func(t *testing.T) {
@@ -495,7 +501,7 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		if argument == "x-message-ttl" {
 			other.Delay = time.Second
 		}
-		var inUse *topology.RetireError
+		var inUse *retire.Error
 		require.ErrorAs(t, <-b.retire(t, other), &inUse)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, argument)
@@ -538,7 +544,7 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		b.Declare(name, arguments)
 	}
 	return func(t *testing.T) {
-		obsolete, err := b.api.Obsolete(t.Context(), topology.Names{}, now)
+		obsolete, err := retire.Find(t.Context(), b.client, topology.Names{}, now)
 		require.NoError(t, err)
 		var names []string
 		for _, o := range obsolete {
@@ -552,16 +558,16 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
 	user := uniqueName("user")
-	refused := func(api topology.Management, status int, texts ...string) {
-		err := api.Retire(t.Context(), queue)
-		var refused *topology.ManagementError
+	refused := func(api *httpapi.Client, status int, texts ...string) {
+		err := retire.Delete(t.Context(), api, queue)
+		var refused *httpapi.Error
 		require.ErrorAs(t, err, &refused)
 		assert.Equal(t, status, refused.Status, "%v", err)
 		for _, text := range texts {
 			assert.ErrorContains(t, err, text)
 		}
 		assert.NotContains(t, err.Error(), "secret")
-		_, err = api.Obsolete(t.Context(), topology.Names{})
+		_, err = retire.Find(t.Context(), api, topology.Names{})
 		if refused.Needs == "" {
 			assert.Error(t, err)
 		}
@@ -572,19 +578,20 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	refused(worker, http.StatusUnauthorized, "the tag management")
 	b.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
 	// RabbitMQ 4.3 says 404, as of a queue that is gone: it must not count as retired.
-	err := worker.Retire(t.Context(), queue)
+	err := retire.Delete(t.Context(), worker, queue)
 	require.ErrorContains(t, err, "access to")
 	b.permit(t, "/", user, "^$", "^$", "^$")
 	refused(worker, http.StatusUnauthorized, "write on queue", "read on exchange")
 	b.permit(t, "/", user, "^$", ".*", ".*")
 	retired := make(chan error, 1)
-	go func() { retired <- worker.Retire(context.WithoutCancel(t.Context()), queue) }()
+	go func() { retired <- retire.Delete(context.WithoutCancel(t.Context()), worker, queue) }()
 
-	missing := topology.Management{URL: b.broker.ManagementURL, VHost: "nowhere"}
-	require.Error(t, missing.Retire(t.Context(), queue), "without the virtual host nothing is known of the queue")
+	missing, err := httpapi.New(b.broker.ManagementURL, "nowhere", nil)
+	require.NoError(t, err)
+	require.Error(t, retire.Delete(t.Context(), missing, queue), "without the virtual host nothing is known of the queue")
 	return func(t *testing.T) {
 		err := <-retired
-		var refused *topology.ManagementError
+		var refused *httpapi.Error
 		require.ErrorAs(t, err, &refused)
 		assert.Equal(t, http.StatusUnauthorized, refused.Status)
 		assert.ErrorContains(t, err, "configure on queue")
@@ -597,7 +604,7 @@ func TestObsoleteManagementIsNotThere(t *testing.T) {
 	t.Parallel()
 	plan, err := topology.New("q", config.Policy{Delays: ms(100)}, topology.Names{})
 	require.NoError(t, err)
-	queue := topology.Obsolete(nil, plan)[0]
+	queue := retire.Obsolete(nil, plan)[0]
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
@@ -615,8 +622,10 @@ func TestObsoleteManagementIsNotThere(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			err := topology.Management{URL: "http://guest:secret@" + host}.Retire(ctx, queue)
-			var unanswered *topology.ManagementError
+			api, err := httpapi.New("http://guest:secret@"+host, "/", nil)
+			require.NoError(t, err)
+			err = retire.Delete(ctx, api, queue)
+			var unanswered *httpapi.Error
 			require.ErrorAs(t, err, &unanswered)
 			assert.Zero(t, unanswered.Status)
 			assert.ErrorContains(t, err, host)

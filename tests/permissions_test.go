@@ -19,10 +19,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	amqpdelay "github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	amqpdelay "github.com/amqpretry/watermill-retry/config/delay"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -79,7 +81,7 @@ func (p permissions) narrowed(t *testing.T) map[string]permissions {
 type roleTest struct {
 	t              *testing.T
 	admin, uri     string // of the virtual host, for one who may do everything and for the role
-	api            topology.Management
+	api            *httpapi.Client
 	passiveIsAsked bool // the broker asks for a permission for a passive declaration
 	delays         config.DelayMode
 	strategy       config.Strategy
@@ -217,8 +219,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 
 			return uri.String()
 		}
-		api := operator.as(t, user, "secret")
-		api.VHost = vhost
+		api := operator.asIn(t, vhost, user, "secret")
 
 		return &roleTest{t, at(url.UserPassword("guest", "guest")), at(url.UserPassword(user, "secret")), api,
 			passiveIsAsked, config.DelayTiers, config.StrategyCopy, 10 * time.Second}
@@ -277,7 +278,7 @@ func isRefusal(t *testing.T, role string, err error) {
 		held       *topology.HeldError
 		broker     *amqp091.Error
 		unsafe     *dlq.UnsafeError
-		management *topology.ManagementError
+		management *httpapi.Error
 	)
 	switch {
 	case errors.As(err, &management):
@@ -584,11 +585,11 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 func (r *roleTest) retire() error {
 	plan := r.provision(queueConfig, "orders", config.ScopeQueue)
 	without := topology.Plan{Queue: plan.Queue} // as under the policy off
-	obsolete, err := r.api.Obsolete(r.t.Context(), topology.Names{}, without)
+	obsolete, err := retire.Find(r.t.Context(), r.api, topology.Names{}, without)
 	require.NoError(r.t, err)
 	require.Len(r.t, obsolete, 1)
 	ctx, cancel := context.WithTimeout(r.t.Context(), await.Bound)
 	defer cancel()
 
-	return r.api.Retire(ctx, obsolete[0])
+	return retire.Delete(ctx, r.api, obsolete[0])
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -263,13 +264,13 @@ type listing struct {
 	down  bool
 }
 
-func newListing(t *testing.T, names ...string) (*listing, topology.Management) {
+func newListing(t *testing.T, names ...string) (*listing, management.API) {
 	t.Helper()
 	l := &listing{names: names}
 	server := httptest.NewServer(l)
 	t.Cleanup(server.Close)
 
-	return l, topology.Management{URL: server.URL, VHost: "/"}
+	return l, management.API{URL: server.URL, VHost: "/"}
 }
 
 func (l *listing) set(names ...string) {

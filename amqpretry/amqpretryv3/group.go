@@ -3,7 +3,7 @@
 package amqpretryv3
 
 import (
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/retrier"
 )
 

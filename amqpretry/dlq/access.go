@@ -7,7 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // AccessError says which permission the user of the client lacks. Unwrap reaches the *topology.AccessError, and so the

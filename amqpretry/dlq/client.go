@@ -12,8 +12,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -34,7 +35,7 @@ type Config struct {
 	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make browsing unsafe.
 	// Before RabbitMQ 4.3 a quorum dead-letter queue is not read without it, or NoDeliveryLimitPolicy. From 4.4 on
 	// it counts what the broker holds back: see HiddenError. Its VHost, if empty, is that of the URI.
-	Management topology.Management
+	Management management.API
 	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue.
 	// Where one does, browsing before RabbitMQ 4.3 lose messages. The answer of Management counts more.
 	NoDeliveryLimitPolicy bool

@@ -11,9 +11,9 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // describe returns type and arguments of a queue. seen tells whether it also has its policies, which only the
@@ -21,16 +21,16 @@ import (
 // which changes nothing of a queue that exists, and the broker answers with the first difference. The management API
 // gets some time to know the policies of a new queue.
 func (c *Client) describe(ctx context.Context, link *connection.Link, name string, believed amqp091.Table,
-	wait time.Duration) (q management.Queue, seen bool, err error) {
+	wait time.Duration) (q httpapi.Queue, seen bool, err error) {
 	api := c.config.Management
 	if api.URL == "" {
 		arguments, err := argumentsOf(c.asker(link), name, believed)
 		kind, _ := arguments[amqp091.QueueTypeArg].(string)
-		return management.Queue{Name: name, Type: cmp.Or(kind, amqp091.QueueTypeClassic),
-			Arguments: management.Arguments(arguments)}, false, err // also with an error: what is known until then
+		return httpapi.Queue{Name: name, Type: cmp.Or(kind, amqp091.QueueTypeClassic),
+			Arguments: httpapi.Arguments(arguments)}, false, err // also with an error: what is known until then
 	}
 
-	client, err := management.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
+	client, err := httpapi.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
 	if err != nil {
 		return q, false, err
 	}

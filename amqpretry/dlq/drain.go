@@ -12,7 +12,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"golang.org/x/time/rate"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )

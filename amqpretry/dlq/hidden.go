@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -45,7 +45,7 @@ func (q *Queue) hidden(ctx context.Context, link *connection.Link) (int, error) 
 		return HiddenUnknown, nil
 	}
 
-	client, err := management.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
+	client, err := httpapi.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
 	if err != nil {
 		return 0, err
 	}
@@ -58,7 +58,7 @@ func (q *Queue) hidden(ctx context.Context, link *connection.Link) (int, error) 
 }
 
 // hiddenIn reads the statistics of a queue.
-func hiddenIn(q management.Queue) int {
+func hiddenIn(q httpapi.Queue) int {
 	switch {
 	case q.Type != "" && q.Type != amqp091.QueueTypeQuorum: // only quorum queues hold back
 		return 0

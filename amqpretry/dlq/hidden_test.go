@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 )
 
 // RabbitMQ 4.4 holds messages back that AMQP does not count. What cannot be counted is not called empty.
@@ -29,7 +29,7 @@ func TestHiddenMessages(t *testing.T) {
 	defer api.Close()
 	open := func(version, url string) *dlq.Queue {
 		client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true,
-			Management: topology.Management{URL: url}})
+			Management: management.API{URL: url}})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
 		client.Pretend(version)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
@@ -68,7 +68,7 @@ func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	f.fill(10)
 
 	client, err := dlq.Open(t.Context(),
-		dlq.Config{URI: uri, Management: topology.Management{URL: broker.ManagementURL}})
+		dlq.Config{URI: uri, Management: management.API{URL: broker.ManagementURL}})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	queue := client.Queue(f.main)

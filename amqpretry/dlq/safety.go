@@ -8,11 +8,11 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -128,7 +128,7 @@ func (s safety) check(q *Queue, headers amqp091.Table) error {
 }
 
 // limitOf is the delivery limit that a quorum queue has by its arguments and its policies.
-func limitOf(q management.Queue, version string) int64 {
+func limitOf(q httpapi.Queue, version string) int64 {
 	limit, given := q.Arguments["x-delivery-limit"].(int64)
 	switch {
 	case given && limit >= 0:

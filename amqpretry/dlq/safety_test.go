@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // What a quorum queue's own delivery limit is depends on the version: a negative one is none from 4.0 on, and 0 before.
@@ -23,7 +23,7 @@ func TestLimitOf(t *testing.T) {
 		{int64(7), "3.10.8", 7}, {int64(7), "4.3.6", 7}, {int64(1<<31 - 1), "4.0.5", noLimit},
 		{int64(1 << 40), "4.0.5", noLimit},
 	} {
-		q := management.Queue{Arguments: management.Arguments{}}
+		q := httpapi.Queue{Arguments: httpapi.Arguments{}}
 		if test.limit != nil {
 			q.Arguments["x-delivery-limit"] = test.limit
 		}

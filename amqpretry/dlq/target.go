@@ -9,9 +9,9 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -65,7 +65,7 @@ func (c *Client) target(ctx context.Context, link *connection.Link, name string)
 	return t, nil
 }
 
-func (t *Target) read(q management.Queue) {
+func (t *Target) read(q httpapi.Queue) {
 	arguments := q.InForce()
 	limit := func(argument string) *int64 {
 		n, ok := rabbitmq.Integer(arguments[argument])

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
@@ -164,7 +164,7 @@ func TestTargetThatDropsByPolicy_OwnBroker(t *testing.T) {
 			f := connected(t, broker.URI+vhost).declared(arguments, nil)
 			f.fill(20)
 			client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI,
-				Management: topology.Management{URL: broker.ManagementURL}})
+				Management: management.API{URL: broker.ManagementURL}})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = client.Close() })
 			await.Until(t, func() bool { // the API tells of a policy some seconds after it applies

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // client connects when it is first asked, and again as long as that has failed.
@@ -29,11 +29,11 @@ func (c *Console) client(ctx context.Context) (*dlq.Client, error) {
 }
 
 // managementOf is the management API; nil where there is none.
-func (c *Console) managementAPI() (*management.Client, error) {
+func (c *Console) managementAPI() (*httpapi.Client, error) {
 	api := c.config.Broker.Management
 	if api.URL == "" {
 		return nil, nil
 	}
 
-	return management.New(api.URL, c.vhost, api.HTTPClient)
+	return httpapi.New(api.URL, c.vhost, api.HTTPClient)
 }

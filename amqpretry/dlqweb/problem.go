@@ -7,8 +7,8 @@ import (
 	"net/http"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // problem is an error of an answer, as RFC 9457 has it.
@@ -35,7 +35,7 @@ func problemOf(err error) *problem {
 	var access *dlq.AccessError
 	var incomplete *dlq.IncompleteError
 	var field *config.FieldError
-	var api *topology.ManagementError
+	var api *httpapi.Error
 	switch {
 	case errors.As(err, &known):
 		return known

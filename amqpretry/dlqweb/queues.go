@@ -12,7 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
@@ -239,8 +239,8 @@ func (c *Console) queuesByAMQP(ctx context.Context) ([]queueState, error) {
 }
 
 // around finds the dead-letter queues among all queues, and what belongs to them.
-func (c *Console) around(all []management.Queue) []queueState {
-	byName := make(map[string]*management.Queue, len(all))
+func (c *Console) around(all []httpapi.Queue) []queueState {
+	byName := make(map[string]*httpapi.Queue, len(all))
 	for i := range all {
 		byName[all[i].Name] = &all[i]
 	}
@@ -315,7 +315,7 @@ func (s *sampler) visitedNow() {
 }
 
 // retryQueues are those of a main queue of its own, the shortest delay first.
-func (c *Console) retryQueues(mainQueue string, all []management.Queue) []retryState {
+func (c *Console) retryQueues(mainQueue string, all []httpapi.Queue) []retryState {
 	var found []retryState
 	for _, pattern := range c.config.Broker.Names.RetryQueues(mainQueue, marker) {
 		before, after, ok := strings.Cut(pattern, marker)

@@ -2,7 +2,7 @@
 // at
 //
 //   - before and after, the two policies,
-//   - the end of run: the retry queues that no policy uses any more. topology.Management.Retire deletes them.
+//   - the end of run: the retry queues that no policy uses any more. "amqpretry topology prune" deletes them.
 package main
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -82,8 +82,14 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, queue := range topology.Obsolete([]topology.Plan{newPlan}, oldPlan) {
-		fmt.Fprintf(out, "obsolete: %s\n", strings.ReplaceAll(queue.Name, "-"+id, ""))
+	used := map[string]bool{}
+	for _, queue := range newPlan.Queues {
+		used[queue.Name] = true
+	}
+	for _, queue := range oldPlan.Queues {
+		if !used[queue.Name] {
+			fmt.Fprintf(out, "obsolete: %s\n", strings.ReplaceAll(queue.Name, "-"+id, ""))
+		}
 	}
 
 	return nil

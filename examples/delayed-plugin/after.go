@@ -13,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	amqpdelay "github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/config"
+	amqpdelay "github.com/amqpretry/watermill-retry/config/delay"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 

@@ -11,10 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -38,7 +39,7 @@ type Config struct {
 	AMQP       *amqp091.Config
 	Queues     []Pair
 	Match      []string
-	Management topology.Management
+	Management management.API
 }
 
 // Options say what it does. Package amqpretry explains the fields.
@@ -137,13 +138,13 @@ func parsePatterns(c Config) (patterns []pattern, errs []error) {
 }
 
 // newManagement is nil without a management API. Its virtual host is that of the connection, unless it has another.
-func newManagement(c Config) (*management.Client, error) {
+func newManagement(c Config) (*httpapi.Client, error) {
 	if c.Management.URL == "" {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
 	vhost := cmp.Or(c.Management.VHost, c.settings("").VirtualHost(), "/")
 
-	return management.New(c.Management.URL, vhost, c.Management.HTTPClient)
+	return httpapi.New(c.Management.URL, vhost, c.Management.HTTPClient)
 }
 
 // settings of a connection. The backoff is that of watermill-amqp.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // pattern matches names of failed queues, and the star stands for the name of the main queue. With a failed queue, as
@@ -50,7 +50,7 @@ func (p pattern) main(failed string) (main string, matches bool) {
 
 // isMain tells whether the pattern matches a main queue of its failed queue. A retry queue that matches as well
 // dead-letters elsewhere; where a policy of the broker says so, that is not known.
-func (p pattern) isMain(q management.Queue) bool {
+func (p pattern) isMain(q httpapi.Queue) bool {
 	_, matches := p.star(q.Name)
 	exchange, key := q.Arguments["x-dead-letter-exchange"], q.Arguments["x-dead-letter-routing-key"]
 

@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/retrier"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -30,7 +30,7 @@ type Processor struct {
 	conf       Config
 	options    Options
 	patterns   []pattern
-	management *management.Client // nil without one
+	management *httpapi.Client // nil without one
 	engine     *engine.Engine
 	shards     *shards
 	observer   *retrier.Observer
@@ -46,9 +46,9 @@ type Processor struct {
 	mu       sync.Mutex
 	state    runState
 	policies config.Policies
-	found    []management.Queue // when they were listed last
-	asked    time.Time          // when that began
-	listed   error              // why they could not be listed
+	found    []httpapi.Queue // when they were listed last
+	asked    time.Time       // when that began
+	listed   error           // why they could not be listed
 	turned   time.Time
 	running  map[string]*subscription
 	refused  map[string]target // those of the present targets that cannot be processed
@@ -284,7 +284,7 @@ func (p *Processor) tell(queue, text string, err error) {
 }
 
 // list asks the management API for all queues, if a pattern needs them.
-func (p *Processor) list(ctx context.Context) ([]management.Queue, error) {
+func (p *Processor) list(ctx context.Context) ([]httpapi.Queue, error) {
 	if len(p.patterns) == 0 {
 		return nil, nil
 	}
@@ -306,7 +306,7 @@ const lookAgainAfter = 2 * time.Second
 // and the queues were not listed since a message of it arrived. If so, they are soon.
 func (p *Processor) isUnsure(s *subscription, queue string, arrived time.Time) bool {
 	if !slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
-		return pattern.failed == s.target.failed && pattern.isMain(management.Queue{Name: queue})
+		return pattern.failed == s.target.failed && pattern.isMain(httpapi.Queue{Name: queue})
 	}) {
 		return false
 	}
@@ -332,7 +332,7 @@ const safeLimit = 1000
 // warnOfLimit tells of a failed queue that drops messages after some returns. From RabbitMQ 4.3 on, a message brings
 // the count of its main queue with it, and one that has reached the limit there can be dropped at its first return here:
 // by a shutdown, say.
-func (p *Processor) warnOfLimit(q management.Queue) {
+func (p *Processor) warnOfLimit(q httpapi.Queue) {
 	matches := slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
 		_, matches := pattern.main(q.Name)
 		return matches || pattern.failed == q.Name

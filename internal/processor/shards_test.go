@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
@@ -130,7 +131,7 @@ func TestNoBroker(t *testing.T) {
 func TestIsUnsure(t *testing.T) {
 	t.Parallel()
 	p, err := New(Config{URI: "amqp://localhost:1", Match: []string{"failed=orders-*"},
-		Management: topology.Management{URL: "http://localhost:1"}}, Options{Logger: watermill.NopLogger{}})
+		Management: management.API{URL: "http://localhost:1"}}, Options{Logger: watermill.NopLogger{}})
 	require.NoError(t, err)
 	defer func() { _ = p.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // target is a failed queue, with what the policies of its main queues make of them.
@@ -51,7 +51,7 @@ func (t target) main(name string) mainQueue {
 // resolve makes the targets of all failed queues: those that the config lists, and those among the queues of the broker
 // that match a pattern, of which the first counts. A matching failed queue whose main queue has the mode off is left
 // alone.
-func resolve(listed []Pair, patterns []pattern, queues []management.Queue, policies config.Policies,
+func resolve(listed []Pair, patterns []pattern, queues []httpapi.Queue, policies config.Policies,
 	named topology.Names,
 ) map[string]target {
 	targets := map[string]target{}
@@ -103,7 +103,7 @@ func resolve(listed []Pair, patterns []pattern, queues []management.Queue, polic
 
 // addMatching adds the main queues that match a pattern of their failed queue. The failed queues, retry queues and
 // dead-letter queues that match it as well are none: their names are longer than those of their main queues.
-func addMatching(targets map[string]target, patterns []pattern, queues []management.Queue,
+func addMatching(targets map[string]target, patterns []pattern, queues []httpapi.Queue,
 	add func(failed, main string, listed bool) mainQueue,
 ) {
 	other := map[string]bool{}
@@ -115,7 +115,7 @@ func addMatching(targets map[string]target, patterns []pattern, queues []managem
 			}
 		}
 	}
-	shortest := slices.SortedFunc(slices.Values(queues), func(a, b management.Queue) int {
+	shortest := slices.SortedFunc(slices.Values(queues), func(a, b httpapi.Queue) int {
 		return cmp.Or(cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
 	})
 	for _, q := range shortest {

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 func TestPattern(t *testing.T) {
@@ -37,9 +37,9 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-func queuesOf(names ...string) (queues []management.Queue) {
+func queuesOf(names ...string) (queues []httpapi.Queue) {
 	for _, name := range names {
-		queues = append(queues, management.Queue{Name: name})
+		queues = append(queues, httpapi.Queue{Name: name})
 	}
 
 	return queues
@@ -129,8 +129,8 @@ func TestResolve_PatternOfMainQueues(t *testing.T) {
 		}
 		queues := queuesOf("orders-a.retry.1s", "orders-a.dlq", "orders-a", "orders-b.failed", "orders-b", "orders-",
 			"orders-failed", "mails", "orders-x.failed")
-		dead := func(name, exchange, key string) management.Queue {
-			return management.Queue{Name: name, Arguments: management.Arguments{
+		dead := func(name, exchange, key string) httpapi.Queue {
+			return httpapi.Queue{Name: name, Arguments: httpapi.Arguments{
 				"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}}
 		}
 		queues = append(queues, dead("orders-a.retry.30s", "", "orders-a"), dead("orders-c", "", "orders-failed"),

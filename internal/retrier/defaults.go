@@ -3,7 +3,7 @@ package retrier
 import (
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 

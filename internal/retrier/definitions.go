@@ -3,8 +3,8 @@ package retrier
 import (
 	"errors"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // Definitions returns everything that a service with these topics declares, as a file, or all problems in one error. It

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // names are what plans call their exchanges and queues: an index, so that a new plan is compared with those that have a

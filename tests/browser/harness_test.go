@@ -30,7 +30,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -76,7 +76,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) console(prefix string) *httptest.Server {
 	w.t.Helper()
 	console, err := dlqweb.New(dlqweb.Config{
-		Broker: dlq.Config{URI: w.URI, NoDeliveryLimitPolicy: true, Management: topology.Management{URL: w.management}},
+		Broker: dlq.Config{URI: w.URI, NoDeliveryLimitPolicy: true, Management: management.API{URL: w.management}},
 		Queues: []string{w.queue}, Folder: w.t.TempDir(), Audit: slog.DiscardHandler, Prefix: prefix,
 		Authorize: func(*http.Request) (dlqweb.User, dlqweb.Role, error) { return "ada", dlqweb.RoleDelete, nil },
 	})

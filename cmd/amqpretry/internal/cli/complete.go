@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"regexp"
 	"slices"
@@ -10,8 +9,6 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
-
-	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
 // completionTime is how long a shell waits for names at most.
@@ -47,12 +44,8 @@ func isPlain(name string) bool {
 
 // queueNames lists all queues of the virtual host; none if nobody tells.
 func (s *Session) queueNames(ctx context.Context) []string {
-	m, ok, err := s.Management()
-	if err != nil || !ok {
-		return nil
-	}
-	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
-	if err != nil {
+	client, err := s.ManagementClient("")
+	if err != nil || client == nil {
 		return nil
 	}
 	if ctx == nil { // cobra completes without one

@@ -18,8 +18,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // The variables of the environment that hold addresses, where a flag would show a password to everybody on the machine.
@@ -220,26 +221,42 @@ func (s *Session) explain(ctx, bounded context.Context, err error) error {
 }
 
 // Management is the management API, if one was given.
-func (s *Session) Management() (m topology.Management, ok bool, err error) {
+func (s *Session) Management() (m management.API, ok bool, err error) {
 	address := cmp.Or(s.connection.management, s.Getenv(EnvManagement))
 	if address == "" {
-		return topology.Management{}, false, nil
+		return management.API{}, false, nil
 	}
 	security, err := s.tls()
 	if err != nil {
-		return topology.Management{}, false, err
+		return management.API{}, false, err
 	}
 
 	vhost, err := s.VHost()
 	if err != nil {
-		return topology.Management{}, false, err
+		return management.API{}, false, err
 	}
 	client := &http.Client{Timeout: s.connection.timeout}
 	if security != nil {
 		client.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: security}
 	}
 
-	return topology.Management{URL: address, VHost: vhost, HTTPClient: client}, true, nil
+	return management.API{URL: address, VHost: vhost, HTTPClient: client}, true, nil
+}
+
+// ManagementClient asks the management API. Without one it is nil, or, if something needs it, an error that names what
+// does.
+func (s *Session) ManagementClient(needs string) (*httpapi.Client, error) {
+	m, ok, err := s.Management()
+	switch {
+	case err != nil:
+		return nil, err
+	case ok:
+		return httpapi.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
+	case needs != "":
+		return nil, Usage("%s needs the management API: set %s, or --management-url", needs, EnvManagement)
+	default:
+		return nil, nil
+	}
 }
 
 // VHost is the virtual host: that of --vhost, else of the URI, else /.

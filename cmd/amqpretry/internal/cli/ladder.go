@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // LadderFlag adds the flag that names a ladder to a command and those below it. Ladder reads it. The end of its help,

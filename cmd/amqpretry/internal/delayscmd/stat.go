@@ -1,7 +1,6 @@
 package delayscmd
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // patience is how long the broker may take for all answers.
@@ -146,7 +145,7 @@ func (s *stat) run(ctx context.Context, queues []string) error {
 	if err != nil {
 		return err
 	}
-	api, err := s.api()
+	api, err := s.ManagementClient("")
 	if err != nil {
 		return err
 	}
@@ -170,20 +169,10 @@ func (s *stat) run(ctx context.Context, queues []string) error {
 	return s.print(r)
 }
 
-// api is the management API; nil without one.
-func (s *stat) api() (*management.Client, error) {
-	m, ok, err := s.Management()
-	if err != nil || !ok {
-		return nil, err
-	}
-
-	return management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
-}
-
 // counts are the numbers of the management API, by queue; nil without one.
-type counts map[string]management.Queue
+type counts map[string]httpapi.Queue
 
-func (s *stat) look(ctx context.Context, b *broker, api *management.Client, candidates []candidate,
+func (s *stat) look(ctx context.Context, b *broker, api *httpapi.Client, candidates []candidate,
 	queues []string) (report, error) {
 	r := report{Ladders: []*ladderReport{}, Landing: []*landingReport{}, API: api != nil}
 	var told counts
@@ -281,7 +270,7 @@ func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport,
 }
 
 // bound are the landing queues of a ladder, by the bindings of its delivery exchange.
-func bound(ctx context.Context, api *management.Client, l topology.Ladder) ([]*landingReport, error) {
+func bound(ctx context.Context, api *httpapi.Client, l topology.Ladder) ([]*landingReport, error) {
 	bindings, err := api.BindingsFrom(ctx, l.Delivery())
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 func TestList(t *testing.T) {
@@ -170,10 +170,10 @@ func TestNobodyReadsOn(t *testing.T) {
 }
 
 func TestDeadLetterQueuesAreFoundByName(t *testing.T) {
-	var queues []management.Queue
+	var queues []httpapi.Queue
 	for _, name := range []string{"a", "a.dlq", "a.dlq.dlq", "gone.dlq", ".dlq", "b", "b.retry.30s", "dlq", "a.landing",
 		"a.dlq.landing", "amqpretry.delay.v1.100ms.10x6.unroutable", "amqpretry.delay.v1.100ms.10x6.30s"} {
-		queues = append(queues, management.Queue{Name: name})
+		queues = append(queues, httpapi.Queue{Name: name})
 	}
 	assert.Equal(t, []line{
 		{Queue: "a.dlq", MainQueue: "a", MainQueueExists: true},

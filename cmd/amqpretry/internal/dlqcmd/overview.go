@@ -1,13 +1,12 @@
 package dlqcmd
 
 import (
-	"cmp"
 	"context"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
@@ -23,17 +22,13 @@ type line struct {
 
 // overview prints all dead-letter queues of the virtual host.
 func (t *tool) overview(ctx context.Context) error {
-	m, ok, err := t.Management()
+	client, err := t.ManagementClient("")
 	if err != nil {
 		return err
 	}
-	if !ok {
+	if client == nil {
 		return cli.Usage("listing all dead-letter queues needs the management API: set %s, or --management-url, or "+
 			"name a QUEUE", cli.EnvManagement)
-	}
-	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
-	if err != nil {
-		return err
 	}
 	queues, err := client.Counts(ctx)
 	if err != nil {
@@ -44,7 +39,7 @@ func (t *tool) overview(ctx context.Context) error {
 }
 
 // deadLetterQueues are those that are called as the dead-letter queue of a main queue, be it there or not.
-func deadLetterQueues(queues []management.Queue) []line {
+func deadLetterQueues(queues []httpapi.Queue) []line {
 	names := topology.Names{}.WithDefaults()
 	exists := make(map[string]bool, len(queues))
 	for _, q := range queues {

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // assume plans the topics by what the broker has for them, as nobody has given their policies: they may be written in
@@ -31,10 +31,10 @@ func (f *Facts) assume(ctx context.Context, a *api, p *prober) {
 func (f *Facts) assumed(ctx context.Context, a *api, p *prober, queue string) config.Policy {
 	names := f.Names.WithDefaults()
 	main := effective(details(ctx, a, queue).Value)
-	bindings := func(queue string) []management.Binding {
-		return ask(a, func() ([]management.Binding, error) { return a.client.Bindings(ctx, queue) }).Value
+	bindings := func(queue string) []httpapi.Binding {
+		return ask(a, func() ([]httpapi.Binding, error) { return a.client.Bindings(ctx, queue) }).Value
 	}
-	returns := func(b management.Binding) bool { return b.Exchange == names.Shared+".return" }
+	returns := func(b httpapi.Binding) bool { return b.Exchange == names.Shared+".return" }
 
 	policy := f.waitsIn(p, queue+".retry")
 	switch landing := names.Landing(topology.QueueTarget(queue)); {

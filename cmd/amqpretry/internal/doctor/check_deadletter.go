@@ -7,7 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -15,7 +15,7 @@ func lookDeliveryLimit(f Facts) []Finding {
 	return f.withPolicies("delivery limits of main queues", f.dropsAtLimit, roleMain)
 }
 
-func (f Facts) dropsAtLimit(o object, q management.Queue) []Finding {
+func (f Facts) dropsAtLimit(o object, q httpapi.Queue) []Finding {
 	limit, drops := rabbitmq.DropLimit(effective(q), f.Version)
 	if !drops || o.Topic.Plan.MainArguments != nil { // which the check of strategies compares
 		return nil
@@ -31,7 +31,7 @@ func (f Facts) protectCommand(o object) string {
 }
 
 // lacksProtection tells whether a finding about a main queue is fixed by protectCommand.
-func (f Facts) lacksProtection(o object, q management.Queue) bool {
+func (f Facts) lacksProtection(o object, q httpapi.Queue) bool {
 	protects := f.protectCommand(o)
 	return slices.ContainsFunc(append(f.dropsAtLimit(o, q), f.deadLettersTo(o, q)...),
 		func(found Finding) bool { return found.Fix == protects })
@@ -71,7 +71,7 @@ func counts(version string) string {
 }
 
 func lookNackRule(f Facts) []Finding {
-	return f.detailed("types of main queues", func(_ object, q management.Queue) []Finding {
+	return f.detailed("types of main queues", func(_ object, q httpapi.Queue) []Finding {
 		if q.Type != string(config.QueueTypeQuorum) {
 			return nil
 		}
@@ -86,7 +86,7 @@ func lookTargets(f Facts) []Finding {
 	return f.withPolicies("where main queues dead-letter to", f.deadLettersTo, roleMain)
 }
 
-func (f Facts) deadLettersTo(o object, q management.Queue) []Finding {
+func (f Facts) deadLettersTo(o object, q httpapi.Queue) []Finding {
 	arguments := effective(q)
 	exchange, set := arguments["x-dead-letter-exchange"].(string)
 	if !set || o.Topic.Plan.Strategy == config.StrategyCycle {
@@ -131,7 +131,7 @@ func (f Facts) deadLettersTo(o object, q management.Queue) []Finding {
 }
 
 // targets are the queues to which a queue with these arguments dead-letters.
-func (f Facts) targets(q management.Queue, arguments amqp.Table) Seen[[]string] {
+func (f Facts) targets(q httpapi.Queue, arguments amqp.Table) Seen[[]string] {
 	exchange, _ := arguments["x-dead-letter-exchange"].(string)
 	key, hasKey := arguments["x-dead-letter-routing-key"].(string)
 	if exchange == "" {
@@ -179,12 +179,12 @@ func (f Facts) comesBack(queue, to string) bool {
 }
 
 // ofPolicy tells whether the dead-letter exchange of a queue comes from a policy, which another one can replace.
-func ofPolicy(q management.Queue) bool {
+func ofPolicy(q httpapi.Queue) bool {
 	_, own := q.Arguments["x-dead-letter-exchange"]
 	return !own
 }
 
-func (f Facts) leadElsewhere(o object, q management.Queue) string {
+func (f Facts) leadElsewhere(o object, q httpapi.Queue) string {
 	if ofPolicy(q) {
 		return f.protectCommand(o)
 	}

@@ -10,14 +10,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // lookLanding looks for messages that are due and that their main queue does not take.
 func lookLanding(f Facts) []Finding {
-	found := f.detailed("whether landing queues drain", func(o object, q management.Queue) []Finding {
+	found := f.detailed("whether landing queues drain", func(o object, q httpapi.Queue) []Finding {
 		var n int64
 		if q.Messages != nil {
 			n = *q.Messages
@@ -84,7 +84,7 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 
 // mayStillRefuse tells of a queue that may have had a length limit: one that dead-letters to it is not told that it has
 // none any more.
-func (f Facts) mayStillRefuse(q management.Queue) bool {
+func (f Facts) mayStillRefuse(q httpapi.Queue) bool {
 	return q.Type == string(config.QueueTypeQuorum) && rabbitmq.AtLeast(f.Version, 1, 0) &&
 		!rabbitmq.AtLeast(f.Version, 4, 0)
 }
@@ -95,7 +95,7 @@ func (f Facts) raiseLimit(queue string) string {
 }
 
 // full tells whether a queue refuses messages because of its length.
-func full(q management.Queue) bool {
+func full(q httpapi.Queue) bool {
 	arguments := effective(q)
 	overflow, _ := arguments[amqp.QueueOverflowArg].(string)
 	limit, limited := arguments["x-max-length"].(int64)

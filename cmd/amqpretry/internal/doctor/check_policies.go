@@ -8,9 +8,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -32,7 +32,7 @@ func lookPolicies(f Facts) []Finding {
 		groups[of] = append(groups[of], o)
 	}
 	fixes := map[string]string{}
-	fix := func(o object, q management.Queue) string {
+	fix := func(o object, q httpapi.Queue) string {
 		of := cmp.Or(o.Ladder, o.Name)
 		if _, known := fixes[of]; !known {
 			if o.Role == roleMain {
@@ -43,7 +43,7 @@ func lookPolicies(f Facts) []Finding {
 		}
 		return fixes[of]
 	}
-	return f.withPolicies("policies of the broker", func(o object, q management.Queue) []Finding {
+	return f.withPolicies("policies of the broker", func(o object, q httpapi.Queue) []Finding {
 		var found []Finding
 		for _, w := range weaknesses(o, q, f.Version) {
 			if w.ofStrategy {
@@ -61,7 +61,7 @@ func lookPolicies(f Facts) []Finding {
 }
 
 // weaknesses judges what the policies say of a queue.
-func weaknesses(o object, q management.Queue, version string) []weakness {
+func weaknesses(o object, q httpapi.Queue, version string) []weakness {
 	in := effective(q)
 	var all []weakness
 	found := func(key string, severity Severity, means string) {
@@ -128,7 +128,7 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 }
 
 // lowersDeliveryLimit tells of a policy whose limit is below the queue's own. A negative one is none, from 4.0 on.
-func lowersDeliveryLimit(q management.Queue, version string) bool {
+func lowersDeliveryLimit(q httpapi.Queue, version string) bool {
 	own, _ := q.Arguments["x-delivery-limit"].(int64)
 	limit, _ := q.Effective["delivery-limit"].(int64)
 	return limit < own && (limit >= 0 || !rabbitmq.AtLeast(version, 4, 0))
@@ -236,7 +236,7 @@ func dropsHead(arguments amqp.Table) bool {
 }
 
 // sourceOf names the policies that say something of a queue.
-func (f Facts) sourceOf(q management.Queue, key string) string {
+func (f Facts) sourceOf(q httpapi.Queue, key string) string {
 	var sources []string
 	if p, known := named(f.OperatorPolicies.Value, q.OperatorPolicy); known && p.Definition[key] != nil {
 		sources = append(sources, fmt.Sprintf("operator policy %q", p.Name))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/mainqueue"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -22,16 +22,16 @@ const oldStatistics = "the management API has renewed no statistics of them for 
 	"the policies of the broker: the findings are those of the old statistics"
 
 // detailed calls look for every queue that is there and of which the management API has told, and collects why not.
-func (f Facts) detailed(what string, look func(object, management.Queue) []Finding, roles ...role) []Finding {
+func (f Facts) detailed(what string, look func(object, httpapi.Queue) []Finding, roles ...role) []Finding {
 	return f.each(what, false, look, roles...)
 }
 
 // withPolicies is detailed for what depends on the policies of the broker.
-func (f Facts) withPolicies(what string, look func(object, management.Queue) []Finding, roles ...role) []Finding {
+func (f Facts) withPolicies(what string, look func(object, httpapi.Queue) []Finding, roles ...role) []Finding {
 	return f.each(what, true, look, roles...)
 }
 
-func (f Facts) each(what string, policies bool, look func(object, management.Queue) []Finding,
+func (f Facts) each(what string, policies bool, look func(object, httpapi.Queue) []Finding,
 	roles ...role) []Finding {
 	var found []Finding
 	hidden := blind{}
@@ -62,7 +62,7 @@ func (f Facts) each(what string, policies bool, look func(object, management.Que
 var runs = []string{"", "running", "idle", "flow"}
 
 func lookAvailable(f Facts) []Finding {
-	return f.detailed("whether queues can be reached", func(_ object, q management.Queue) []Finding {
+	return f.detailed("whether queues can be reached", func(_ object, q httpapi.Queue) []Finding {
 		var found []Finding
 		quorum := q.Type == string(config.QueueTypeQuorum)
 		if !slices.Contains(runs, q.State) {
@@ -99,7 +99,7 @@ func lookAvailable(f Facts) []Finding {
 }
 
 // grow puts a queue on all nodes that run.
-func (f Facts) grow(q management.Queue) string {
+func (f Facts) grow(q httpapi.Queue) string {
 	lines := ""
 	for _, n := range f.Nodes.Value {
 		if n.Running && !slices.Contains(q.Members, n.Name) {
@@ -114,7 +114,7 @@ func (f Facts) grow(q management.Queue) string {
 }
 
 func lookTypes(f Facts) []Finding {
-	return f.detailed("types of queues", func(o object, q management.Queue) []Finding {
+	return f.detailed("types of queues", func(o object, q httpapi.Queue) []Finding {
 		if q.Type == amqp.QueueTypeStream && o.Role == roleMain {
 			return []Finding{{Severity: Problem, Found: "it is a stream",
 				Means: "a stream keeps its messages: each retry adds a message for all readers, and a consumer " +
@@ -152,7 +152,7 @@ func lookTypes(f Facts) []Finding {
 // lookOverflow looks for main queues whose own arguments limit their length, and that make room for new messages. The
 // limits of policies are found with these.
 func lookOverflow(f Facts) []Finding {
-	return f.detailed("what full queues do", func(o object, q management.Queue) []Finding {
+	return f.detailed("what full queues do", func(o object, q httpapi.Queue) []Finding {
 		if o.Topic.Plan.MainArguments != nil || !dropsHead(effective(q)) { // a strategy has a check of its own
 			return nil
 		}
@@ -171,13 +171,13 @@ func lookOverflow(f Facts) []Finding {
 }
 
 // effective are the arguments of a queue as they are in force.
-func effective(q management.Queue) amqp.Table { return mainqueue.Effective(q) }
+func effective(q httpapi.Queue) amqp.Table { return mainqueue.Effective(q) }
 
 // manyStuck is how many messages that cannot be handed over keep all others of a queue from it.
 const manyStuck = 32
 
 func lookStuck(f Facts) []Finding {
-	return f.detailed("messages on their way out", func(o object, q management.Queue) []Finding {
+	return f.detailed("messages on their way out", func(o object, q httpapi.Queue) []Finding {
 		n := stuck(q)
 		if n <= 0 || o.Role == roleLanding { // which has a check of its own
 			return nil
@@ -208,7 +208,7 @@ func lookStuck(f Facts) []Finding {
 }
 
 // stuck is how many messages a queue dead-letters without an answer.
-func stuck(q management.Queue) int64 {
+func stuck(q httpapi.Queue) int64 {
 	switch {
 	case q.Undeliverable != nil && *q.Undeliverable > 0:
 		return *q.Undeliverable
@@ -249,7 +249,7 @@ func lookRetryConsumers(f Facts) []Finding {
 }
 
 func lookSingleActive(f Facts) []Finding {
-	return f.detailed("arguments of main queues", func(_ object, q management.Queue) []Finding {
+	return f.detailed("arguments of main queues", func(_ object, q httpapi.Queue) []Finding {
 		if q.Arguments["x-single-active-consumer"] != true {
 			return nil
 		}

@@ -7,10 +7,10 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/mainqueue"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -29,7 +29,7 @@ func lookStrategy(f Facts) []Finding {
 	return append(found, f.withPolicies("what strategies need of main queues", f.asStrategyNeeds, roleMain)...)
 }
 
-func (f Facts) asStrategyNeeds(o object, q management.Queue) []Finding {
+func (f Facts) asStrategyNeeds(o object, q httpapi.Queue) []Finding {
 	var found []Finding
 	if declared := slices.DeleteFunc(differences(o, q), mainqueue.Difference.FromPolicy); len(declared) > 0 {
 		found = append(found, f.lacks(o, q, declared))
@@ -51,7 +51,7 @@ func (f Facts) asStrategyNeeds(o object, q management.Queue) []Finding {
 }
 
 // differences of a main queue from what its strategy needs.
-func differences(o object, q management.Queue) []mainqueue.Difference {
+func differences(o object, q httpapi.Queue) []mainqueue.Difference {
 	return mainqueue.Differences(o.Topic.Plan, protection(o), q)
 }
 
@@ -59,7 +59,7 @@ func protection(o object) config.Protection { return o.Topic.Policy.WithDefaults
 
 // lacks is the finding about a main queue that was not declared with what its strategy needs, and has it from no
 // policy.
-func (f Facts) lacks(o object, q management.Queue, declared []mainqueue.Difference) Finding {
+func (f Facts) lacks(o object, q httpapi.Queue, declared []mainqueue.Difference) Finding {
 	texts := make([]string, len(declared))
 	for i, d := range declared {
 		texts[i] = d.String()
@@ -87,7 +87,7 @@ func (f Facts) lacks(o object, q management.Queue, declared []mainqueue.Differen
 }
 
 // withoutArguments says what it means for a strategy that its main queue is not as it needs it.
-func withoutArguments(strategy config.Strategy, q management.Queue) string {
+func withoutArguments(strategy config.Strategy, q httpapi.Queue) string {
 	arguments := effective(q)
 	switch _, deadLetters := arguments["x-dead-letter-exchange"]; {
 	case hangs(q):
@@ -113,7 +113,7 @@ const hanging = "when more messages wait for their retry than the queue's length
 	"confirms and delivers nothing until it is deleted, even after a restart"
 
 // hangs tells whether a queue has a delayed retry, and a length limit at which it drops its oldest messages.
-func hangs(q management.Queue) bool {
+func hangs(q httpapi.Queue) bool {
 	arguments := effective(q)
 	_, length := arguments["x-max-length"]
 	_, bytes := arguments["x-max-length-bytes"]
@@ -121,7 +121,7 @@ func hangs(q management.Queue) bool {
 }
 
 // delaysReturns says what a delayed retry means that the policy of a topic does not ask for.
-func delaysReturns(q management.Queue) (Severity, string) {
+func delaysReturns(q httpapi.Queue) (Severity, string) {
 	if hangs(q) {
 		return Problem, hanging
 	}
@@ -129,7 +129,7 @@ func delaysReturns(q management.Queue) (Severity, string) {
 }
 
 // strategyWeaknesses judges what policies of the broker say against the strategy of a main queue.
-func strategyWeaknesses(o object, q management.Queue) []weakness {
+func strategyWeaknesses(o object, q httpapi.Queue) []weakness {
 	var all []weakness
 	for _, d := range differences(o, q) {
 		if d.FromPolicy() {
@@ -147,7 +147,7 @@ func strategyWeaknesses(o object, q management.Queue) []weakness {
 }
 
 // againstStrategy says what a key of a policy does to a main queue with a strategy.
-func againstStrategy(strategy config.Strategy, key string, q management.Queue) string {
+func againstStrategy(strategy config.Strategy, key string, q httpapi.Queue) string {
 	cycle := strategy == config.StrategyCycle
 	switch {
 	case key == "expires":
@@ -175,13 +175,13 @@ func againstStrategy(strategy config.Strategy, key string, q management.Queue) s
 }
 
 // givesByPolicy tells whether a policy of the broker is to give a main queue what its strategy needs, and does not.
-func givesByPolicy(o object, q management.Queue) bool {
+func givesByPolicy(o object, q httpapi.Queue) bool {
 	_, possible := mainqueue.Policy(o.Topic.Plan, "", q)
 	return possible && protection(o) == config.ProtectionPolicy && len(differences(o, q)) > 0
 }
 
 // mainPolicyFix is the one command for the policies of a main queue: a second one would undo the first.
-func (f Facts) mainPolicyFix(o object, q management.Queue) string {
+func (f Facts) mainPolicyFix(o object, q httpapi.Queue) string {
 	if givesByPolicy(o, q) || f.lacksProtection(o, q) {
 		return f.protectCommand(o)
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 func lookExists(f Facts) []Finding {
@@ -240,7 +240,7 @@ func lookBindings(f Facts) []Finding {
 			if !slices.Contains(hidden[x.Bindings.Why], b.Exchange) {
 				hidden.add(x.Bindings.Why, b.Exchange)
 			}
-		case !slices.ContainsFunc(x.Bindings.Value, func(a management.Binding) bool { return sameBinding(a, b) }):
+		case !slices.ContainsFunc(x.Bindings.Value, func(a httpapi.Binding) bool { return sameBinding(a, b) }):
 			found = append(found, missing())
 		}
 	}
@@ -287,7 +287,7 @@ func lostOnReturn(t Topic, b topology.Binding) string {
 	return ". Messages for this queue in shared retry queues cannot return, and after 32 such messages no others can"
 }
 
-func sameBinding(a management.Binding, b topology.Binding) bool {
+func sameBinding(a httpapi.Binding, b topology.Binding) bool {
 	if a.Queue != b.Queue || a.ToExchange != b.ToExchange || a.Key != b.Key || len(a.Arguments) != len(b.Arguments) {
 		return false
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -32,26 +33,26 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		Topics:  []Topic{{"orders", policy, plan}},
 		Blocked: seen(""),
 		Refused: seen[[]Permission](nil),
-		Granted: seen(management.Permissions{User: "service", VHost: "/", Configure: ".*", Write: ".*",
+		Granted: seen(httpapi.Permissions{User: "service", VHost: "/", Configure: ".*", Write: ".*",
 			Read: ".*"}),
-		Nodes: seen([]management.Node{{Name: "a", Running: true, MemoryAlarm: ptr(false),
+		Nodes: seen([]httpapi.Node{{Name: "a", Running: true, MemoryAlarm: ptr(false),
 			DiskAlarm: ptr(false)}}),
-		Flags: seen([]management.FeatureFlag{{Name: "quorum_queue", State: "enabled"},
+		Flags: seen([]httpapi.FeatureFlag{{Name: "quorum_queue", State: "enabled"},
 			{Name: "stream_queue", State: "enabled"}}),
 		Limits:           seen(map[string]int64{}),
-		Policies:         seen[[]management.Policy](nil),
-		OperatorPolicies: seen[[]management.Policy](nil),
-		Obsolete:         seen[[]topology.ObsoleteQueue](nil),
+		Policies:         seen[[]httpapi.Policy](nil),
+		OperatorPolicies: seen[[]httpapi.Policy](nil),
+		Obsolete:         seen[[]retire.Queue](nil),
 
-		ObsoleteExchanges: seen[[]topology.ObsoleteExchange](nil),
+		ObsoleteExchanges: seen[[]retire.Exchange](nil),
 		Queues:            map[string]Queue{}, Exchanges: map[string]Exchange{},
 	}
 	put := func(name string, arguments amqp.Table) {
-		q := management.Queue{Name: name, VHost: "/", Type: arguments[amqp.QueueTypeArg].(string), State: "running",
-			Arguments: management.Arguments(arguments),
+		q := httpapi.Queue{Name: name, VHost: "/", Type: arguments[amqp.QueueTypeArg].(string), State: "running",
+			Arguments: httpapi.Arguments(arguments),
 			Members:   []string{"a"}, Online: []string{"a"}, Messages: ptr[int64](0), Ready: ptr[int64](0),
 			Unacked: ptr[int64](0), Undeliverable: ptr[int64](0),
-			Consumers: ptr[int64](0), Effective: management.Arguments{}}
+			Consumers: ptr[int64](0), Effective: httpapi.Arguments{}}
 		f.Queues[name] = Queue{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Details: seen(q)}
 		f.All = seen(append(f.All.Value, q))
 	}
@@ -72,12 +73,12 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 	}
 	for _, x := range exchanges {
 		found := Exchange{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Type: x.Type,
-			Bindings: seen[[]management.Binding](nil)}
+			Bindings: seen[[]httpapi.Binding](nil)}
 		for _, b := range bindings {
 			if b.Exchange == x.Name {
 				found.Bindings.Value = append(found.Bindings.Value,
-					management.Binding{VHost: "/", Exchange: b.Exchange, Queue: b.Queue, ToExchange: b.ToExchange,
-						Key: b.Key, Arguments: management.Arguments(b.Arguments)})
+					httpapi.Binding{VHost: "/", Exchange: b.Exchange, Queue: b.Queue, ToExchange: b.ToExchange,
+						Key: b.Key, Arguments: httpapi.Arguments(b.Arguments)})
 			}
 		}
 		f.Exchanges[x.Name] = found
@@ -86,7 +87,7 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 }
 
 // change changes what is known of a queue.
-func (f Facts) change(queue string, how func(*Queue, *management.Queue)) {
+func (f Facts) change(queue string, how func(*Queue, *httpapi.Queue)) {
 	q := f.Queues[queue]
 	q.Details.Value.Arguments = maps.Clone(q.Details.Value.Arguments)
 	how(&q, &q.Details.Value)
@@ -151,18 +152,18 @@ func nothingCouldBeSeen(t *testing.T, f Facts, anyway ...string) {
 	blindFacts := Facts{Topics: f.Topics, VHost: "/", User: "service", PolicyFile: "retry.yaml"}
 	const why = "nobody told"
 	blindFacts.Blocked, blindFacts.Refused, blindFacts.Granted = unseen[string](why), unseen[[]Permission](why),
-		unseen[management.Permissions](why)
-	blindFacts.Nodes, blindFacts.Flags = unseen[[]management.Node](why), unseen[[]management.FeatureFlag](why)
+		unseen[httpapi.Permissions](why)
+	blindFacts.Nodes, blindFacts.Flags = unseen[[]httpapi.Node](why), unseen[[]httpapi.FeatureFlag](why)
 	blindFacts.Limits, blindFacts.All, blindFacts.Obsolete = unseen[map[string]int64](why),
-		unseen[[]management.Queue](why), unseen[[]topology.ObsoleteQueue](why)
+		unseen[[]httpapi.Queue](why), unseen[[]retire.Queue](why)
 	blindFacts.Queues, blindFacts.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	for name := range f.Queues {
 		blindFacts.Queues[name] = Queue{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why),
-			Details: unseen[management.Queue](why)}
+			Details: unseen[httpapi.Queue](why)}
 	}
 	for name := range f.Exchanges {
 		blindFacts.Exchanges[name] = Exchange{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why),
-			Bindings: unseen[[]management.Binding](why)}
+			Bindings: unseen[[]httpapi.Binding](why)}
 	}
 	unseenOnes := map[string]bool{}
 	for _, finding := range diagnose(blindFacts) {
@@ -178,12 +179,12 @@ func nothingCouldBeSeen(t *testing.T, f Facts, anyway ...string) {
 // Each check: what it finds, and about what. TestNothingIsFoundWhereNothingIsWrong and TestNothingCouldBeSeen are the
 // other two.
 func TestChecks(t *testing.T) {
-	policy := func(name string, priority int, definition management.Arguments) management.Policy {
-		return management.Policy{VHost: "/", Name: name, Priority: priority, Definition: definition}
+	policy := func(name string, priority int, definition httpapi.Arguments) httpapi.Policy {
+		return httpapi.Policy{VHost: "/", Name: name, Priority: priority, Definition: definition}
 	}
-	under := func(f *Facts, queue string, operator bool, definition management.Arguments) {
+	under := func(f *Facts, queue string, operator bool, definition httpapi.Arguments) {
 		p := policy("p", 3, definition)
-		f.change(queue, func(_ *Queue, q *management.Queue) {
+		f.change(queue, func(_ *Queue, q *httpapi.Queue) {
 			q.Effective = definition
 			if operator {
 				q.OperatorPolicy = &p.Name
@@ -192,9 +193,9 @@ func TestChecks(t *testing.T) {
 			}
 		})
 		if operator {
-			f.OperatorPolicies = seen([]management.Policy{p})
+			f.OperatorPolicies = seen([]httpapi.Policy{p})
 		} else {
-			f.Policies = seen([]management.Policy{p})
+			f.Policies = seen([]httpapi.Policy{p})
 		}
 	}
 	const retry, dlq = "orders.retry.1m", "orders.dlq"
@@ -226,10 +227,10 @@ func TestChecks(t *testing.T) {
 		{"disk", "alarms", Problem, "broker", "disk alarm on node a", "rabbitmqctl --node 'a' set_disk_free_limit",
 			func(f *Facts) { f.Nodes.Value[0].DiskAlarm = ptr(true) }},
 		{"blocked", "alarms", Problem, "broker", "low on memory", "rabbitmq-diagnostics alarms", func(f *Facts) {
-			f.Nodes, f.Blocked = unseen[[]management.Node]("x"), seen("low on memory")
+			f.Nodes, f.Blocked = unseen[[]httpapi.Node]("x"), seen("low on memory")
 		}},
 		{"down", "nodes", Warning, "broker", "node b is down", "", func(f *Facts) {
-			f.Nodes.Value = append(f.Nodes.Value, management.Node{Name: "b"})
+			f.Nodes.Value = append(f.Nodes.Value, httpapi.Node{Name: "b"})
 		}},
 		{"apart", "nodes", Problem, "broker", "node a is partitioned from b", "", func(f *Facts) {
 			f.Nodes.Value[0].Partitions = []string{"b"}
@@ -250,7 +251,7 @@ func TestChecks(t *testing.T) {
 			"'(^orders$)|^(", func(f *Facts) { f.Granted.Value.Read = "^orders$" }},
 		{"granted nothing", "permissions", Problem, `user "service"`, `no write permission on exchange "orders.retry"`,
 			"list_user_permissions", func(f *Facts) {
-				f.Granted = unseen[management.Permissions]("x")
+				f.Granted = unseen[httpapi.Permissions]("x")
 				f.Refused = seen(needs(f.Topics))
 			}},
 
@@ -275,7 +276,7 @@ func TestChecks(t *testing.T) {
 			func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
 		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1",
 			"amqpretry topology apply --recreate --policies 'retry.yaml' 'orders'", func(f *Facts) {
-				f.change(retry, func(q *Queue, _ *management.Queue) {
+				f.change(retry, func(q *Queue, _ *httpapi.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "60000", Found: "1"}
 				})
 			}},
@@ -286,14 +287,14 @@ func TestChecks(t *testing.T) {
 			"topology apply --policies 'retry.yaml' 'orders'\n#   amqpretry dlq import 'orders' " +
 			"dead-letters-orders.jsonl",
 			func(f *Facts) {
-				f.change(dlq, func(q *Queue, _ *management.Queue) {
+				f.change(dlq, func(q *Queue, _ *httpapi.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum",
 						Found: "classic"}
 				})
 			}},
 		{"dead letters pushed out by an argument", "arguments", Problem, `dead-letter queue "orders.dlq"`,
 			"x-max-length, wanted another value, found 5", "amqpretry dlq purge", func(f *Facts) {
-				f.change(dlq, func(q *Queue, d *management.Queue) {
+				f.change(dlq, func(q *Queue, d *httpapi.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-max-length", Found: "5"}
 					d.Arguments["x-max-length"] = int64(5)
 				})
@@ -308,7 +309,7 @@ func TestChecks(t *testing.T) {
 			"list_bindings -p '/' source_name destination_name routing_key\n# Note those of others, which are lost. " +
 				"Then delete the exchange, and declare it as planned:\n#   rabbitmqctl eval 'ok", func(f *Facts) {
 				x := fanout(f)
-				x.Bindings = seen([]management.Binding{{VHost: "/", Exchange: "orders.retry", Queue: "audit"}})
+				x.Bindings = seen([]httpapi.Binding{{VHost: "/", Exchange: "orders.retry", Queue: "audit"}})
 				f.Exchanges["orders.retry"] = x
 			}},
 		{"unbound", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.dlq"`, "topology apply",
@@ -319,111 +320,111 @@ func TestChecks(t *testing.T) {
 			}},
 		{"bound otherwise", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.retry.1m"`,
 			"topology apply", func(f *Facts) {
-				f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = management.Arguments{"x-match": "any",
+				f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = httpapi.Arguments{"x-match": "any",
 					"amqpretry-delay": "1m"}
 			}},
 		{"bound to less", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.retry.1m"`,
 			"topology apply", func(f *Facts) {
-				f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = management.Arguments{"x-match": "all",
+				f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = httpapi.Arguments{"x-match": "all",
 					"amqpretry-delay": "1m", "colour": "red"}
 			}},
 
 		{"queue is down", "available", Problem, `main queue "orders"`, "it is down", "", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.State = "down" })
+			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.State = "down" })
 		}},
 		{"no majority", "available", Problem, `dead-letter queue "orders.dlq"`, "1 of its 3 nodes",
 			"rabbitmq-queues quorum_status --vhost '/' 'orders.dlq'", func(f *Facts) {
-				f.change(dlq, func(_ *Queue, q *management.Queue) { q.Members = []string{"a", "b", "c"} })
+				f.change(dlq, func(_ *Queue, q *httpapi.Queue) { q.Members = []string{"a", "b", "c"} })
 			}},
 		{"one of three", "available", Warning, `main queue "orders"`, "on 1 of 3 nodes", "rabbitmq-queues add_member " +
 			"--vhost '/' 'orders' 'b'", func(f *Facts) {
-			f.Nodes.Value = append(f.Nodes.Value, management.Node{Name: "b", Running: true},
-				management.Node{Name: "c", Running: true})
+			f.Nodes.Value = append(f.Nodes.Value, httpapi.Node{Name: "b", Running: true},
+				httpapi.Node{Name: "c", Running: true})
 		}},
 		{"classic main", "types", Note, `main queue "orders"`, "classic", "", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "classic" })
+			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Type = "classic" })
 		}},
 		{"makes room", "overflow", Warning, `main queue "orders"`, "x-max-length: 9, and overflow: drop-head",
 			`'{"max-priority":3,"overflow":"reject-publish"}'`, func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *management.Queue) {
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
 					q.Arguments["x-max-length"] = int64(9)
 					delete(q.Arguments, "x-overflow")
 				})
-				under(f, "orders", false, management.Arguments{"max-priority": int64(3)})
+				under(f, "orders", false, httpapi.Arguments{"max-priority": int64(3)})
 			}},
 		{"stream", "types", Problem, `main queue "orders"`, "a stream", "consume from a queue", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "stream" })
+			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Type = "stream" })
 		}},
 		{"classic retry", "types", Warning, `retry queue "orders.retry.1m"`, "classic queue in front of a quorum",
 			"queue_type: quorum", func(f *Facts) {
-				f.change(retry, func(_ *Queue, q *management.Queue) { q.Type = "classic" })
+				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Type = "classic" })
 			}},
 
 		{"operator's TTL", "policies", Problem, `retry queue "orders.retry.1m"`,
 			`message-ttl: 5, from the operator policy "p"`,
 			`so it gets a limit that no queue reaches:` + "\n" + `rabbitmqctl set_operator_policy -p '/' --priority 4 --apply-to queues 'amqpretry.orders.retry.1m' '^orders\.retry\.1m$' '{"max-length-bytes":1000000000000000}'`,
-			func(f *Facts) { under(f, retry, true, management.Arguments{"message-ttl": int64(5)}) }},
+			func(f *Facts) { under(f, retry, true, httpapi.Arguments{"message-ttl": int64(5)}) }},
 		{"drop-head", "policies", Problem, `retry queue "orders.retry.1m"`, `overflow: drop-head, from the policy "p"`,
 			`rabbitmqctl set_policy -p '/' --priority 4`,
-			func(f *Facts) { under(f, retry, false, management.Arguments{"overflow": "drop-head"}) }},
+			func(f *Facts) { under(f, retry, false, httpapi.Arguments{"overflow": "drop-head"}) }},
 		{"both keys go", "policies", Problem, `retry queue "orders.retry.1m"`, "expires", `'{"consumer-timeout":9}'`,
 			func(f *Facts) {
-				under(f, retry, false, management.Arguments{"overflow": "drop-head", "expires": int64(7),
+				under(f, retry, false, httpapi.Arguments{"overflow": "drop-head", "expires": int64(7),
 					"consumer-timeout": int64(9)})
 			}},
 		{"full", "policies", Warning, `retry queue "orders.retry.1m"`, "max-length: 9", "set_policy", func(f *Facts) {
-			under(f, retry, false, management.Arguments{"max-length": int64(9)})
+			under(f, retry, false, httpapi.Arguments{"max-length": int64(9)})
 		}},
 		{"full and early", "policies", Problem, `retry queue "orders.retry.1m"`, "max-length: 9", "set_policy",
 			func(f *Facts) {
-				under(f, retry, false, management.Arguments{"max-length": int64(9), "overflow": "drop-head"})
+				under(f, retry, false, httpapi.Arguments{"max-length": int64(9), "overflow": "drop-head"})
 			}},
 		{"nobody's policy", "policies", Problem, `retry queue "orders.retry.1m"`, "expires: 7, from the policies of " +
 			"the broker", "rabbitmqctl list_policies -p '/'", func(f *Facts) {
-			under(f, retry, false, management.Arguments{"expires": int64(7)})
-			f.Policies = unseen[[]management.Policy]("x")
+			under(f, retry, false, httpapi.Arguments{"expires": int64(7)})
+			f.Policies = unseen[[]httpapi.Policy]("x")
 		}},
 		{"dead letters expire", "policies", Problem, `dead-letter queue "orders.dlq"`, "message-ttl: 5", "set_policy",
-			func(f *Facts) { under(f, dlq, false, management.Arguments{"message-ttl": int64(5)}) }},
+			func(f *Facts) { under(f, dlq, false, httpapi.Arguments{"message-ttl": int64(5)}) }},
 		{"dead letters pushed out", "policies", Problem, `dead-letter queue "orders.dlq"`, "max-length-bytes: 5",
-			"set_policy", func(f *Facts) { under(f, dlq, false, management.Arguments{"max-length-bytes": int64(5)}) }},
+			"set_policy", func(f *Facts) { under(f, dlq, false, httpapi.Arguments{"max-length-bytes": int64(5)}) }},
 		{"looking kills", "policies", Problem, `dead-letter queue "orders.dlq"`, "delivery-limit: 5", "set_policy",
-			func(f *Facts) { under(f, dlq, false, management.Arguments{"delivery-limit": int64(5)}) }},
+			func(f *Facts) { under(f, dlq, false, httpapi.Arguments{"delivery-limit": int64(5)}) }},
 		{"looking returns early", "policies", Problem, `retry queue "orders.retry.1m"`, "delivery-limit: 5", "set_policy",
-			func(f *Facts) { under(f, retry, false, management.Arguments{"delivery-limit": int64(5)}) }},
+			func(f *Facts) { under(f, retry, false, httpapi.Arguments{"delivery-limit": int64(5)}) }},
 		{"main expires", "policies", Problem, `main queue "orders"`, "expires: 5", "set_policy", func(f *Facts) {
-			under(f, "orders", false, management.Arguments{"expires": int64(5)})
+			under(f, "orders", false, httpapi.Arguments{"expires": int64(5)})
 		}},
 		{"main's TTL", "policies", Warning, `main queue "orders"`, "message-ttl: 5", "set_policy", func(f *Facts) {
-			under(f, "orders", false, management.Arguments{"message-ttl": int64(5)})
+			under(f, "orders", false, httpapi.Arguments{"message-ttl": int64(5)})
 		}},
 		{"main at most once", "policies", Problem, `main queue "orders"`, "overflow: drop-head", "set_policy",
-			func(f *Facts) { under(f, "orders", false, management.Arguments{"overflow": "drop-head"}) }},
+			func(f *Facts) { under(f, "orders", false, httpapi.Arguments{"overflow": "drop-head"}) }},
 		{"main refuses", "policies", Note, `main queue "orders"`, "max-length: 5", "", func(f *Facts) {
-			under(f, "orders", false, management.Arguments{"max-length": int64(5)})
+			under(f, "orders", false, httpapi.Arguments{"max-length": int64(5)})
 		}},
 
 		{"drops at 20", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20, the default",
 			"set_policy -p '/' --priority 100", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *management.Queue) {
-					q.Arguments = management.Arguments{"x-queue-type": "quorum"}
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+					q.Arguments = httpapi.Arguments{"x-queue-type": "quorum"}
 				})
 			}},
 		{"drops at its policy's", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 4",
 			`--priority 100 --apply-to queues 'amqpretry.orders' '^orders$' '{"dead-letter-exchange":"","dead-letter-routing-key":"orders.dlq","dead-letter-strategy":"at-least-once","delivery-limit":1000,"max-priority":3`, func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *management.Queue) {
-					q.Arguments = management.Arguments{"x-queue-type": "quorum", "x-delivery-limit": int64(9)}
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+					q.Arguments = httpapi.Arguments{"x-queue-type": "quorum", "x-delivery-limit": int64(9)}
 				})
-				under(f, "orders", false, management.Arguments{"delivery-limit": int64(4), "max-priority": int64(3)})
+				under(f, "orders", false, httpapi.Arguments{"delivery-limit": int64(4), "max-priority": int64(3)})
 			}},
 		{"drops with no queue behind", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20",
 			"amqpretry topology apply --policies 'retry.yaml' 'orders' &&\nrabbitmqctl set_policy", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments = management.Arguments{} })
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Arguments = httpapi.Arguments{} })
 				f.Queues[dlq] = Queue{Exists: seen(false)}
 			}},
 		{"exchange is not there", "dead-letter-target", Problem, `main queue "orders"`, `"nowhere" does not exist`,
 			"amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *management.Queue) {
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
 					q.Arguments["x-dead-letter-exchange"] = "nowhere"
 				})
 				f.Exchanges["nowhere"] = Exchange{Exists: seen(false)}
@@ -431,7 +432,7 @@ func TestChecks(t *testing.T) {
 		{"queue is not there", "dead-letter-target", Problem, `main queue "orders"`,
 			`queue "elsewhere", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies " +
 				"'retry.yaml' 'orders'", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *management.Queue) {
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
 					q.Arguments["x-dead-letter-routing-key"] = "elsewhere"
 				})
 			}},
@@ -444,52 +445,52 @@ func TestChecks(t *testing.T) {
 			}},
 		{"cycle", "dead-letter-target", Problem, `main queue "orders"`,
 			`"orders.retry.1m", which has a TTL and dead-letters back`, "An argument of the queue", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *management.Queue) {
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
 					q.Arguments["x-dead-letter-routing-key"] = retry
 				})
 			}},
 		{"stuck", "stuck", Warning, `retry queue "orders.retry.1m"`, "3 messages due", "list_queues", func(f *Facts) {
-			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
+			f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
 		}},
 		{"stuck behind a limit that is gone", "stuck", Warning, `retry queue "orders.retry.1m"`, "although it has room",
 			`"max-length":1000000000,"max-priority":3,"overflow":"reject-publish"}'`, func(f *Facts) {
 				f.Version = "3.10.8"
-				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
-				under(f, "orders", false, management.Arguments{"max-priority": int64(3)})
+				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
+				under(f, "orders", false, httpapi.Arguments{"max-priority": int64(3)})
 			}},
 		{"stuck behind one that is not", "stuck", Warning, `retry queue "orders.retry.1m"`, "is full", "raise its limit",
 			func(f *Facts) {
 				f.Version = "3.10.8"
-				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
-				f.change("orders", func(_ *Queue, q *management.Queue) { q.Messages = ptr[int64](5) })
-				under(f, "orders", false, management.Arguments{"max-length": int64(5), "overflow": "reject-publish"})
+				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
+				f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Messages = ptr[int64](5) })
+				under(f, "orders", false, httpapi.Arguments{"max-length": int64(5), "overflow": "reject-publish"})
 			}},
 		{"stuck for good", "stuck", Problem, `retry queue "orders.retry.1m"`, `the main queue "orders" does not exist`,
 			"start the service", func(f *Facts) {
-				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
+				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
 				f.Queues["orders"] = Queue{Exists: seen(false)}
 			}},
 		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 messages due", "", func(f *Facts) {
-			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
+			f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
 		}},
 		{"thief", "retry-consumers", Problem, `retry queue "orders.retry.1m"`, "2 consumers", "list_consumers -p '/'",
-			func(f *Facts) { f.change(retry, func(q *Queue, _ *management.Queue) { q.Consumers = 2 }) }},
+			func(f *Facts) { f.change(retry, func(q *Queue, _ *httpapi.Queue) { q.Consumers = 2 }) }},
 		{"single", "single-active-consumer", Note, `main queue "orders"`, "single active", "", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-single-active-consumer"] = true })
+			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Arguments["x-single-active-consumer"] = true })
 		}},
 		{"dead letters that AMQP would not count", "dead-letters", Unseen, "broker", "orders.dlq", "", func(f *Facts) {
 			f.Version = "4.4.0"
-			f.change(dlq, func(q *Queue, _ *management.Queue) { q.Details = unseen[management.Queue]("no API") })
+			f.change(dlq, func(q *Queue, _ *httpapi.Queue) { q.Details = unseen[httpapi.Queue]("no API") })
 		}},
 		{"dead letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages",
 			"amqpretry dlq stat 'orders'", func(f *Facts) {
-				f.change(dlq, func(q *Queue, _ *management.Queue) { q.Ready = 7 })
+				f.change(dlq, func(q *Queue, _ *httpapi.Queue) { q.Ready = 7 })
 			}},
 		{"dead letters are consumed", "dead-letters", Note, `dead-letter queue "orders.dlq"`, "2 consumers", "",
-			func(f *Facts) { f.change(dlq, func(q *Queue, _ *management.Queue) { q.Consumers = 2 }) }},
+			func(f *Facts) { f.change(dlq, func(q *Queue, _ *httpapi.Queue) { q.Consumers = 2 }) }},
 		{"obsolete", "obsolete", Note, `retry queue "orders.retry.2m"`, "no policy uses it", "amqpretry topology prune",
 			func(f *Facts) {
-				f.Obsolete.Value = []topology.ObsoleteQueue{{Queue: topology.Queue{Name: "orders.retry.2m",
+				f.Obsolete.Value = []retire.Queue{{Queue: topology.Queue{Name: "orders.retry.2m",
 					Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}}
 			}},
 	} {
@@ -512,7 +513,7 @@ func TestChecks(t *testing.T) {
 // A queue without statistics has no policies that could be judged.
 func TestNoStatistics(t *testing.T) {
 	f := healthy(t)
-	f.change("orders", func(_ *Queue, q *management.Queue) { q.Effective = nil })
+	f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Effective = nil })
 	for _, check := range []string{"policies", "delivery-limit", "dead-letter-target"} {
 		found := slices.DeleteFunc(diagnose(f), func(f Finding) bool { return f.Check != check })
 		require.Len(t, found, 1)
@@ -538,9 +539,9 @@ func TestPermissionsThatTheBrokerGives(t *testing.T) {
 	f := healthy(t)
 	f.Granted.Value.Configure = "^mine$"
 	assert.Empty(t, lookPermissions(f))
-	assert.Empty(t, lacking(needs(f.Topics), management.Permissions{Configure: "(?=x)", Write: "(?>x)",
+	assert.Empty(t, lacking(needs(f.Topics), httpapi.Permissions{Configure: "(?=x)", Write: "(?>x)",
 		Read: "(?<!x)y"}), "Go cannot read them")
-	assert.Len(t, lacking(needs(f.Topics), management.Permissions{}), len(needs(f.Topics)))
+	assert.Len(t, lacking(needs(f.Topics), httpapi.Permissions{}), len(needs(f.Topics)))
 }
 
 // Where nothing of a topic is, that is what is said, and nothing of its parts.
@@ -570,7 +571,7 @@ func TestNothingOfATopic(t *testing.T) {
 
 	f.Queues["orders.dlq"] = Queue{Exists: seen(true)}
 	assert.Len(t, lookExists(f), 3, "main queue, retry queue, exchange")
-	f.Queues["orders.dlq"], f.All = Queue{Exists: unseen[bool]("x")}, unseen[[]management.Queue]("x")
+	f.Queues["orders.dlq"], f.All = Queue{Exists: unseen[bool]("x")}, unseen[[]httpapi.Queue]("x")
 	assert.Len(t, lookExists(f), 4, "and what was not seen")
 }
 
@@ -589,8 +590,8 @@ func TestChecksOfVersions(t *testing.T) {
 		"4.3.0": "crashed consumers that often"} {
 		f := healthy(t)
 		f.Version = version
-		f.change("orders.dlq", func(_ *Queue, q *management.Queue) {
-			q.Effective = management.Arguments{"delivery-limit": int64(5)}
+		f.change("orders.dlq", func(_ *Queue, q *httpapi.Queue) {
+			q.Effective = httpapi.Arguments{"delivery-limit": int64(5)}
 		})
 		assert.Equal(t, Problem, find(f, "policies"), version)
 		assert.Contains(t, lookPolicies(f)[0].Means, counted, version)
@@ -599,15 +600,15 @@ func TestChecksOfVersions(t *testing.T) {
 		// from 4.0 on a negative limit is none
 		f := healthy(t)
 		f.Version = version
-		f.change("orders.dlq", func(_ *Queue, q *management.Queue) {
-			q.Effective = management.Arguments{"delivery-limit": int64(-1)}
+		f.change("orders.dlq", func(_ *Queue, q *httpapi.Queue) {
+			q.Effective = httpapi.Arguments{"delivery-limit": int64(-1)}
 		})
 		assert.Equal(t, severity, find(f, "policies"), version)
 	}
 	for version, severity := range map[string]Severity{"3.10.8": OK, "4.0.5": Problem, "4.3.6": Problem} {
 		f := healthy(t)
 		f.Version = version
-		f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments = management.Arguments{} })
+		f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Arguments = httpapi.Arguments{} })
 		assert.Equal(t, severity, find(f, "delivery-limit"), version)
 	}
 	assert.Contains(t, counts("4.3.6"), "Since RabbitMQ 4.3 a nack does not count")

@@ -15,10 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
 // patience bounds all questions over AMQP, as some about a queue whose nodes are down have no answer.
@@ -256,14 +255,10 @@ func targetsIn(ctx context.Context, s *cli.Session, l topology.Ladder) (map[stri
 
 // openAPI is nil where no management API was given.
 func openAPI(s *cli.Session) (*api, error) {
-	m, ok, err := s.Management()
-	if err != nil || !ok {
-		return nil, err
-	}
-	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
-	if err != nil {
+	client, err := s.ManagementClient("")
+	if err != nil || client == nil {
 		return nil, err
 	}
 
-	return &api{client: client, management: m}, nil
+	return &api{client: client}, nil
 }

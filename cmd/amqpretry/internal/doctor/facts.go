@@ -4,9 +4,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 // Seen is what a look has shown, or why it has shown nothing. The zero Seen was not looked at.
@@ -50,18 +51,18 @@ type Facts struct {
 	// Refused are the permissions that the user lacks, as the broker said when it was asked for them.
 	Refused Seen[[]Permission]
 	// Granted are the user's permissions as they are set.
-	Granted Seen[management.Permissions]
+	Granted Seen[httpapi.Permissions]
 
-	Nodes                      Seen[[]management.Node]
-	Flags                      Seen[[]management.FeatureFlag]
+	Nodes                      Seen[[]httpapi.Node]
+	Flags                      Seen[[]httpapi.FeatureFlag]
 	Limits                     Seen[map[string]int64]
-	Policies, OperatorPolicies Seen[[]management.Policy]
+	Policies, OperatorPolicies Seen[[]httpapi.Policy]
 	// All are the queues of the virtual host, without statistics.
-	All Seen[[]management.Queue]
+	All Seen[[]httpapi.Queue]
 	// Obsolete are retry queues that no policy of Topics uses.
-	Obsolete Seen[[]topology.ObsoleteQueue]
+	Obsolete Seen[[]retire.Queue]
 	// ObsoleteExchanges are rejected exchanges that nothing uses.
-	ObsoleteExchanges Seen[[]topology.ObsoleteExchange]
+	ObsoleteExchanges Seen[[]retire.Exchange]
 
 	// Queues are those of the topics, and those to which main queues dead-letter.
 	Queues map[string]Queue
@@ -86,7 +87,7 @@ type Queue struct {
 	Ready, Consumers int
 	// Conflict is how it differs from the plan; nil if it does not.
 	Conflict Seen[*topology.ConflictError]
-	Details  Seen[management.Queue]
+	Details  Seen[httpapi.Queue]
 	// Stale is true if its statistics are older than the first question about them.
 	Stale bool
 }
@@ -98,7 +99,7 @@ type Exchange struct {
 	// Type as the management API tells it; "" when it does not, or there is none.
 	Type string
 	// Bindings to queues and exchanges.
-	Bindings Seen[[]management.Binding]
+	Bindings Seen[[]httpapi.Binding]
 }
 
 // role is what a queue is for.
@@ -232,5 +233,5 @@ func (f Facts) exists(queue string) Seen[bool] {
 	if !f.All.Known {
 		return unseen[bool](f.All.Why)
 	}
-	return seen(slices.ContainsFunc(f.All.Value, func(q management.Queue) bool { return q.Name == queue }))
+	return seen(slices.ContainsFunc(f.All.Value, func(q httpapi.Queue) bool { return q.Name == queue }))
 }

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -155,7 +155,7 @@ func (f Facts) redeclareExchange(x plannedExchange) string {
 	deletion := "rabbitmqctl eval " + shell.Quote(fmt.Sprintf("ok = rabbit_exchange:delete(rabbit_misc:r(%s, "+
 		"exchange, %s), false, <<\"amqpretry\">>).", name(f.VHost), name(x.Name)))
 	bindings := f.Exchanges[x.Name].Bindings
-	other := func(b management.Binding) bool {
+	other := func(b httpapi.Binding) bool {
 		return !slices.ContainsFunc(x.topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
 	}
 	foreign := !bindings.Known || x.ladder != "" || slices.ContainsFunc(bindings.Value, other)
@@ -212,11 +212,11 @@ var emptyPolicy = fmt.Sprintf(`{"max-length-bytes":%d}`, int64(noLimit))
 // one for the user's policies, one for the operator's. A second command for the same queues would undo the first. With
 // protect, the user's policy also keeps a main queue from dropping messages. All other keys stay.
 func (f Facts) policyFix(of []object, protect bool) string {
-	user, userPriority := combined(of, f.Policies.Value, func(q management.Queue) *string { return q.Policy })
+	user, userPriority := combined(of, f.Policies.Value, func(q httpapi.Queue) *string { return q.Policy })
 	operator, operatorPriority := combined(of, f.OperatorPolicies.Value,
-		func(q management.Queue) *string { return q.OperatorPolicy })
+		func(q httpapi.Queue) *string { return q.OperatorPolicy })
 	harmful := map[string]bool{}
-	add := func(o object, q management.Queue) {
+	add := func(o object, q httpapi.Queue) {
 		for _, w := range weaknesses(o, q, f.Version) {
 			harmful[w.key] = harmful[w.key] || w.severity != Note
 		}
@@ -262,15 +262,15 @@ func (f Facts) policyFix(of []object, protect bool) string {
 
 // combined returns what the policies of queues say, and a priority above all of them. Where they differ, the policy
 // with the highest priority wins.
-func combined(of []object, policies []management.Policy, name func(management.Queue) *string) (map[string]any, int) {
-	var all []management.Policy
+func combined(of []object, policies []httpapi.Policy, name func(httpapi.Queue) *string) (map[string]any, int) {
+	var all []httpapi.Policy
 	for _, o := range of {
 		p, found := named(policies, name(o.Queue.Details.Value))
-		if found && !slices.ContainsFunc(all, func(other management.Policy) bool { return other.Name == p.Name }) {
+		if found && !slices.ContainsFunc(all, func(other httpapi.Policy) bool { return other.Name == p.Name }) {
 			all = append(all, p)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b management.Policy) int { return cmp.Compare(a.Priority, b.Priority) })
+	slices.SortStableFunc(all, func(a, b httpapi.Policy) int { return cmp.Compare(a.Priority, b.Priority) })
 	definition, priority := map[string]any{}, 0
 	for i, p := range all {
 		maps.Copy(definition, p.Definition)
@@ -282,8 +282,8 @@ func combined(of []object, policies []management.Policy, name func(management.Qu
 }
 
 // together is what applies under a user's and an operator's policy: of two numbers the smaller one.
-func together(user, operator map[string]any) management.Arguments {
-	all := management.Arguments(maps.Clone(user))
+func together(user, operator map[string]any) httpapi.Arguments {
+	all := httpapi.Arguments(maps.Clone(user))
 	for key, value := range operator {
 		own, given := all[key].(int64)
 		if n, isNumber := value.(int64); isNumber && given {
@@ -304,7 +304,7 @@ func drop(definition map[string]any, keys map[string]bool) bool {
 // protection is what a policy says that keeps a main queue from dropping messages, and gives it what its strategy
 // needs.
 func (f Facts) protection(o object) map[string]any {
-	var definition management.Arguments
+	var definition httpapi.Arguments
 	wanted := topology.ProtectPolicy(f.VHost, o.Name, f.deadLetterQueue(o.Topic))
 	if policy, ok := o.Topic.Plan.MainPolicy(f.VHost); ok {
 		wanted = policy
@@ -317,7 +317,7 @@ func (f Facts) protection(o object) map[string]any {
 // has.
 func (f Facts) onTop(queue string, keysAndValues ...any) string {
 	definition, priority := combined([]object{{Name: queue, Queue: f.Queues[queue]}}, f.Policies.Value,
-		func(q management.Queue) *string { return q.Policy })
+		func(q httpapi.Queue) *string { return q.Policy })
 	for pair := range slices.Chunk(keysAndValues, 2) {
 		definition[strings.TrimPrefix(fmt.Sprint(pair[0]), "x-")] = pair[1]
 	}
@@ -338,17 +338,17 @@ func (f Facts) setPolicy(queue string, definition map[string]any, priority int) 
 }
 
 // policyOf is the user's policy that applies to a queue.
-func (f Facts) policyOf(q management.Queue) (management.Policy, bool) {
+func (f Facts) policyOf(q httpapi.Queue) (httpapi.Policy, bool) {
 	return named(f.Policies.Value, q.Policy)
 }
 
-func named(policies []management.Policy, name *string) (management.Policy, bool) {
+func named(policies []httpapi.Policy, name *string) (httpapi.Policy, bool) {
 	for _, p := range policies {
 		if name != nil && p.Name == *name {
 			return p, true
 		}
 	}
-	return management.Policy{}, false
+	return httpapi.Policy{}, false
 }
 
 // deadLetterQueue is where a main queue's messages end; under the mode off the one that they would have.

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
@@ -21,20 +21,20 @@ import (
 // Its policy applies to all queues of the ladder, so it has no key either that would harm another queue.
 func TestOneFixForALadder(t *testing.T) {
 	f, ladder := exactly(t)
-	definitions := map[string]management.Arguments{
+	definitions := map[string]httpapi.Arguments{
 		"p":  {"message-ttl": int64(1500), "dead-letter-routing-key": "x", "delivery-limit": int64(5)},
 		"p2": {"message-ttl": int64(9e9), "max-age": "1D"},
 		"o":  {"expires": int64(7)},
 	}
-	f.Policies = seen([]management.Policy{{VHost: "/", Name: "p2", Priority: 7, Definition: definitions["p2"]},
+	f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p2", Priority: 7, Definition: definitions["p2"]},
 		{VHost: "/", Name: "p", Definition: definitions["p"]}})
-	f.OperatorPolicies = seen([]management.Policy{{VHost: "/", Name: "o", Priority: 3, Definition: definitions["o"]}})
+	f.OperatorPolicies = seen([]httpapi.Policy{{VHost: "/", Name: "o", Priority: 3, Definition: definitions["o"]}})
 	for _, q := range ladder.Shared().Queues {
 		name := "p"
 		if q.Name == ladder.Unroutable() {
 			name = "p2"
 		}
-		f.change(q.Name, func(_ *Queue, d *management.Queue) {
+		f.change(q.Name, func(_ *Queue, d *httpapi.Queue) {
 			d.Policy, d.Effective = &name, definitions[name]
 			if q.Name == ladder.WaitQueue(0, 1) {
 				d.OperatorPolicy, d.Effective = ptr("o"), together(definitions["p"], definitions["o"])
@@ -65,12 +65,12 @@ func fixesOf(findings []Finding, checks ...string) []string {
 // would undo the first.
 func TestOneFixForAMainQueue(t *testing.T) {
 	f := healthy(t)
-	definition := management.Arguments{"expires": int64(5), "max-length": int64(9), "max-priority": int64(3)}
-	f.Policies = seen([]management.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
-	f.OperatorPolicies = seen([]management.Policy{{VHost: "/", Name: "o", Definition: management.Arguments{
+	definition := httpapi.Arguments{"expires": int64(5), "max-length": int64(9), "max-priority": int64(3)}
+	f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
+	f.OperatorPolicies = seen([]httpapi.Policy{{VHost: "/", Name: "o", Definition: httpapi.Arguments{
 		"message-ttl": int64(7)}}})
-	f.change("orders", func(_ *Queue, q *management.Queue) {
-		q.Arguments = management.Arguments{"x-queue-type": "quorum"}
+	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+		q.Arguments = httpapi.Arguments{"x-queue-type": "quorum"}
 		q.Policy, q.OperatorPolicy = ptr("p"), ptr("o")
 		q.Effective = together(definition, f.OperatorPolicies.Value[0].Definition)
 	})
@@ -82,8 +82,8 @@ func TestOneFixForAMainQueue(t *testing.T) {
 	assert.Contains(t, fixes[0], "set_operator_policy")
 
 	// Protected, the queue keeps its own arguments, and the limit goes, as the queue drops messages.
-	f.change("orders", func(_ *Queue, q *management.Queue) {
-		q.Arguments = management.Arguments(topology.ProtectArguments("orders.dlq"))
+	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+		q.Arguments = httpapi.Arguments(topology.ProtectArguments("orders.dlq"))
 		delete(q.Arguments, "x-overflow")
 	})
 	fixes = fixesOf(diagnose(f), "policies", "delivery-limit", "dead-letter-target")
@@ -94,10 +94,10 @@ func TestOneFixForAMainQueue(t *testing.T) {
 // Each level of a ladder says what a routing key of a policy does to it, and each kind of queue what a TTL does.
 func TestMeaningsOnALadder(t *testing.T) {
 	f, ladder := exactly(t)
-	definition := management.Arguments{"message-ttl": int64(1500), "dead-letter-routing-key": "x"}
-	f.Policies = seen([]management.Policy{{VHost: "/", Name: "p", Definition: definition}})
+	definition := httpapi.Arguments{"message-ttl": int64(1500), "dead-letter-routing-key": "x"}
+	f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Definition: definition}})
 	for _, q := range ladder.Shared().Queues {
-		f.change(q.Name, func(_ *Queue, d *management.Queue) { d.Policy, d.Effective = ptr("p"), definition })
+		f.change(q.Name, func(_ *Queue, d *httpapi.Queue) { d.Policy, d.Effective = ptr("p"), definition })
 	}
 	found := diagnose(f)
 	for part, means := range map[string]string{
@@ -113,8 +113,8 @@ func TestMeaningsOnALadder(t *testing.T) {
 	}
 
 	f, _ = exactly(t)
-	f.change(ladder.WaitQueue(1, 2), func(_ *Queue, d *management.Queue) {
-		d.Effective = management.Arguments{"message-ttl": int64(1500)}
+	f.change(ladder.WaitQueue(1, 2), func(_ *Queue, d *httpapi.Queue) {
+		d.Effective = httpapi.Arguments{"message-ttl": int64(1500)}
 	})
 	finding, _ := find(diagnose(f), "policies", theLadder, "message-ttl")
 	assert.Contains(t, finding.Means, "messages return after 1500 ms instead of 2s")
@@ -129,7 +129,7 @@ func TestSharesOfTargets(t *testing.T) {
 		7500: `7500 messages that no target takes: of the first 1000: 600 for "a", 400 for "b"`,
 		1000: `1000 messages that no target takes: 600 for "a", 400 for "b"`,
 	} {
-		f.change(ladder.Unroutable(), func(_ *Queue, q *management.Queue) { q.Messages = &n })
+		f.change(ladder.Unroutable(), func(_ *Queue, q *httpapi.Queue) { q.Messages = &n })
 		found, _ := find(diagnose(f), "unroutable", theLadder, "")
 		assert.Equal(t, want, found.Found)
 	}

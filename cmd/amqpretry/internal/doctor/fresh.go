@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // The statistics of the management API, such as the policies that apply to a queue and the numbers of its messages,
@@ -27,7 +27,7 @@ const (
 // its policies, and the numbers that AMQP tells. It ends when they agree, or after statisticsPatience. RabbitMQ does
 // not apply a policy with a key that the type of the queue does not have, so then they differ for good.
 func (f *Facts) renew(ctx context.Context, a *api, p *prober, queues []object) {
-	first := map[string]management.Queue{}
+	first := map[string]httpapi.Queue{}
 	for _, o := range queues {
 		first[o.Name] = f.Queues[o.Name].Details.Value
 	}
@@ -41,8 +41,8 @@ func (f *Facts) renew(ctx context.Context, a *api, p *prober, queues []object) {
 		return
 	}
 	repeat(ctx, p, func() bool {
-		f.Policies = ask(a, func() ([]management.Policy, error) { return a.client.Policies(ctx) })
-		f.OperatorPolicies = ask(a, func() ([]management.Policy, error) { return a.client.OperatorPolicies(ctx) })
+		f.Policies = ask(a, func() ([]httpapi.Policy, error) { return a.client.Policies(ctx) })
+		f.OperatorPolicies = ask(a, func() ([]httpapi.Policy, error) { return a.client.OperatorPolicies(ctx) })
 		for _, o := range stale() {
 			q := f.Queues[o.Name]
 			q.Exists, q.Ready, q.Consumers = p.state(o.Name)
@@ -98,7 +98,7 @@ func (f Facts) current(o object, q Queue) bool {
 }
 
 // agrees tells whether the policies in the statistics of a queue are those of the broker.
-func (f Facts) agrees(q management.Queue) bool {
+func (f Facts) agrees(q httpapi.Queue) bool {
 	if !f.Policies.Known || !f.OperatorPolicies.Known {
 		return true // the user may not see them
 	}
@@ -109,14 +109,14 @@ func (f Facts) agrees(q management.Queue) bool {
 
 // applied is the definition of the policy with this name, and whether it can be the one that applies to a queue. No
 // name stands for no policy. A pattern that Go cannot read, as Erlang's are more, may match.
-func applied(policies []management.Policy, q management.Queue, name *string) (management.Arguments, bool) {
+func applied(policies []httpapi.Policy, q httpapi.Queue, name *string) (httpapi.Arguments, bool) {
 	var told string
 	if name != nil {
 		told = *name
 	}
-	definition, possible := management.Arguments{}, false
+	definition, possible := httpapi.Arguments{}, false
 	best := math.MinInt // the priority of the one that applies; of several any one can
-	for _, p := range slices.SortedStableFunc(slices.Values(policies), func(a, b management.Policy) int {
+	for _, p := range slices.SortedStableFunc(slices.Values(policies), func(a, b httpapi.Policy) int {
 		return cmp.Compare(b.Priority, a.Priority)
 	}) {
 		expression, err := regexp.Compile(p.Pattern)
@@ -134,7 +134,7 @@ func applied(policies []management.Policy, q management.Queue, name *string) (ma
 }
 
 // appliesTo tells whether a policy is for queues of a type.
-func appliesTo(p management.Policy, queueType string) bool {
+func appliesTo(p httpapi.Policy, queueType string) bool {
 	switch p.ApplyTo {
 	case "", "all", "queues":
 		return true
@@ -146,7 +146,7 @@ func appliesTo(p management.Policy, queueType string) bool {
 // renewAlarms asks for the nodes again while they say something else of alarms than the connection that publishes.
 func (f *Facts) renewAlarms(ctx context.Context, a *api, p *prober) {
 	agree := func() bool {
-		alarm := slices.ContainsFunc(f.Nodes.Value, func(n management.Node) bool {
+		alarm := slices.ContainsFunc(f.Nodes.Value, func(n httpapi.Node) bool {
 			return n.MemoryAlarm != nil && *n.MemoryAlarm || n.DiskAlarm != nil && *n.DiskAlarm
 		})
 		return !f.Nodes.Known || !f.Blocked.Known || alarm == (f.Blocked.Value != "")
@@ -155,7 +155,7 @@ func (f *Facts) renewAlarms(ctx context.Context, a *api, p *prober) {
 		return
 	}
 	repeat(ctx, p, func() bool {
-		f.Nodes = ask(a, func() ([]management.Node, error) { return a.client.Nodes(ctx) })
+		f.Nodes = ask(a, func() ([]httpapi.Node, error) { return a.client.Nodes(ctx) })
 		f.Blocked = p.blocked()
 		return agree()
 	})

@@ -8,27 +8,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // Statistics are fresh if they agree with what the broker says without a delay.
 func TestStatisticsThatAreFresh(t *testing.T) {
-	policy := func(name, pattern, applyTo string, priority int, length int64) management.Policy {
-		return management.Policy{VHost: "/", Name: name, Pattern: pattern, ApplyTo: applyTo, Priority: priority,
-			Definition: management.Arguments{"max-length": length}}
+	policy := func(name, pattern, applyTo string, priority int, length int64) httpapi.Policy {
+		return httpapi.Policy{VHost: "/", Name: name, Pattern: pattern, ApplyTo: applyTo, Priority: priority,
+			Definition: httpapi.Arguments{"max-length": length}}
 	}
-	five := management.Arguments{"max-length": int64(5)}
-	none := management.Arguments{}
-	type policies = []management.Policy
+	five := httpapi.Arguments{"max-length": int64(5)}
+	none := httpapi.Arguments{}
+	type policies = []httpapi.Policy
 	const all, queues = "all", "queues"
 	p, lower, o := policy("p", "^orders", queues, 0, 5), policy("q", ".", queues, 1, 6), policy("o", "", all, 0, 5)
 	of := func(applyTo string) policies { return policies{policy("p", "^orders", applyTo, 0, 5)} }
 	of7 := policies{policy("p", "", all, 0, 7)}
-	seven := management.Arguments{"max-length": int64(7)}
+	seven := httpapi.Arguments{"max-length": int64(7)}
 	for name, test := range map[string]struct {
 		policies, operators policies
 		policy, operator    string
-		effective           management.Arguments
+		effective           httpapi.Arguments
 		fresh               bool
 	}{
 		"none":                   {nil, nil, "", "", none, true},
@@ -53,7 +53,7 @@ func TestStatisticsThatAreFresh(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := healthy(t)
 			f.Policies, f.OperatorPolicies = seen(test.policies), seen(test.operators)
-			f.change("orders", func(_ *Queue, q *management.Queue) {
+			f.change("orders", func(_ *Queue, q *httpapi.Queue) {
 				q.Policy, q.OperatorPolicy, q.Effective = &test.policy, &test.operator, test.effective
 			})
 			assert.Equal(t, test.fresh, f.current(object{Name: "orders", Role: roleMain}, f.Queues["orders"]))
@@ -74,8 +74,8 @@ func TestStatisticsThatAreFresh(t *testing.T) {
 // Statistics that stay old are judged, and are not called complete.
 func TestStatisticsThatStayOld(t *testing.T) {
 	f := healthy(t)
-	f.change("orders.dlq", func(q *Queue, d *management.Queue) {
-		q.Stale, d.Effective = true, management.Arguments{"message-ttl": int64(5)}
+	f.change("orders.dlq", func(q *Queue, d *httpapi.Queue) {
+		q.Stale, d.Effective = true, httpapi.Arguments{"message-ttl": int64(5)}
 	})
 	all := diagnose(f)
 	_, found := find(all, "policies", "orders.dlq", "message-ttl")

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 // noAPI is why things that only the management API tells are not seen.
@@ -15,8 +16,7 @@ const noAPI = "this needs the management API: set AMQP_MANAGEMENT_URL, or --mana
 
 // api is what is asked of the management API.
 type api struct {
-	client     *management.Client
-	management topology.Management
+	client *httpapi.Client
 	// why it is not asked any more.
 	why string
 	// ended is why nothing is asked any more; nil while it is.
@@ -116,16 +116,16 @@ func (f *Facts) there(p *prober, l topology.Ladder) Seen[bool] {
 }
 
 func (f *Facts) overview(ctx context.Context, a *api) {
-	f.All = ask(a, func() ([]management.Queue, error) { return a.client.Queues(ctx) })
+	f.All = ask(a, func() ([]httpapi.Queue, error) { return a.client.Queues(ctx) })
 	if a != nil && !f.All.Known { // it answers to nobody, or not to this user: not a hundred times
 		a.why = f.All.Why
 	}
-	f.Nodes = ask(a, func() ([]management.Node, error) { return a.client.Nodes(ctx) })
-	f.Flags = ask(a, func() ([]management.FeatureFlag, error) { return a.client.FeatureFlags(ctx) })
+	f.Nodes = ask(a, func() ([]httpapi.Node, error) { return a.client.Nodes(ctx) })
+	f.Flags = ask(a, func() ([]httpapi.FeatureFlag, error) { return a.client.FeatureFlags(ctx) })
 	f.Limits = ask(a, func() (map[string]int64, error) { return a.client.Limits(ctx) })
-	f.Policies = ask(a, func() ([]management.Policy, error) { return a.client.Policies(ctx) })
-	f.OperatorPolicies = ask(a, func() ([]management.Policy, error) { return a.client.OperatorPolicies(ctx) })
-	f.Granted = ask(a, func() (management.Permissions, error) { return a.client.Permissions(ctx, f.User) })
+	f.Policies = ask(a, func() ([]httpapi.Policy, error) { return a.client.Policies(ctx) })
+	f.OperatorPolicies = ask(a, func() ([]httpapi.Policy, error) { return a.client.OperatorPolicies(ctx) })
+	f.Granted = ask(a, func() (httpapi.Permissions, error) { return a.client.Permissions(ctx, f.User) })
 }
 
 // obsolete asks for what no plan of the topics uses.
@@ -134,11 +134,11 @@ func (f *Facts) obsolete(ctx context.Context, a *api) {
 	for i, t := range f.Topics {
 		plans[i] = t.Plan
 	}
-	f.Obsolete = ask(a, func() ([]topology.ObsoleteQueue, error) {
-		return a.management.Obsolete(ctx, f.Names, plans...)
+	f.Obsolete = ask(a, func() ([]retire.Queue, error) {
+		return retire.Find(ctx, a.client, f.Names, plans...)
 	})
-	f.ObsoleteExchanges = ask(a, func() ([]topology.ObsoleteExchange, error) {
-		return a.management.ObsoleteExchanges(ctx, f.Names, plans...)
+	f.ObsoleteExchanges = ask(a, func() ([]retire.Exchange, error) {
+		return retire.FindExchanges(ctx, a.client, f.Names, plans...)
 	})
 }
 
@@ -162,10 +162,10 @@ func ask[T any](a *api, question func() (T, error)) Seen[T] {
 	return seen(answer)
 }
 
-func details(ctx context.Context, a *api, queue string) Seen[management.Queue] {
-	return ask(a, func() (management.Queue, error) {
+func details(ctx context.Context, a *api, queue string) Seen[httpapi.Queue] {
+	return ask(a, func() (httpapi.Queue, error) {
 		q, err := a.client.Queue(ctx, queue)
-		if management.NotFound(err) {
+		if httpapi.NotFound(err) {
 			return q, errors.New("there is no such queue")
 		}
 		return q, err
@@ -175,14 +175,14 @@ func details(ctx context.Context, a *api, queue string) Seen[management.Queue] {
 // exchange looks at one; planned is nil for those that no plan has.
 func (f *Facts) exchange(ctx context.Context, a *api, p *prober, name string, planned *topology.Exchange) Exchange {
 	x := p.exchange(name, planned)
-	x.Bindings = ask(a, func() ([]management.Binding, error) { return a.client.RoutesFrom(ctx, name) })
+	x.Bindings = ask(a, func() ([]httpapi.Binding, error) { return a.client.RoutesFrom(ctx, name) })
 	return x
 }
 
 // follow looks at where main queues dead-letter to by themselves, and, of what has a TTL there, at where that goes on
 // to.
 func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
-	var kinds []management.Exchange
+	var kinds []httpapi.Exchange
 	from := f.objects(roleMain)
 	for range 2 {
 		var next []object
@@ -198,10 +198,10 @@ func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
 			}
 			if _, looked := f.Exchanges[name]; name != "" && !looked {
 				if kinds == nil {
-					kinds = ask(a, func() ([]management.Exchange, error) { return a.client.Exchanges(ctx) }).Value
+					kinds = ask(a, func() ([]httpapi.Exchange, error) { return a.client.Exchanges(ctx) }).Value
 				}
 				x := f.exchange(ctx, a, p, name, nil)
-				if i := slices.IndexFunc(kinds, func(k management.Exchange) bool { return k.Name == name }); i >= 0 {
+				if i := slices.IndexFunc(kinds, func(k httpapi.Exchange) bool { return k.Name == name }); i >= 0 {
 					x.Type = kinds[i].Type
 				}
 				f.Exchanges[name] = x

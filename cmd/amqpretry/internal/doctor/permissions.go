@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -125,7 +125,7 @@ func entrances(backend topology.Backend) []string {
 }
 
 // lacking lists those that the patterns do not match. A pattern that Go cannot read, as Erlang's are more, matches.
-func lacking(wanted []Permission, granted management.Permissions) []Permission {
+func lacking(wanted []Permission, granted httpapi.Permissions) []Permission {
 	var missing []Permission
 	for _, p := range wanted {
 		pattern := map[string]string{configure: granted.Configure, write: granted.Write,

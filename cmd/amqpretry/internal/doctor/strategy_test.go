@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 func strategyPolicy(strategy config.Strategy) config.Policy {
@@ -22,23 +23,23 @@ func strategyPolicy(strategy config.Strategy) config.Policy {
 }
 
 // main changes the arguments of the main queue, and what policies say of it.
-func (f Facts) main(how func(arguments, policy management.Arguments)) Facts {
-	f.change("orders", func(_ *Queue, q *management.Queue) {
-		definition := management.Arguments{}
+func (f Facts) main(how func(arguments, policy httpapi.Arguments)) Facts {
+	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+		definition := httpapi.Arguments{}
 		how(q.Arguments, definition)
 		if q.Arguments[amqp.QueueTypeArg] != nil {
 			q.Type, _ = q.Arguments[amqp.QueueTypeArg].(string)
 		}
 		if len(definition) > 0 {
 			q.Policy, q.Effective = ptr("p"), definition
-			f.Policies = seen([]management.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
+			f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
 		}
 	})
 	return f
 }
 
 // byPolicy moves all arguments but the type to a policy of the broker.
-func byPolicy(arguments, policy management.Arguments) {
+func byPolicy(arguments, policy httpapi.Arguments) {
 	for argument, value := range maps.Clone(arguments) {
 		if argument != amqp.QueueTypeArg {
 			policy[strings.TrimPrefix(argument, "x-")] = value
@@ -54,7 +55,7 @@ func TestStrategyCheck(t *testing.T) {
 	for name, test := range map[string]struct {
 		strategy config.Strategy
 		protect  config.Protection
-		how      func(arguments, policy management.Arguments)
+		how      func(arguments, policy httpapi.Arguments)
 		severity Severity
 		found    string
 		means    string
@@ -64,21 +65,21 @@ func TestStrategyCheck(t *testing.T) {
 			"not as its strategy dead-letter-cycle needs it: x-dead-letter-exchange: wanted orders.rejected.10s, " +
 				"found none",
 			"Else the broker deletes rejected messages", recreate},
-		"of another delay": {cycle, "", func(a, _ management.Arguments) {
+		"of another delay": {cycle, "", func(a, _ httpapi.Arguments) {
 			a["x-dead-letter-exchange"] = "orders.rejected.30s"
 		}, Problem, "x-dead-letter-exchange: wanted orders.rejected.10s, found orders.rejected.30s", "do not return",
 			recreate},
-		"drop-head by a policy": {cycle, "", func(_, p management.Arguments) {
+		"drop-head by a policy": {cycle, "", func(_, p httpapi.Arguments) {
 			p["overflow"], p["max-priority"] = "drop-head", int64(3)
 		}, Problem, `overflow: drop-head, from the policy "p"`, "at most once",
 			`--priority 4 --apply-to queues 'amqpretry.orders' '^orders$' '{"max-priority":3}'`},
-		"TTL by a policy": {cycle, "", func(_, p management.Arguments) { p["message-ttl"] = int64(5) }, Problem,
+		"TTL by a policy": {cycle, "", func(_, p httpapi.Arguments) { p["message-ttl"] = int64(5) }, Problem,
 			`message-ttl: 5, from the policy "p"`, "taken for rejected, and lost", "set_policy"},
-		"expires by a policy": {cycle, "", func(_, p management.Arguments) { p["expires"] = int64(5) }, Problem,
+		"expires by a policy": {cycle, "", func(_, p httpapi.Arguments) { p["expires"] = int64(5) }, Problem,
 			`expires: 5, from the policy "p"`, "deletes the queue", "set_policy"},
-		"TTL by an argument": {cycle, "", func(a, _ management.Arguments) { a["x-message-ttl"] = int64(5) }, Problem,
+		"TTL by an argument": {cycle, "", func(a, _ httpapi.Arguments) { a["x-message-ttl"] = int64(5) }, Problem,
 			"x-message-ttl: wanted none, found 5", "fails to subscribe", recreate},
-		"a lower limit": {cycle, "", func(_, p management.Arguments) { p["delivery-limit"] = int64(20) }, Problem,
+		"a lower limit": {cycle, "", func(_, p httpapi.Arguments) { p["delivery-limit"] = int64(20) }, Problem,
 			`delivery-limit: 20, from the policy "p"`, "lost in the retry queue", "set_policy"},
 		"nothing by arguments": {redelivery, "", bare, Problem,
 			`not as its strategy redelivery needs it: x-dead-letter-exchange: wanted "", found none`, "fails to " +
@@ -92,29 +93,29 @@ func TestStrategyCheck(t *testing.T) {
 				`'{"dead-letter-exchange":"","dead-letter-routing-key":"orders.dlq","dead-letter-strategy":"at-least-once",` +
 				`"delayed-retry-max":10000,"delayed-retry-min":10000,"delayed-retry-type":"failed","delivery-limit":1000,` +
 				`"overflow":"reject-publish"}'`},
-		"classic": {redelivery, "", func(a, _ management.Arguments) { a["x-queue-type"] = "classic" }, Problem,
+		"classic": {redelivery, "", func(a, _ httpapi.Arguments) { a["x-queue-type"] = "classic" }, Problem,
 			"x-queue-type: wanted quorum, found classic", "counts no returns", recreate},
-		"native hangs, by a policy": {native, "", func(_, p management.Arguments) {
+		"native hangs, by a policy": {native, "", func(_, p httpapi.Arguments) {
 			p["overflow"], p["max-length"] = "drop-head", int64(100)
 		}, Problem, `overflow: drop-head, from the policy "p"`, "the queue hangs", "set_policy"},
-		"native hangs, by arguments": {native, config.ProtectionPolicy, func(a, _ management.Arguments) {
+		"native hangs, by arguments": {native, config.ProtectionPolicy, func(a, _ httpapi.Arguments) {
 			delete(a, "x-overflow")
 			a["x-max-length"] = int64(100)
 		}, Problem, "x-overflow: wanted reject-publish, found none", "the queue hangs", `"overflow":"reject-publish"`},
-		"other delays": {native, "", func(_, p management.Arguments) { p["delayed-retry-max"] = int64(5) }, Problem,
+		"other delays": {native, "", func(_, p httpapi.Arguments) { p["delayed-retry-max"] = int64(5) }, Problem,
 			`delayed-retry-max: 5, from the policy "p"`, "do not wait as the policy", "set_policy"},
-		"a delay that nobody wants": {redelivery, "", func(_, p management.Arguments) {
+		"a delay that nobody wants": {redelivery, "", func(_, p httpapi.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"] = "all", int64(5)
 		}, Problem, `delayed-retry-type: all, from the policy "p"`, "do not wait as the policy", "set_policy"},
-		"a delay for copies": {config.StrategyCopy, "", func(_, p management.Arguments) {
+		"a delay for copies": {config.StrategyCopy, "", func(_, p httpapi.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"] = "all", int64(5)
 		}, Warning, `delayed-retry-type: all, from the policy "p"`, "wait before they are delivered again",
 			"set_policy"},
-		"a delay for copies hangs": {config.StrategyCopy, "", func(a, p management.Arguments) {
+		"a delay for copies hangs": {config.StrategyCopy, "", func(a, p httpapi.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"], p["max-length"] = "all", int64(5), int64(5)
 			delete(a, "x-overflow")
 		}, Problem, `delayed-retry-type: all, from the policy "p"`, "the queue hangs", "set_policy"},
-		"a delay for copies, by arguments": {config.StrategyCopy, "", func(a, _ management.Arguments) {
+		"a delay for copies, by arguments": {config.StrategyCopy, "", func(a, _ httpapi.Arguments) {
 			a["x-delayed-retry-type"], a["x-delayed-retry-min"] = "all", int64(5)
 		}, Warning, "x-delayed-retry-type: all, and the strategy of its policy is not native", "wait before", recreate},
 	} {
@@ -146,7 +147,7 @@ func TestStrategyCheck(t *testing.T) {
 }
 
 // bare leaves only the type of a main queue.
-func bare(arguments, _ management.Arguments) {
+func bare(arguments, _ httpapi.Arguments) {
 	maps.DeleteFunc(arguments, func(argument string, _ any) bool { return argument != amqp.QueueTypeArg })
 }
 
@@ -166,9 +167,9 @@ func TestOperatorPolicyAgainstAStrategy(t *testing.T) {
 	policy := strategyPolicy(config.StrategyRedelivery)
 	policy.Protect = config.ProtectionPolicy
 	f := healthyUnder(t, policy).main(byPolicy)
-	f.OperatorPolicies = seen([]management.Policy{{VHost: "/", Name: "o", Definition: management.Arguments{
+	f.OperatorPolicies = seen([]httpapi.Policy{{VHost: "/", Name: "o", Definition: httpapi.Arguments{
 		"delivery-limit": int64(5), "overflow": "drop-head", "consumer-timeout": int64(9)}}})
-	f.change("orders", func(_ *Queue, q *management.Queue) {
+	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
 		q.OperatorPolicy = ptr("o")
 		q.Effective = together(q.Effective, f.OperatorPolicies.Value[0].Definition)
 	})
@@ -201,7 +202,7 @@ func TestRejectedExchange(t *testing.T) {
 	}
 
 	f = healthyUnder(t, strategyPolicy(config.StrategyCycle))
-	f.ObsoleteExchanges = seen([]topology.ObsoleteExchange{{Name: "orders.rejected.1s", Queue: "orders"}})
+	f.ObsoleteExchanges = seen([]retire.Exchange{{Name: "orders.rejected.1s", Queue: "orders"}})
 	finding, found = find(diagnose(f), "obsolete", `exchange "orders.rejected.1s"`, "nothing dead-letters to it")
 	require.True(t, found)
 	assert.Equal(t, Note, finding.Severity)

@@ -9,15 +9,15 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // Effective are the arguments of a queue as they are in force with its policies.
-func Effective(q management.Queue) amqp.Table { return amqp.Table(q.InForce()) }
+func Effective(q httpapi.Queue) amqp.Table { return amqp.Table(q.InForce()) }
 
 // Difference is an argument that is not as a strategy needs it.
 type Difference struct {
@@ -56,7 +56,7 @@ func Spelled(value any) string {
 // strategy of its plan needs it. Nothing is missing where the plan has no such strategy.
 //
 // With config.ProtectionArguments the service declares the arguments, and fails if the queue has others.
-func Differences(plan topology.Plan, protect config.Protection, q management.Queue) []Difference {
+func Differences(plan topology.Plan, protect config.Protection, q httpapi.Queue) []Difference {
 	if plan.MainArguments == nil {
 		return nil
 	}
@@ -110,7 +110,7 @@ func isEnough(wanted, found any) bool {
 
 // Policy is the policy of the broker that gives a main queue all that its strategy needs. ok is false if no policy can:
 // for the strategy dead-letter-cycle, for a queue of another type, and where an argument of the queue says otherwise.
-func Policy(plan topology.Plan, vhost string, q management.Queue) (policy topology.BrokerPolicy, ok bool) {
+func Policy(plan topology.Plan, vhost string, q httpapi.Queue) (policy topology.BrokerPolicy, ok bool) {
 	if q.Type != amqp.QueueTypeQuorum {
 		return topology.BrokerPolicy{}, false
 	}

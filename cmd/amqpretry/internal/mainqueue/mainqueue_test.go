@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 func planOf(t *testing.T, strategy config.Strategy) topology.Plan {
@@ -24,9 +24,9 @@ func planOf(t *testing.T, strategy config.Strategy) topology.Plan {
 }
 
 // queue is one with the arguments that a plan needs, and others.
-func queue(plan topology.Plan, change func(arguments, effective management.Arguments)) management.Queue {
-	q := management.Queue{Name: "orders", Type: "quorum", Arguments: management.Arguments{},
-		Effective: management.Arguments{}}
+func queue(plan topology.Plan, change func(arguments, effective httpapi.Arguments)) httpapi.Queue {
+	q := httpapi.Queue{Name: "orders", Type: "quorum", Arguments: httpapi.Arguments{},
+		Effective: httpapi.Arguments{}}
 	maps.Copy(q.Arguments, plan.MainArguments)
 	if change != nil {
 		change(q.Arguments, q.Effective)
@@ -37,7 +37,7 @@ func queue(plan topology.Plan, change func(arguments, effective management.Argum
 func TestDifferences(t *testing.T) {
 	const byArguments, byPolicy = config.ProtectionArguments, config.ProtectionPolicy
 	const cycle, redelivery, native = config.StrategyCycle, config.StrategyRedelivery, config.StrategyNative
-	asPolicy := func(arguments, effective management.Arguments) {
+	asPolicy := func(arguments, effective httpapi.Arguments) {
 		for argument, value := range arguments {
 			if argument != amqp.QueueTypeArg {
 				effective[strings.TrimPrefix(argument, "x-")] = value
@@ -48,42 +48,42 @@ func TestDifferences(t *testing.T) {
 	for name, test := range map[string]struct {
 		strategy config.Strategy
 		protect  config.Protection
-		change   func(arguments, effective management.Arguments)
+		change   func(arguments, effective httpapi.Arguments)
 		wanted   []string
 	}{
 		"as declared": {cycle, byArguments, nil, nil},
 		"by a policy": {native, byPolicy, asPolicy, nil},
-		"its own argument": {redelivery, byArguments, func(a, _ management.Arguments) {
+		"its own argument": {redelivery, byArguments, func(a, _ httpapi.Arguments) {
 			a["x-max-length"] = int64(5)
 		}, nil},
 		"a policy instead of arguments": {redelivery, byArguments, asPolicy, []string{
 			`x-dead-letter-exchange: wanted "", found none`, `x-dead-letter-routing-key: wanted orders.dlq, found none`,
 			`x-dead-letter-strategy: wanted at-least-once, found none`, `x-delivery-limit: wanted 1000, found none`,
 			`x-overflow: wanted reject-publish, found none`}},
-		"no policy": {redelivery, byPolicy, func(a, _ management.Arguments) { delete(a, "x-dead-letter-exchange") },
+		"no policy": {redelivery, byPolicy, func(a, _ httpapi.Arguments) { delete(a, "x-dead-letter-exchange") },
 			[]string{`x-dead-letter-exchange: wanted "", found none`}},
-		"drop-head by a policy": {cycle, byArguments, func(_, e management.Arguments) { e["overflow"] = "drop-head" },
+		"drop-head by a policy": {cycle, byArguments, func(_, e httpapi.Arguments) { e["overflow"] = "drop-head" },
 			[]string{"x-overflow: wanted reject-publish, found drop-head, from a policy of the broker"}},
-		"TTL by a policy": {cycle, byArguments, func(_, e management.Arguments) { e["message-ttl"] = int64(5) },
+		"TTL by a policy": {cycle, byArguments, func(_, e httpapi.Arguments) { e["message-ttl"] = int64(5) },
 			[]string{"x-message-ttl: wanted none, found 5, from a policy of the broker"}},
-		"TTL without a cycle": {redelivery, byArguments, func(_, e management.Arguments) {
+		"TTL without a cycle": {redelivery, byArguments, func(_, e httpapi.Arguments) {
 			e["message-ttl"] = int64(5)
 		}, nil},
-		"expires": {cycle, byArguments, func(a, _ management.Arguments) { a["x-expires"] = int64(5) },
+		"expires": {cycle, byArguments, func(a, _ httpapi.Arguments) { a["x-expires"] = int64(5) },
 			[]string{"x-expires: wanted none, found 5"}},
-		"a lower limit": {cycle, byArguments, func(_, e management.Arguments) { e["delivery-limit"] = int64(20) },
+		"a lower limit": {cycle, byArguments, func(_, e httpapi.Arguments) { e["delivery-limit"] = int64(20) },
 			[]string{"x-delivery-limit: wanted 2147483647, found 20, from a policy of the broker"}},
-		"a higher limit": {redelivery, byPolicy, func(a, _ management.Arguments) {
+		"a higher limit": {redelivery, byPolicy, func(a, _ httpapi.Arguments) {
 			a["x-delivery-limit"] = int64(2000)
 		}, nil},
-		"the argument wins": {cycle, byArguments, func(_, e management.Arguments) { e["dead-letter-exchange"] = "x" },
+		"the argument wins": {cycle, byArguments, func(_, e httpapi.Arguments) { e["dead-letter-exchange"] = "x" },
 			nil},
-		"another exchange": {cycle, byArguments, func(a, _ management.Arguments) { a["x-dead-letter-exchange"] = "x" },
+		"another exchange": {cycle, byArguments, func(a, _ httpapi.Arguments) { a["x-dead-letter-exchange"] = "x" },
 			[]string{"x-dead-letter-exchange: wanted orders.rejected.10s, found x"}},
-		"retries delayed twice": {redelivery, byArguments, func(_, e management.Arguments) {
+		"retries delayed twice": {redelivery, byArguments, func(_, e httpapi.Arguments) {
 			e["delayed-retry-type"] = "all"
 		}, []string{"x-delayed-retry-type: wanted none, found all, from a policy of the broker"}},
-		"another type of delays": {native, byArguments, func(_, e management.Arguments) {
+		"another type of delays": {native, byArguments, func(_, e httpapi.Arguments) {
 			e["delayed-retry-type"] = "disabled"
 		}, []string{"x-delayed-retry-type: wanted failed, found disabled, from a policy of the broker"}},
 	} {
@@ -102,12 +102,12 @@ func TestDifferences(t *testing.T) {
 	found := Differences(plan, byArguments, classic)
 	require.Len(t, found, 1)
 	assert.Equal(t, "x-queue-type: wanted quorum, found classic", found[0].String())
-	assert.Empty(t, Differences(planOf(t, config.StrategyCopy), byArguments, management.Queue{}))
+	assert.Empty(t, Differences(planOf(t, config.StrategyCopy), byArguments, httpapi.Queue{}))
 }
 
 func TestPolicyOrNot(t *testing.T) {
 	plan := planOf(t, config.StrategyRedelivery)
-	bare := management.Queue{Type: "quorum", Arguments: management.Arguments{"x-queue-type": "quorum"}}
+	bare := httpapi.Queue{Type: "quorum", Arguments: httpapi.Arguments{"x-queue-type": "quorum"}}
 	policy, ok := Policy(plan, "/", bare)
 	assert.True(t, ok)
 	wanted, _ := plan.MainPolicy("/")
@@ -116,8 +116,8 @@ func TestPolicyOrNot(t *testing.T) {
 	bare.Arguments["x-dead-letter-exchange"] = "x"
 	_, ok = Policy(plan, "/", bare)
 	assert.False(t, ok, "the argument would win")
-	_, ok = Policy(plan, "/", management.Queue{Type: "classic"})
+	_, ok = Policy(plan, "/", httpapi.Queue{Type: "classic"})
 	assert.False(t, ok, "it does not count")
-	_, ok = Policy(planOf(t, config.StrategyCycle), "/", management.Queue{Type: "quorum"})
+	_, ok = Policy(planOf(t, config.StrategyCycle), "/", httpapi.Queue{Type: "quorum"})
 	assert.False(t, ok, "nobody could see that it is not there")
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
 	"github.com/amqpretry/watermill-retry/retry"
 )

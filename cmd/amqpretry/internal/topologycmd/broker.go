@@ -8,7 +8,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // patience is how long the broker may take for one answer. RabbitMQ from 4.0 on takes a minute to tell of a classic

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -430,7 +430,7 @@ func (l *lab) recreate(t *testing.T) {
 		return l.TryPublish(queue+".retry", queue, amqp091.Publishing{Headers: amqp091.Table{header.Delay: "1s"}})
 	}
 	again(amqp091.Table{"x-message-ttl": 60_000, "x-dead-letter-exchange": "elsewhere"})
-	api, err := management.New(l.environ[cli.EnvManagement], "/", nil)
+	api, err := httpapi.New(l.environ[cli.EnvManagement], "/", nil)
 	require.NoError(t, err)
 	await.Until(t, func() bool {
 		q, err := api.Queue(t.Context(), queue+".retry.1s")

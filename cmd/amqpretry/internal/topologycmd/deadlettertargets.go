@@ -7,14 +7,14 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
 // deadLetterTargets declares where main queues dead-letter to by themselves, and adds that to the report.
 func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report, targets []target) error {
-	_, client, err := c.management("--dead-letter-targets")
+	client, err := c.session.ManagementClient("--dead-letter-targets")
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report
 // declareTargets declares the dead-letter queue under the mode off too, and the exchange, binding or queue that the main
 // queue's own arguments name. It leaves what a policy of the broker names.
 func (c *topologies) declareTargets(
-	ctx context.Context, b *broker, client *management.Client, t target,
+	ctx context.Context, b *broker, client *httpapi.Client, t target,
 ) (created []object, err error) {
 	declare := func(q topology.Queue) error {
 		has, err := b.hasQueue(q.Name)
@@ -59,7 +59,7 @@ func (c *topologies) declareTargets(
 	}
 
 	main, err := client.Queue(ctx, t.Queue)
-	if management.NotFound(err) {
+	if httpapi.NotFound(err) {
 		return created, nil
 	}
 	if err != nil {
@@ -87,27 +87,27 @@ func (c *topologies) declareTargets(
 
 // leadTo declares an exchange, if it is missing, and binds a queue to it, if it leads to none.
 func leadTo(
-	ctx context.Context, b *broker, client *management.Client, exchange, key, queue string, ownKey bool,
+	ctx context.Context, b *broker, client *httpapi.Client, exchange, key, queue string, ownKey bool,
 ) (created []object, err error) {
 	all, err := client.Exchanges(ctx)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(all, func(x management.Exchange) bool { return x.Name == exchange })
+	i := slices.IndexFunc(all, func(x httpapi.Exchange) bool { return x.Name == exchange })
 	if i < 0 {
 		x := topology.Exchange{Name: exchange, Type: amqp091.ExchangeFanout}
 		if err := (topology.Plan{Exchanges: []topology.Exchange{x}}).Declare(b); err != nil {
 			return nil, err
 		}
 		created = append(created, exchangeObject(x))
-		all, i = []management.Exchange{{Type: x.Type}}, 0
+		all, i = []httpapi.Exchange{{Type: x.Type}}, 0
 	}
 	kind := all[i].Type
 	bindings, err := client.BindingsFrom(ctx, exchange)
-	if err != nil && !management.NotFound(err) {
+	if err != nil && !httpapi.NotFound(err) {
 		return created, err
 	}
-	leads := func(other management.Binding) bool {
+	leads := func(other httpapi.Binding) bool {
 		return kind != amqp091.ExchangeDirect || !ownKey || other.Key == key
 	}
 	if slices.ContainsFunc(bindings, leads) {

@@ -9,9 +9,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 var (

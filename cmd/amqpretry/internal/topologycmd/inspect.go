@@ -1,7 +1,6 @@
 package topologycmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +9,9 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 // bindings tells whether a binding is there. It is nil without the management API: AMQP does not tell.
@@ -131,7 +131,7 @@ func (o object) compared(err error, planned amqp091.Table) (object, error) {
 }
 
 // contains tells whether a binding is among those that the broker has.
-func contains(found []management.Binding, wanted topology.Binding) bool {
+func contains(found []httpapi.Binding, wanted topology.Binding) bool {
 	for _, b := range found {
 		if b.Exchange == wanted.Exchange && b.Queue == wanted.Queue && b.ToExchange == wanted.ToExchange &&
 			b.Key == wanted.Key && sameArguments(b.Arguments, wanted.Arguments) {
@@ -142,27 +142,13 @@ func contains(found []management.Binding, wanted topology.Binding) bool {
 	return false
 }
 
-func sameArguments(a management.Arguments, b amqp091.Table) bool {
+func sameArguments(a httpapi.Arguments, b amqp091.Table) bool {
 	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(map[string]any(a), map[string]any(b))
 }
 
-// api asks the management API, if there is one.
-func (c *topologies) api(ctx context.Context) (bindings, *topology.Management, *management.Client, error) {
-	m, ok, err := c.session.Management()
-	if err != nil || !ok {
-		return nil, nil, nil, err
-	}
-	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-
-	return knownBindings(ctx, client), &m, client, nil
-}
-
 // knownBindings asks once for each exchange, as a ladder has many bindings of each.
-func knownBindings(ctx context.Context, client *management.Client) bindings {
-	known := map[string][]management.Binding{}
+func knownBindings(ctx context.Context, client *httpapi.Client) bindings {
+	known := map[string][]httpapi.Binding{}
 
 	return func(b topology.Binding) (bool, error) {
 		found, asked := known[b.Exchange]
@@ -179,7 +165,7 @@ func knownBindings(ctx context.Context, client *management.Client) bindings {
 }
 
 // tellOwners completes what is said of exclusive queues of other connections. The API may not know them yet.
-func tellOwners(ctx context.Context, client *management.Client, objects []object) {
+func tellOwners(ctx context.Context, client *httpapi.Client, objects []object) {
 	for i := range objects {
 		var exclusive *topology.ExclusiveError
 		if !errors.As(objects[i].err, &exclusive) {
@@ -193,12 +179,16 @@ func tellOwners(ctx context.Context, client *management.Client, objects []object
 
 // inspectAll looks at everything, and for obsolete retry queues where the management API tells of them.
 func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target) (report, error) {
-	bound, api, client, err := c.api(ctx)
+	client, err := c.session.ManagementClient("")
 	if err != nil {
 		return report{}, err
 	}
+	var bound bindings
+	if client != nil {
+		bound = knownBindings(ctx, client)
+	}
 
-	r := report{API: api != nil}
+	r := report{API: client != nil}
 	for _, t := range targets {
 		objects, err := inspect(b, bound, t.plan)
 		if err != nil {
@@ -219,18 +209,18 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 		}
 		r.Ladders = append(r.Ladders, ladderReport{Name: backend.Name(), Objects: objects})
 	}
-	if api == nil {
+	if client == nil {
 		return r, nil
 	}
 
-	obsolete, err := api.Obsolete(ctx, c.names(), plans(targets)...)
+	obsolete, err := retire.Find(ctx, client, c.names(), plans(targets)...)
 	if err != nil {
 		return report{}, err
 	}
 	for _, o := range obsolete {
 		r.addObsolete(o)
 	}
-	exchanges, err := api.ObsoleteExchanges(ctx, c.names(), plans(targets)...)
+	exchanges, err := retire.FindExchanges(ctx, client, c.names(), plans(targets)...)
 	if err != nil {
 		return report{}, err
 	}
@@ -243,7 +233,7 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 }
 
 // addObsolete adds a retry queue to the main queue to which it leads back.
-func (r *report) addObsolete(q topology.ObsoleteQueue) {
+func (r *report) addObsolete(q retire.Queue) {
 	main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
 	r.add(main, queueObject(q.Queue).with(stateObsolete,
 		fmt.Sprintf("no policy has its delay of %s: 'amqpretry topology prune' deletes it", delayText(q.Queue))))

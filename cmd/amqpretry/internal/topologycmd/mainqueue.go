@@ -7,17 +7,17 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/mainqueue"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // compareMain compares a main queue that is there with what its strategy needs. The management API shows its arguments
 // and its policies. Without it, the answer to a declaration of these arguments tells the first one that differs, which
 // may be one that the strategy does not need.
-func (c *topologies) compareMain(ctx context.Context, b *broker, client *management.Client, t target,
+func (c *topologies) compareMain(ctx context.Context, b *broker, client *httpapi.Client, t target,
 	o object) (object, error) {
 	switch {
 	case o.State != statePresent, t.plan.MainArguments == nil:
@@ -38,10 +38,10 @@ func (c *topologies) compareMain(ctx context.Context, b *broker, client *managem
 			"the rest", judged.Argument)), nil
 	}
 
-	return c.explained(t, management.Queue{Name: t.Queue}, judged)
+	return c.explained(t, httpapi.Queue{Name: t.Queue}, judged)
 }
 
-func (c *topologies) compareByAPI(ctx context.Context, client *management.Client, t target, o object) (object, error) {
+func (c *topologies) compareByAPI(ctx context.Context, client *httpapi.Client, t target, o object) (object, error) {
 	q, err := client.Queue(ctx, t.Queue)
 	if err != nil {
 		return o, err
@@ -77,7 +77,7 @@ func (c *topologies) compareByAPI(ctx context.Context, client *management.Client
 }
 
 // explained adds how a main queue gets what its strategy needs.
-func (c *topologies) explained(t target, q management.Queue, o object) (object, error) {
+func (c *topologies) explained(t target, q httpapi.Queue, o object) (object, error) {
 	vhost, err := c.session.VHost()
 	if err != nil {
 		return o, err

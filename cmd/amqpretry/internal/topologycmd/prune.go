@@ -1,7 +1,6 @@
 package topologycmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,10 +11,11 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 // prune is one run.
@@ -82,26 +82,22 @@ func (p *prune) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	api, ok, err := p.session.Management()
+	client, err := p.session.ManagementClient("prune")
 	if err != nil {
 		return err
-	}
-	if !ok {
-		return cli.Usage("prune needs the management API: set %s, or --management-url",
-			cli.EnvManagement)
 	}
 
-	found, err := api.Obsolete(ctx, p.names(), plans(targets)...)
+	found, err := retire.Find(ctx, client, p.names(), plans(targets)...)
 	if err != nil {
 		return err
 	}
-	obsolete := union(found, topology.Obsolete(plans(targets), old...))
+	obsolete := union(found, retire.Obsolete(plans(targets), old...))
 
-	lines, err := p.list(ctx, api, obsolete)
+	lines, err := p.list(ctx, client, obsolete)
 	if err != nil {
 		return err
 	}
-	unused, err := api.ObsoleteExchanges(ctx, p.names(), plans(targets)...)
+	unused, err := retire.FindExchanges(ctx, client, p.names(), plans(targets)...)
 	if err != nil {
 		return err
 	}
@@ -115,13 +111,13 @@ func (p *prune) run(ctx context.Context, args []string) error {
 
 	for i, x := range unused { // before the queues to which they lead
 		exchanges[i].State = stateDeleted
-		if err := api.RetireExchange(ctx, x); err != nil {
+		if err := retire.DeleteExchange(ctx, client, x); err != nil {
 			exchanges[i].State, exchanges[i].Detail = stateKept, err.Error()
 		}
 		p.session.Note("%s: %s", x.Name, exchanges[i].State)
 	}
 
-	return p.retire(ctx, api, obsolete, exchanges, lines)
+	return p.retire(ctx, client, obsolete, exchanges, lines)
 }
 
 // prunedExchange is one rejected exchange of a report.
@@ -151,7 +147,7 @@ func (p *prune) oldPlans(targets []target) ([]topology.Plan, error) {
 }
 
 // union has each queue once.
-func union(all, more []topology.ObsoleteQueue) []topology.ObsoleteQueue {
+func union(all, more []retire.Queue) []retire.Queue {
 	known := map[string]bool{}
 	for _, q := range all {
 		known[q.Name] = true
@@ -183,19 +179,15 @@ const (
 )
 
 // list says of each obsolete queue what the broker knows. What old policies had and the broker has not is left out.
-func (p *prune) list(ctx context.Context, api topology.Management, obsolete []topology.ObsoleteQueue) (lines []*pruned,
+func (p *prune) list(ctx context.Context, client *httpapi.Client, obsolete []retire.Queue) (lines []*pruned,
 	err error) {
-	client, err := management.New(api.URL, cmp.Or(api.VHost, "/"), api.HTTPClient)
-	if err != nil {
-		return nil, err
-	}
 	for _, q := range obsolete {
 		line := &pruned{Name: q.Name, Delay: delayText(q.Queue), State: string(stateObsolete)}
 		line.Queue, _ = q.Arguments["x-dead-letter-routing-key"].(string)
 		line.Type, _ = q.Arguments[amqp091.QueueTypeArg].(string)
 		found, err := client.Queue(ctx, q.Name)
 		switch {
-		case management.NotFound(err):
+		case httpapi.NotFound(err):
 			line.State, line.Detail = stateDeleted, "it is not there"
 		case err != nil:
 			return nil, err
@@ -209,7 +201,7 @@ func (p *prune) list(ctx context.Context, api topology.Management, obsolete []to
 }
 
 // retire deletes all of them at the same time, as each waits for its own messages and statistics.
-func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []topology.ObsoleteQueue,
+func (p *prune) retire(ctx context.Context, client *httpapi.Client, obsolete []retire.Queue,
 	exchanges []*prunedExchange, lines []*pruned) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex // of Note
@@ -230,7 +222,7 @@ func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []
 			defer func() { <-turns }()
 
 			note("%s: waiting until it is proven empty, 20s or more", q.Name)
-			if err := api.Retire(ctx, q); err != nil {
+			if err := retire.Delete(ctx, client, q); err != nil {
 				lines[i].State, lines[i].Detail = stateKept, keptText(ctx, err)
 				note("%s: kept: %s", q.Name, lines[i].Detail)
 

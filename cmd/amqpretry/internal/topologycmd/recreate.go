@@ -1,7 +1,6 @@
 package topologycmd
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,31 +8,16 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
-
-// management is the management API, which a flag of apply needs.
-func (c *topologies) management(flag string) (topology.Management, *management.Client, error) {
-	m, ok, err := c.session.Management()
-	if err != nil {
-		return m, nil, err
-	}
-	if !ok {
-		return m, nil, cli.Usage("%s needs the management API: set %s, or --management-url", flag,
-			cli.EnvManagement)
-	}
-	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
-
-	return m, client, err
-}
 
 // recreate deletes the retry queues in conflict, once they are proven empty: they are missing then. Where anything else
 // is in conflict too, nothing is deleted.
 func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets []target) error {
-	api, client, err := c.management("--recreate")
+	client, err := c.session.ManagementClient("--recreate")
 	if err != nil {
 		return err
 	}
@@ -42,7 +26,7 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 			return nil // which is told: all services share it, and nothing of it is ever deleted
 		}
 	}
-	obsolete := map[string]topology.ObsoleteQueue{}
+	obsolete := map[string]retire.Queue{}
 	for i, t := range targets {
 		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
 			return nil // which is told: nothing can be declared
@@ -69,7 +53,7 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 			if old, left := obsolete[o.Name]; left { // a shared queue belongs to several targets
 				c.session.Note("%s: waiting until it is proven empty: 20s or more, and up to its delay of %s and 4 "+
 					"minutes", o.Name, config.FormatDelay(old.Delay))
-				if err := api.Retire(ctx, old); err != nil {
+				if err := retire.Delete(ctx, client, old); err != nil {
 					return fmt.Errorf("cannot recreate queue %q: %w; %s", o.Name, err, c.bindAgain(ctx, t.plan, o.Name))
 				}
 				delete(obsolete, o.Name)
@@ -139,15 +123,15 @@ func plannedQueue(plan topology.Plan, name string) (topology.Queue, bool) {
 }
 
 // asDeclared is a planned retry queue with the delay and the arguments that it has.
-func asDeclared(ctx context.Context, client *management.Client, b *broker, plan topology.Plan,
-	q topology.Queue) (topology.ObsoleteQueue, error) {
+func asDeclared(ctx context.Context, client *httpapi.Client, b *broker, plan topology.Plan,
+	q topology.Queue) (retire.Queue, error) {
 	found, err := client.Queue(ctx, q.Name)
 	if err != nil {
-		return topology.ObsoleteQueue{}, err
+		return retire.Queue{}, err
 	}
 	ttl, ok := found.Arguments[amqp091.QueueMessageTTLArg].(int64)
 	if !ok || ttl < 1 {
-		return topology.ObsoleteQueue{}, fmt.Errorf("it has no %s, so it is no retry queue: delete it yourself, if "+
+		return retire.Queue{}, fmt.Errorf("it has no %s, so it is no retry queue: delete it yourself, if "+
 			"nothing needs it",
 			amqp091.QueueMessageTTLArg)
 	}
@@ -160,14 +144,14 @@ func asDeclared(ctx context.Context, client *management.Client, b *broker, plan 
 		// count is the other way round. What neither sees would have left by itself.
 		ready, err := b.readyMessages(q.Name)
 		if err != nil {
-			return topology.ObsoleteQueue{}, err
+			return retire.Queue{}, err
 		}
 		if ready > 0 || found.Messages == nil || *found.Messages > 0 {
-			return topology.ObsoleteQueue{}, fmt.Errorf("its waiting messages do not return to queue %q, because its "+
+			return retire.Queue{}, fmt.Errorf("its waiting messages do not return to queue %q, because its "+
 				"%s is %#v instead of %#v: move them first", plan.Queue, argument, has, wanted)
 		}
 	}
 	q.Delay, q.Arguments = time.Duration(ttl)*time.Millisecond, amqp091.Table(found.Arguments)
 
-	return topology.ObsoleteQueue{Queue: q, RetryExchange: plan.RetryExchange}, nil
+	return retire.Queue{Queue: q, RetryExchange: plan.RetryExchange}, nil
 }

@@ -1,0 +1,208 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// Names are the functions that name what is declared for a main queue. A nil one means the default. They must give the
+// same name for the same parameters for ever, since messages wait under these names across deployments, and different
+// names for different parameters.
+type Names struct {
+	// RetryExchange names the exchange through which failed messages go. Default: orders.retry. For classic retry
+	// queues .classic is added to the name.
+	RetryExchange func(queue string) string
+	// RetryQueue names the queue in which messages wait for one delay.
+	// Default: orders.retry.30s, and orders.retry.30s.classic for classic ones.
+	RetryQueue func(RetryQueueParams) string
+	// Rejected names the exchange to which a main queue with the strategy dead-letter-cycle dead-letters. Its bindings
+	// are for one retry queue and one dead-letter queue, so the name must depend on everything that theirs do. Default:
+	// orders.rejected.30s, with .classic and .shared added for such retry queues, and with eight digits more where
+	// RetryQueue, Shared or DeadLetterQueue give other names than by default.
+	Rejected func(RejectedParams) string
+	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
+	DeadLetterQueue func(queue string) string
+	// Landing names the queue through which messages with exact delays come to a target. Default: orders.landing for the
+	// queue orders, orders.exchange.landing for the exchange orders, and orders.exchange.paid.landing for that exchange
+	// with the routing key paid.
+	Landing func(Target) string
+	// Shared begins the names of what all main queues of the scope "shared" have in common: the retry exchange, which
+	// has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
+	// Services that give it different values share nothing. Default: retry.
+	Shared string
+}
+
+// RetryQueueParams are what the name of a retry queue must depend on, since the arguments of the queue do.
+type RetryQueueParams struct {
+	// Queue is the main queue, to which messages come back.
+	Queue string
+	// Delay in its canonical spelling, such as 30s or 1500ms: see config.FormatDelay.
+	Delay string
+	// Type of the retry queue.
+	Type config.QueueType
+}
+
+// RejectedParams are what the name of a rejected exchange must depend on.
+type RejectedParams struct {
+	RetryQueueParams
+	// Scope of the retry queue.
+	Scope config.Scope
+	// RetryQueue and DeadLetterQueue are the names of the queues to which the exchange leads.
+	RetryQueue, DeadLetterQueue string
+}
+
+// WithDefaults returns a copy in which no function is nil.
+func (n Names) WithDefaults() Names {
+	if n.RetryExchange == nil {
+		n.RetryExchange = func(queue string) string { return queue + ".retry" }
+	}
+	if n.RetryQueue == nil {
+		n.RetryQueue = defaultRetryQueue
+	}
+	if n.Rejected == nil {
+		n.Rejected = defaultRejected
+	}
+	if n.DeadLetterQueue == nil {
+		n.DeadLetterQueue = func(queue string) string { return queue + ".dlq" }
+	}
+	if n.Landing == nil {
+		n.Landing = defaultLanding
+	}
+	if n.Shared == "" {
+		n.Shared = "retry"
+	}
+	return n
+}
+
+// classicSuffix ends the names of what exists for classic retry queues.
+const classicSuffix = ".classic"
+
+func defaultLanding(t Target) string {
+	name := t.Key
+	if t.Exchange != "" {
+		name = t.Exchange + ".exchange"
+		if strings.HasPrefix(name, "amq.") { // such names are the broker's own
+			name = "exchange." + t.Exchange
+		}
+		if t.Key != "" {
+			name += "." + t.Key
+		}
+	}
+	return name + ".landing"
+}
+
+func defaultRetryQueue(p RetryQueueParams) string { return retryQueueName(p.Queue+".retry", p) }
+
+func retryQueueName(prefix string, p RetryQueueParams) string {
+	name := prefix + "." + p.Delay
+	if p.Type == config.QueueTypeClassic {
+		name += classicSuffix
+	}
+	return name
+}
+
+// defaultRejected has a hash of the names that are not the default ones: two services may name their queues differently.
+func defaultRejected(p RejectedParams) string {
+	name := retryQueueName(p.Queue+".rejected", p.RetryQueueParams)
+	defaults := Names{}.WithDefaults()
+	if p.Scope == config.ScopeShared {
+		name += ".shared"
+	}
+	if p.RetryQueue != defaults.retryQueue(p.Scope, p.RetryQueueParams) ||
+		p.DeadLetterQueue != defaults.DeadLetterQueue(p.Queue) {
+		hash := fnv.New32a()
+		_, _ = fmt.Fprintf(hash, "%q %q", p.RetryQueue, p.DeadLetterQueue) // never fails
+		name += fmt.Sprintf(".%08x", hash.Sum32())
+	}
+	return name
+}
+
+func (n Names) returnExchange() string { return n.Shared + ".return" }
+
+func (n Names) retryQueue(scope config.Scope, p RetryQueueParams) string {
+	if scope == config.ScopeShared {
+		return retryQueueName(n.Shared, p)
+	}
+	return n.RetryQueue(p)
+}
+
+// RetryQueues lists the names of all queues from which a message can come back to a main queue after a delay: of both
+// types and both scopes, and the landing queue, since it may have begun to wait under another policy.
+func (n Names) RetryQueues(queue, delay string) []string {
+	n = n.WithDefaults()
+	names := []string{n.Landing(QueueTarget(queue))}
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+			names = append(names, n.retryQueue(scope, RetryQueueParams{Queue: queue, Delay: delay, Type: t}))
+		}
+	}
+	return names
+}
+
+// RejectedExchanges lists the names of all rejected exchanges through which a main queue can wait for a delay: of both
+// types and both scopes.
+func (n Names) RejectedExchanges(queue, delay string) []string {
+	n = n.WithDefaults()
+	var names []string
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+			params := RetryQueueParams{Queue: queue, Delay: delay, Type: t}
+			names = append(names, n.Rejected(RejectedParams{RetryQueueParams: params, Scope: scope,
+				RetryQueue: n.retryQueue(scope, params), DeadLetterQueue: n.DeadLetterQueue(queue)}))
+		}
+	}
+	return names
+}
+
+// maxNameBytes is what a name on the wire has room for. A longer one would close the whole connection.
+const maxNameBytes = 255
+
+// NameError is a name that the broker would refuse or change, or that two objects share.
+type NameError struct {
+	// Queue is the main queue whose plan has the name. Empty for a publisher, which has no plan.
+	Queue string
+	// Object that has the name, such as "retry queue for 30s".
+	Object string
+	// Name as it is.
+	Name string
+	// Problem, and the way out.
+	Problem string
+}
+
+func (e *NameError) Error() string {
+	if e.Queue == "" {
+		return fmt.Sprintf("%s %q: %s", e.Object, e.Name, e.Problem)
+	}
+	return fmt.Sprintf("topology of queue %q: %s %q: %s", e.Queue, e.Object, e.Name, e.Problem)
+}
+
+// checkName reports what RabbitMQ 3.10 to 4.3 would not take as it is. field is where the name can be changed.
+func checkName(queue, object, name, field string) error {
+	var errs []error
+	add := func(problem string) {
+		errs = append(errs, &NameError{Queue: queue, Object: object, Name: name, Problem: problem + "; give another " +
+			"name through " + field})
+	}
+	switch {
+	case name == "":
+		add("the name is empty")
+	case strings.HasPrefix(name, "amq."):
+		add("names that begin with amq. are the broker's own")
+	}
+	if len(name) > maxNameBytes {
+		add(fmt.Sprintf("the name has %d bytes, the broker takes %d", len(name), maxNameBytes))
+	}
+	if !utf8.ValidString(name) {
+		add("the name is not valid UTF-8, for which the broker closes the connection")
+	}
+	if strings.ContainsAny(name, "\r\n") {
+		// The broker removes line breaks when it declares, but not when it routes by name.
+		add("the name has a line break, which the broker silently removes")
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,96 @@
+// Package retire finds retry queues and rejected exchanges that no policy uses any more, and deletes them without loss, over the
+// management API.
+package retire
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+)
+
+// Queue is a retry queue whose delay no policy uses any more. Messages that wait in it still come back.
+//
+// When the delays of a policy change, the new delays get new queues. The old queues stay, since messages wait in them
+// and old instances may still use them. [Delete] deletes them.
+type Queue struct {
+	topology.Queue
+	// RetryExchange routes messages to the queue.
+	RetryExchange string
+}
+
+// Obsolete returns the retry queues of old plans that no current plan uses, in the order of the old plans. It never
+// returns a dead-letter queue, a main queue, or a queue of a current plan.
+//
+// now must have all current plans that may use the queues. With the default scope these are the plans of the main
+// queues in question. With the scope "shared" these are the plans of all topics of all services on the virtual host
+// with the same Names.Shared: one that is missing may be the one that still uses the queue.
+func Obsolete(now []topology.Plan, old ...topology.Plan) []Queue {
+	kept := map[string]bool{}
+	for i, plan := range slices.Concat(now, old) {
+		kept[plan.Queue], kept[plan.DeadLetterQueue] = true, true
+		for _, q := range plan.Queues {
+			kept[q.Name] = kept[q.Name] || i < len(now)
+		}
+	}
+	var obsolete []Queue
+	for _, plan := range old {
+		for _, q := range plan.Queues {
+			if q.Delay > 0 && !kept[q.Name] {
+				kept[q.Name] = true // listed once
+				obsolete = append(obsolete, Queue{Queue: q, RetryExchange: plan.RetryExchange})
+			}
+		}
+	}
+	return obsolete
+}
+
+// Find returns the retry queues that the broker has for the main queues of these plans and that none of the plans
+// uses, whatever their delays. names must be those of the old plans.
+//
+// Under a plan of the mode off, all retry queues of its main queue are obsolete. Queues of the scope "shared" are never
+// returned, as other services may use them: see [Obsolete] for these.
+//
+// now must have the plans of all services that consume these main queues. A queue that another service uses under a
+// policy of its own is returned as well, and only [Delete] may find out.
+func Find(ctx context.Context, client *httpapi.Client, names topology.Names, now ...topology.Plan) ([]Queue, error) {
+	queues, err := client.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []topology.Plan
+	for _, queue := range queues {
+		for _, plan := range now {
+			if old, ok := planOf(plan.Queue, names, queue.Name, amqp.Table(queue.Arguments)); ok {
+				found = append(found, old)
+				break
+			}
+		}
+	}
+	return Obsolete(now, found...), nil
+}
+
+// planOf returns the plan under which a queue of the broker is a retry queue of the main queue, if there is one. The
+// arguments tell its delay and type, and its name must be the one that names give for these.
+func planOf(queue string, names topology.Names, name string, arguments amqp.Table) (topology.Plan, bool) {
+	ms, _ := arguments[amqp.QueueMessageTTLArg].(int64)
+	queueType, _ := arguments[amqp.QueueTypeArg].(string)
+	exchange, hasExchange := arguments["x-dead-letter-exchange"].(string)
+	if !hasExchange || exchange != "" || arguments["x-dead-letter-routing-key"] != queue ||
+		ms < 1 || ms > int64(config.MaxDelay/config.MinDelay) {
+		return topology.Plan{}, false
+	}
+	delays := []time.Duration{time.Duration(ms) * config.MinDelay}
+	plan, err := topology.New(queue, config.Policy{Delays: delays, QueueType: config.QueueType(queueType)}, names)
+	if err != nil {
+		return topology.Plan{}, false
+	}
+	return plan, slices.ContainsFunc(plan.Queues, func(q topology.Queue) bool {
+		return q.Delay > 0 && q.Name == name && q.Arguments[amqp.QueueTypeArg] == queueType
+	})
+}
