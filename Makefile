@@ -36,7 +36,7 @@ EVERY_MODULE := tests/interop tests/chaos tests/bench/peers tests/browser tests/
 MODULES ?= $(EVERY_MODULE)
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-long test-others timings proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help demo test test-long test-others timings proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -58,7 +58,7 @@ test-brokers: ## tests that kill, freeze or fill brokers, each one of its own, a
 
 # Only what differs: the configs of both versions are translated by files of their own, all else is shared.
 test-v3: ## Watermill's suite and what depends on the version, over watermill-amqp v3
-	scripts/broker run $(GO) test -tags amqpv3 -vet=off -short $(TESTFLAGS) -run '$(VERSIONS)' -skip '$(OWN)' ./tests ./amqpretry ./amqpretry/amqpretryv3
+	scripts/broker run $(GO) test -tags amqpv3 -vet=off -short $(TESTFLAGS) -run '$(VERSIONS)' -skip '$(OWN)' ./tests ./amqpretry ./amqpretry/amqpv3
 
 # Tests about retry queues, which exact delays have none of, and about topology that is not provisioned.
 TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
@@ -209,12 +209,8 @@ examples: ## the examples, with their output checked
 record: ## the command lines of the docs run anew, their outputs written, their picture drawn
 	scripts/record
 
-mirror: ## the files that are the same for watermill-amqp v2 and v3 written anew, from those of v2
-	scripts/mirror
-
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
-	scripts/mirror --check
-	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
+	$(LINT) run
 	set -e; for module in $(MODULES); do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
 	set -e; for module in $(filter-out $(MODULES),$(EVERY_MODULE)); do $(GO) vet -C $$module ./...; done
 

@@ -10,15 +10,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 )
 
 // All that are wrong are reported at once, and a password is not shown.
 func TestAddressesAreChecked(t *testing.T) {
 	t.Parallel()
 
-	_, err := amqpretry.New(durable(),
+	_, err := adapter.New(durable(),
 		amqpretry.Options{Addresses: []string{"rabbit-2:0", "rabbit-3", "", "amqp://user:secret@rabbit-4:5672/"}})
 	require.Error(t, err)
 	assert.Equal(t, []string{"Options.Addresses[0]", "Options.Addresses[2]", "Options.Addresses[3]"}, paths(err))
@@ -42,7 +43,7 @@ func TestConfigKnowsAllAddresses(t *testing.T) {
 		asked = append(asked, address)
 		return nil, failed
 	}}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2:5673", "rabbit-3"}})
+	retrier, err := adapter.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2:5673", "rabbit-3"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = retrier.Close() })
 
@@ -54,7 +55,7 @@ func TestConfigKnowsAllAddresses(t *testing.T) {
 
 	conf.Connection.AmqpURI, conf.Connection.AmqpConfig = "amqps://user@rabbit-1/v", nil
 	conf.Connection.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13}
-	retrier, err = amqpretry.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2"}})
+	retrier, err = adapter.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = retrier.Close() })
 	connection = retrier.Config().Connection
@@ -63,7 +64,7 @@ func TestConfigKnowsAllAddresses(t *testing.T) {
 	assert.Nil(t, connection.TLSConfig)
 	assert.Nil(t, connection.AmqpConfig.TLSClientConfig)
 
-	retrier, err = amqpretry.New(conf, amqpretry.Options{})
+	retrier, err = adapter.New(conf, amqpretry.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = retrier.Close() })
 	connection = retrier.Config().Connection

@@ -6,13 +6,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // A file for rabbitmqctl import_definitions, for a service that may configure nothing.
 func ExampleRetrier_Definitions() {
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
 		Topology: topology.Assume,
 		Policies: config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}},
 	})

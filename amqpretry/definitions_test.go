@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // The file is what the pure function makes of the plans and of what watermill-amqp's builder would declare.
@@ -32,7 +33,7 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 		Default: config.Policy{Delays: []time.Duration{time.Second}},
 		Topics:  map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies})
+	retrier, err := adapter.New(conf, amqpretry.Options{Policies: policies})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
@@ -68,7 +69,7 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := amqpretry.New(durable(),
+	retrier, err := adapter.New(durable(),
 		amqpretry.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
@@ -93,7 +94,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 	conf.Queue.GenerateName = func(topic string) string {
 		return map[string]string{"a": "q", "b": "q", "c": "q.dlq", "d": "amq.d"}[topic]
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
+	retrier, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
 	}})
 	require.NoError(t, err)
@@ -119,7 +120,7 @@ func TestDefinitionsSubscribeToNothing(t *testing.T) {
 	conf := durable()
 	conf.TopologyBuilder = (&builds{arguments: map[string]amqp091.Table{}}).builder()
 	conf.Queue.GenerateName = func(string) string { return "shared" }
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
+	retrier, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"off": {Mode: config.ModeOff}},
 	}})
 	require.NoError(t, err)
@@ -138,7 +139,7 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	logger := watermill.NewCaptureLogger()
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Logger: logger, Topology: topology.Assume,
+	retrier, err := adapter.New(conf, amqpretry.Options{Logger: logger, Topology: topology.Assume,
 		Policies: config.Policies{
 			Topics: map[string]config.Policy{"protected": {Protect: config.ProtectionArguments}},
 		}})
@@ -163,7 +164,7 @@ func TestDefinitionsOfManyTopics(t *testing.T) {
 		for i := range topics {
 			topics[i] = fmt.Sprintf("topic-%d", i)
 		}
-		retrier, err := amqpretry.New(durable(), amqpretry.Options{})
+		retrier, err := adapter.New(durable(), amqpretry.Options{})
 		require.NoError(t, err)
 		began := time.Now()
 		_, err = retrier.Definitions(topics...)
@@ -188,7 +189,7 @@ func TestDefinitionsUnderStrategies(t *testing.T) {
 	one := []time.Duration{time.Second}
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-max-length": 5}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
+	retrier, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
 		"cycle":      {Strategy: config.StrategyCycle, Delays: one},
 		"redelivery": {Strategy: config.StrategyRedelivery},
 		"native":     {Strategy: config.StrategyNative, Delays: one},

@@ -1,7 +1,7 @@
 // Package amqpretry gives Watermill routers durable, delayed, non-blocking retries and a dead-letter queue on
-// watermill-amqp v2 and RabbitMQ.
+// watermill-amqp and RabbitMQ. Packages amqpv2 and amqpv3 make a retrier of a config of watermill-amqp.
 //
-//	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: policies, Logger: logger})
+//	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: policies, Logger: logger})
 //	defer retrier.Close()                                 // after the router
 //	subscriber, err := retrier.NewSubscriber()            // a message.Subscriber
 //	router.AddMiddleware(retrier.Middleware)              // outermost

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -19,7 +20,7 @@ const exampleURI = "amqp://guest:guest@localhost:5672/"
 
 // The retrier in a service. New checks everything and does not touch the broker.
 func Example() {
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -43,7 +44,7 @@ func ExampleNew() {
 	conf := amqp.NewNonDurableQueueConfig(exampleURI)
 	conf.Publish.Transactional = true
 
-	_, err := amqpretry.New(conf, amqpretry.Options{
+	_, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: config.Policies{
 			Topics: map[string]config.Policy{"orders": {Delays: []time.Duration{time.Microsecond}}}},
 		Concurrency: -1,
@@ -59,7 +60,7 @@ func ExampleNew() {
 
 // What the broker is to hold for a topic.
 func ExampleRetrier_Plan() {
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}},
 	})
 	if err != nil {
@@ -82,7 +83,7 @@ func ExampleRetrier_Plan() {
 
 // An error of Publish names the messages that the broker may not have, and says why. Here no broker listens.
 func ExampleRetrier_NewPublisher() {
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/"), amqpretry.Options{
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/"), amqpretry.Options{
 		Publisher: publish.Options{Timeout: 100 * time.Millisecond},
 		Logger:    watermill.NopLogger{},
 	})
@@ -126,7 +127,7 @@ func ExampleOptions() {
 		},
 	}
 
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
 		Policies:    policies,
 		Concurrency: 4,
 		ErrorText:   func(err error) string { return "redacted" },
@@ -153,7 +154,7 @@ func ExampleOptions() {
 
 // A single handler without retries, in a router that has them.
 func ExampleRetrier_Poison() {
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
 	if err != nil {
 		panic(err)
 	}

@@ -10,20 +10,21 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 func fanout() amqp.Config {
 	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicName)
 }
 
-func retrierOf(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Retrier {
+func retrierOf(t *testing.T, conf amqp.Config, options amqpretry.Options) *adapter.Retrier {
 	t.Helper()
 	options.Logger = watermill.NopLogger{}
-	retrier, err := amqpretry.New(conf, options)
+	retrier, err := adapter.New(conf, options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
@@ -152,7 +153,7 @@ func TestGroupPoliciesAreChecked(t *testing.T) {
 	short, protected := config.Policy{Delays: []time.Duration{1}}, config.Policy{Protect: config.ProtectionArguments}
 	conf := fanout()
 	conf.Queue.Arguments = map[string]any{"x-overflow": "drop-head"}
-	_, err := amqpretry.New(conf, amqpretry.Options{Groups: map[string]config.Policies{
+	_, err := adapter.New(conf, amqpretry.Options{Groups: map[string]config.Policies{
 		"":  {},
 		"a": {Default: short},
 		"b": {Topics: map[string]config.Policy{"orders": short, "mails": protected}},

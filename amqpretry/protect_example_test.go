@@ -7,6 +7,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 )
 
@@ -14,7 +15,7 @@ import (
 func ExampleRetrier_ProtectPolicy() {
 	conf := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/shop")
 	conf.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{})
 	if err != nil {
 		panic(err)
 	}
@@ -36,7 +37,7 @@ func ExampleRetrier_ProtectPolicy() {
 func ExampleRetrier_protectionArguments() {
 	conf := amqp.NewDurableQueueConfig(exampleURI)
 	conf.Queue.Arguments = amqp091.Table{"x-overflow": "drop-head"}
-	_, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
+	_, err := amqpv2.New(conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"orders": {Protect: config.ProtectionArguments}},
 	}})
 	fmt.Println(err)

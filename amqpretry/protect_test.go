@@ -13,10 +13,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 func protecting(p config.Protection) config.Policy {
@@ -40,7 +41,7 @@ func TestNewRefusesOtherArgumentsThanTheProtection(t *testing.T) {
 			"c": protecting(config.ProtectionPolicy),
 		},
 	}
-	_, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Concurrency: -1})
+	_, err := adapter.New(conf, amqpretry.Options{Policies: policies, Concurrency: -1})
 	assert.ElementsMatch(t, []string{
 		"Options.Concurrency",
 		`Config.Queue.Arguments["x-queue-type"]`, `Config.Queue.Arguments["x-dead-letter-exchange"]`,
@@ -56,11 +57,11 @@ func TestNewRefusesOtherArgumentsThanTheProtection(t *testing.T) {
 	assert.NotContains(t, err.Error(), `topics["c"]`)
 
 	for _, protection := range []config.Protection{"", config.ProtectionNone, config.ProtectionPolicy} {
-		_, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Default: protecting(protection)}})
+		_, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{Default: protecting(protection)}})
 		require.NoError(t, err, protection)
 	}
 	conf.Queue.Arguments = topology.Protect(amqp091.Table{"x-delivery-limit": 1000, "x-max-length": 5}, "any")
-	_, err = amqpretry.New(conf, amqpretry.Options{Policies: policies})
+	_, err = adapter.New(conf, amqpretry.Options{Policies: policies})
 	require.NoError(t, err, "the same in the user's own words")
 }
 
@@ -86,7 +87,7 @@ func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refu
 	conf := durable()
 	conf.Queue.Arguments = arguments
 	conf.TopologyBuilder = b.builder()
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
+	retrier, err := adapter.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
@@ -311,9 +312,9 @@ func TestProtectPolicyVhost(t *testing.T) {
 	}
 }
 
-func newRetrierOf(t *testing.T, conf amqp.Config) *amqpretry.Retrier {
+func newRetrierOf(t *testing.T, conf amqp.Config) *adapter.Retrier {
 	t.Helper()
-	retrier, err := amqpretry.New(conf, amqpretry.Options{})
+	retrier, err := adapter.New(conf, amqpretry.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 

@@ -1,13 +1,18 @@
 package amqpretry
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/amqpretry/watermill-retry/config/delay"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/publish"
-	"github.com/amqpretry/watermill-retry/internal/retrier"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/publishing"
 )
 
 // Publisher is a message.Publisher that returns when the broker has the messages. Package publish says what it does, and
@@ -17,31 +22,44 @@ import (
 // the config, and it declares the exchange of a topic as that does. Messages are persistent, whatever the marshaler says,
 // and have none of our headers but amqpretry-id, which tells a returned one. It does not read the config's ConfirmDelivery and
 // ChannelPoolSize.
-type Publisher struct{ own *retrier.Publisher }
-
-var _ message.Publisher = (*Publisher)(nil)
-
-// NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for everything else that a
-// service publishes. It does not connect: the first message opens a connection of its own. Retrier.Close closes the
-// publisher if it is still open.
-func (r *Retrier) NewPublisher() (*Publisher, error) {
-	own, err := r.retrier.DefaultPublisher()
-	if err != nil {
-		return nil, err
-	}
-
-	return &Publisher{own}, nil
+type Publisher struct {
+	retrier *Retrier
+	own     *publishing.Publisher
 }
 
 // NewPublisherWith is NewPublisher with options of its own.
 func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) {
-	own, err := r.retrier.NewPublisher(options)
-	if err != nil {
-		return nil, err
+	errs := append(config.Below("Options", options.Validate()), r.config.Publish.Refused)
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("invalid config of the publisher:\n%w", err)
 	}
+	own := publishing.NewPublisher(publishing.PublisherSettings{
+		Connection:      r.connectionSettings("publisher"),
+		Logger:          r.options.Logger,
+		Options:         options,
+		CloseTimeout:    r.options.CloseTimeout,
+		Declare:         r.options.Topology == topology.Declare,
+		Marshaler:       r.config.Marshaler,
+		Target:          r.target,
+		DeclareExchange: r.config.Builder.ExchangeDeclare,
+	})
 
-	return &Publisher{own}, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.ctx.Err() != nil {
+		return nil, context.Cause(r.ctx)
+	}
+	p := &Publisher{retrier: r, own: own}
+	r.plain[p] = struct{}{}
+
+	return p, nil
 }
+
+// NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for everything else that a
+// service publishes. It does not connect: the first message opens a connection of its own. Retrier.Close closes the
+// publisher if it is still open.
+func (r *Retrier) NewPublisher() (*Publisher, error) { return r.NewPublisherWith(r.options.Publisher) }
 
 // Publish publishes messages to a topic, and returns nil when the broker has confirmed them all. Those of one call keep
 // their order, unless some of them are published again. It is safe for concurrent use: calls share channels and do not
@@ -56,64 +74,34 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // Destination is where messages of a topic are published: to an exchange, which is "" for the default one, with a routing
 // key. Package tracing asks for it.
 func (p *Publisher) Destination(topic string) (exchange, routingKey string) {
-	return p.own.Destination(topic)
+	target := p.retrier.target(topic)
+
+	return target.Exchange, target.Key
 }
 
 // Close waits for calls of Publish for CloseTimeout at the longest. Publish then fails with ErrClosed. It is safe to call
 // it again, and at the same time.
-func (p *Publisher) Close() error { return p.own.Close() }
+func (p *Publisher) Close() error {
+	err := p.own.Close()
+
+	p.retrier.mu.Lock()
+	defer p.retrier.mu.Unlock()
+
+	delete(p.retrier.plain, p)
+
+	return err
+}
+
+// openPlain are the publishers that nobody has closed.
+func (r *Retrier) openPlain() []*Publisher {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return slices.Collect(maps.Keys(r.plain))
+}
 
 // String names the publisher for Watermill.
-func (p *Publisher) String() string { return p.own.String() }
+func (p *Publisher) String() string { return "amqpretry.Publisher" }
 
 // Format prints what it is, under any verb: it has the password of the broker's user in it.
-func (p *Publisher) Format(f fmt.State, verb rune) { p.own.Format(f, verb) }
-
-// DelayPublisher is a message.Publisher for messages with a delay of Watermill's components/delay, and for all others.
-// Package delay says what happens to them, and why none is lost.
-type DelayPublisher struct{ own *retrier.DelayPublisher }
-
-var _ message.Publisher = (*DelayPublisher)(nil)
-
-// NewDelayPublisher returns a publisher that publishes messages with a delay itself, over a connection of its own that
-// the first of them opens. It hands all others to the publisher that it wraps, such as one of NewPublisher. It does not
-// connect. Retrier.Close closes it if it is still open.
-//
-// The exchange and the routing key of a topic, and the marshaler, are those of the retrier's config.
-func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.Options) (*DelayPublisher, error) {
-	own, err := r.retrier.NewDelayPublisher(publisher, options)
-	if err != nil {
-		return nil, err
-	}
-
-	return &DelayPublisher{own}, nil
-}
-
-// Publish publishes messages to a topic. It returns when the broker has confirmed those with a delay, and the wrapped
-// publisher has returned for the others. It is safe for concurrent use.
-//
-// All messages are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *delay.TooLargeError or a
-// *topology.NameError nothing was published. Those with a delay are then published before the others.
-//
-// A *delay.NoQueueError says that no queue would get a message. A *delay.UnconfirmedError names the messages that the
-// broker has not confirmed in time. If the broker refuses them for good, it wraps the reason: a *topology.ConflictError
-// or a *topology.AccessError.
-func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) error {
-	return p.own.Publish(topic, messages...)
-}
-
-// Destination is where messages of a topic are published: to an exchange, which is "" for the default one, with a routing
-// key. Package tracing asks for it.
-func (p *DelayPublisher) Destination(topic string) (exchange, routingKey string) {
-	return p.own.Destination(topic)
-}
-
-// Close waits for calls of Publish for CloseTimeout at the longest, and closes the wrapped publisher. Publish then fails
-// with ErrClosed. It is safe to call it again, and at the same time.
-func (p *DelayPublisher) Close() error { return p.own.Close() }
-
-// String names the publisher for Watermill.
-func (p *DelayPublisher) String() string { return p.own.String() }
-
-// Format prints what it is, under any verb: it has the password of the broker's user in it.
-func (p *DelayPublisher) Format(f fmt.State, verb rune) { p.own.Format(f, verb) }
+func (p *Publisher) Format(f fmt.State, _ rune) { format(f, "Publisher", p) }

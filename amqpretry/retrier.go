@@ -2,14 +2,27 @@ package amqpretry
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
 
+	"cmp"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/retrier"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/observe"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -18,85 +31,114 @@ var ErrClosed = connection.ErrClosed
 
 // Retrier gives the routers that use it retries and dead-letter queues. It is safe for concurrent use.
 type Retrier struct {
-	retrier *retrier.Retrier
-	config  amqp.Config // the user's, with the defaults filled in
+	config  amqpconfig.Config // with the defaults filled in
+	options Options
+
+	registry  *registry
+	generated *generated
+	forwarder *republish.Forwarder
+	observer  *observe.Observer
+	captures  *consumer.Captures
+	stock     consumer.Stock
+	engine    *engine.Engine
+	turns     consumer.Turns
+	backends  republish.Backends
+	delays    delayedRetries
+
+	ctx   context.Context // ends when Close begins
+	close context.CancelCauseFunc
+
+	groups consumer.Shared // the connection of all subscribers of groups
+
+	mu         sync.Mutex
+	consumers  map[*consumer.Consumer]struct{}
+	publishers map[*DelayPublisher]struct{}
+	plain      map[*Publisher]struct{}
+
+	wrapped    atomic.Bool // a handler has been given a middleware of this retrier
+	groupsUsed sync.Map    // names of groups that a subscriber was made for
+	limitsTold sync.Map    // main queues of whose delivery limit it was told, as long as they are used
 }
 
 // New validates conf and options, and reports all problems in one error. It does not connect.
 //
-// The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
-func New(conf amqp.Config, options Options) (*Retrier, error) {
-	r := &Retrier{config: withDefaults(conf)}
+// The config is made of one of watermill-amqp's: by amqpv2.New or amqpv3.New, which are for users.
+func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
+	if err := errors.Join(
+		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments,
+			options), validateStrategies(conf.Queue.Arguments, options),
+	); err != nil {
+		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
+	}
+	options.setDefaults()
 
-	var err error
-	if r.retrier, err = retrier.New(translate(r.config), retrier.Options(options)); err != nil {
-		return nil, err
+	conf.Connection = conf.Connection.Own()
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	p := &Retrier{
+		ctx:        ctx,
+		close:      cancel,
+		config:     conf,
+		options:    options,
+		registry:   newRegistry(),
+		generated:  newGenerated(),
+		captures:   consumer.NewCaptures(),
+		consumers:  map[*consumer.Consumer]struct{}{},
+		publishers: map[*DelayPublisher]struct{}{},
+		plain:      map[*Publisher]struct{}{},
 	}
 
-	return r, nil
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // it only helps to find the instance
+	}
+	p.engine = &engine.Engine{
+		Logger:      options.Logger,
+		LogOrder:    options.MiddlewareOrder == middleware.OrderLog,
+		Host:        host,
+		Decide:      options.Decide,
+		ErrorText:   options.ErrorText,
+		PayloadText: options.PayloadText,
+		PanicStacks: options.PanicStacks,
+		OnEvent:     options.OnEvent,
+	}
+	p.stock = consumer.Stock{Captures: p.captures, Engine: p.engine, Logger: options.Logger, Queue: p.generated.ofTopic}
+	p.forwarder = republish.NewForwarder(republish.Settings{
+		Connection:  p.connectionSettings("forwarder"),
+		Logger:      options.Logger,
+		HoldWarning: options.HoldWarning,
+		Redeclare:   options.Topology == topology.Declare,
+	})
+	p.registry.newForwarder = p.forwarder.ForQueue
+	p.observer = observe.NewObserver(p.connectionSettings("observer"), options.Logger)
+
+	return p, nil
 }
 
 // Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this
 // retrier pass it untouched.
 func (r *Retrier) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return r.retrier.Middleware(h)
-}
+	r.wrapped.Store(true)
 
-// CheckRouter is a plugin for routers: router.AddPlugin(retrier.CheckRouter). It looks at the handlers that are fed by
-// this retrier, when the router starts and before it subscribes. Router.Run fails with a *middleware.OrderError where
-// another middleware is in a place where messages are lost, spin, or are not retried, and with a
-// *middleware.NoMiddlewareError where the retry middleware is missing; with middleware.OrderLog both are only logged.
-//
-// It also logs names of Options.Groups for which no subscriber was made before.
-//
-// Middlewares that it does not know are no mistake. It reads fields of the router that are not Watermill's API: with a
-// version that has others it checks nothing. Without the plugin, and for handlers that are added later, the retry
-// middleware itself checks its neighbours: see Options.MiddlewareOrder.
-func (r *Retrier) CheckRouter(router *message.Router) error { return r.retrier.CheckRouter(router) }
+	return r.stock.Middleware(middleware.Retry{Of: r.engine}.Middleware(h))
+}
 
 // Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It
 // may be added to single handlers of a router that has Middleware.
-func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc { return r.retrier.Poison(h) }
+func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc {
+	r.wrapped.Store(true)
+
+	return r.stock.Middleware(middleware.Poison{Of: r.engine}.Middleware(h))
+}
 
 // Plan returns the queues, exchanges and bindings that a topic needs beside its main queue.
-func (r *Retrier) Plan(topic string) (topology.Plan, error) { return r.retrier.Plan(topic) }
-
-// Definitions returns everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
-// for an operator who provisions it, and a service with topology.Assume that may configure nothing. It does not
-// connect.
-//
-// Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with
-// their arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be
-// asked what it would declare, so what that does otherwise must be provisioned by other means. The virtual host, which
-// must exist, is that of the connection.
-//
-// A number in config.QueueBind.Arguments has 64 bits when it is imported and as many as its Go type when it is
-// declared; who declares later binds a second time then, which routes alike.
-//
-// The names of the queues are generated here as in Subscribe, so a generator must give the same name each time.
-// Everything that is wrong is reported at once.
-func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
-	return r.retrier.Definitions(topics...)
+func (r *Retrier) Plan(topic string) (topology.Plan, error) {
+	return r.plan(r.main(topic))
 }
 
-// ProtectPolicy returns the broker policy that keeps an existing quorum main queue from losing messages. Give its String
-// to an operator. Once it is set, use config.ProtectionPolicy.
-func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
-	return r.retrier.ProtectPolicy(topic)
-}
-
-// QueueDepths returns the number of ready messages in queues of the retrier, sorted by name. These are the retry queues
-// and dead-letter queues of all topics that are subscribed to through this retrier, under their present policies. The
-// queues that its delay publishers have used come with them.
-//
-// It asks the broker over AMQP, by a connection of its own that the first call opens: the management plugin is not
-// needed. A topic counts until its last subscription ends; with a stock subscriber, which does not tell that, until
-// Close.
-//
-// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the
-// broker does. middleware/metrics asks it at each scrape.
-func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
-	return r.retrier.QueueDepths(ctx)
+func (r *Retrier) plan(main mainQueue) (topology.Plan, error) {
+	plan, err := topology.New(main.Queue, r.policy(main), r.options.Names)
+	return plan, explain(main, err)
 }
 
 // Close closes the subscribers that are still open, then the publishers, and then the connection for copies. Close it
@@ -104,7 +146,142 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 //
 // It takes CloseTimeout at the longest for handlers and copies, and as long again for what is being published. If the broker
 // does not answer at all, it takes some seconds more.
-func (r *Retrier) Close() error { return r.retrier.Close() }
+func (r *Retrier) Close() error {
+	r.close(fmt.Errorf("the retrier is %w", connection.ErrClosed))
+
+	r.mu.Lock()
+	open := slices.Collect(maps.Keys(r.consumers))
+	r.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, c := range open {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_ = r.release(c)
+		}()
+	}
+	wg.Wait()
+
+	r.closePublishers()
+	r.forwarder.Close(time.Now().Add(time.Second))
+	r.observer.Close(time.Now().Add(time.Second))
+
+	return nil
+}
+
+// main generates the names of a topic.
+func (r *Retrier) main(topic string) mainQueue {
+	return mainQueue{Topic: topic, Queue: r.config.Queue.GenerateName(topic),
+		Exchange: r.config.Exchange.GenerateName(topic)}
+}
+
+// queue registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from
+// it.
+func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
+	policy := r.policy(main)
+	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
+		return nil, err
+	}
+
+	known, err := r.registry.add(main, policy, r.options.Names)
+	if err != nil {
+		return nil, explain(main, err)
+	}
+
+	if err := r.checkStrategy(main.Topic, policy, known.Plan); err != nil {
+		r.registry.leave(main)
+		return nil, err
+	}
+
+	queue := *known // the topic and the exchange are those of this call
+	queue.Topic = main.Topic
+	switch {
+	case r.options.Topology == topology.Declare:
+		queue.Declare = func(channel *amqp091.Channel, version string) error {
+			return r.declare(channel, &queue, main.Exchange, version)
+		}
+	case queue.Plan.Backend != nil:
+		queue.Declare = func(channel *amqp091.Channel, _ string) error { return checkProvisioned(channel, &queue) }
+	}
+
+	return &queue, nil
+}
+
+// leave ends a use of the queue of a topic. Nothing is kept of a queue that nobody uses.
+func (r *Retrier) leave(main mainQueue) {
+	if r.registry.leave(main) {
+		r.limitsTold.Delete(main.Queue)
+	}
+}
+
+// declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version
+// is the broker's, or empty.
+func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
+	main := mainQueue{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
+	ctx, cancel := context.WithTimeout(r.ctx, nativeTimeout)
+	defer cancel()
+	if err := r.checkNative(ctx, queue, version); err != nil {
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, err)
+	}
+	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(queue.Name, queue.Policy, queue.Plan),
+		r.options.Logger)
+	if err != nil {
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
+	}
+	if err := r.backends.Declare(r.ctx, channel, queue.Plan); err != nil {
+		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", queue.Topic, err)
+	}
+	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {
+		return fmt.Errorf("cannot dead-letter for topic %q: %w", queue.Topic, err)
+	}
+	r.warnOfLimit(queue, version)
+	r.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: queue.Topic, Queue: queue.Name})
+
+	return nil
+}
+
+// checkProvisioned looks for the landing queue of a main queue, where an operator provisions it. A missing retry queue
+// shows when a copy comes back; a missing landing queue does not, as all that is meant for it is unroutable. A user who
+// may not look sees nothing wrong.
+func checkProvisioned(channel *amqp091.Channel, queue *consumer.Queue) error {
+	for _, q := range queue.Plan.ReturnPath().Queues {
+		_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+		var refused *amqp091.Error
+		if errors.As(err, &refused) && refused.Code == amqp091.NotFound {
+			return fmt.Errorf("cannot consume topic %q with exact delays: its landing queue is not provisioned; "+
+				"import the file that Retrier.Definitions prints: %w", queue.Topic,
+				topology.Explain(topology.KindQueue, q.Name, err))
+		}
+	}
+
+	return nil
+}
+
+func (r *Retrier) connectionSettings(role string) connection.Settings {
+	c := r.config.Connection
+	// What is left out is the default: a backoff of zero would be a hot loop.
+	byDefault := r.config.DefaultReconnect
+	reconnect := cmp.Or(c.Reconnect, byDefault)
+
+	return connection.Settings{
+		URI:       c.AmqpURI,
+		Addresses: r.options.Addresses,
+		TLS:       c.TLSConfig,
+		AMQP:      c.AmqpConfig,
+		Reconnect: connection.Reconnect{
+			InitialInterval:     cmp.Or(reconnect.BackoffInitialInterval, byDefault.BackoffInitialInterval),
+			MaxInterval:         cmp.Or(reconnect.BackoffMaxInterval, byDefault.BackoffMaxInterval),
+			RandomizationFactor: reconnect.BackoffRandomizationFactor,
+			Multiplier:          cmp.Or(reconnect.BackoffMultiplier, byDefault.BackoffMultiplier),
+		},
+		Credentials: r.options.Credentials,
+		Role:        role,
+		Emit:        r.engine.Emit,
+	}
+}
 
 // Format prints what it is, under any verb: the config has the password of the broker's user in it.
-func (r Retrier) Format(f fmt.State, verb rune) { r.retrier.Format(f, verb) }
+func (r *Retrier) Format(f fmt.State, _ rune) { format(f, "Retrier", r) }
+
+func format(f fmt.State, name string, v any) { _, _ = fmt.Fprintf(f, "*amqpretry.%s(%p)", name, v) }

@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // A URI that cannot be used is refused at once, and nothing of it is told: who cannot read it cannot know what belongs
@@ -31,7 +32,7 @@ func TestNewRefusesURIs(t *testing.T) {
 		"amqp://user:12/SECRET@h", "amqp://user:12?SECRET@h", "amqp://user:12#SECRET@h", "amqp://SECRET/x@h",
 		"amqp://user:99999999999/SECRET@h",
 	} {
-		_, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+		_, err := adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 		require.Equal(t, []string{"Config.Connection.AmqpURI"}, paths(err), uri)
 		require.ErrorContains(t, err, "is not an AMQP URI")
 		for _, part := range []string{"SEC", "RET", "zz", "user:12", "99999", uri} {
@@ -60,7 +61,7 @@ func TestRetrierPrintsNoPassword(t *testing.T) {
 	retrier := newRetrierOf(t, conf)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
 		text := fmt.Sprintf(verb, retrier) + fmt.Sprintf(verb, *retrier) +
-			fmt.Sprintf(verb, struct{ Retrier *amqpretry.Retrier }{retrier}) +
+			fmt.Sprintf(verb, struct{ Retrier *adapter.Retrier }{retrier}) +
 			fmt.Sprintf(verb, []any{retrier, conf.Queue.Durable})
 		assert.NotContains(t, text, "SECRET", verb)
 		assert.NotContains(t, text, fmt.Sprintf("%x", "SECRET"), verb)

@@ -17,11 +17,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -65,7 +66,7 @@ func TestNewTakesTheDurableConfigs(t *testing.T) {
 		"queue":   durable(),
 		"pub/sub": amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("group")),
 	} {
-		retrier, err := amqpretry.New(conf, amqpretry.Options{})
+		retrier, err := adapter.New(conf, amqpretry.Options{})
 		require.NoError(t, err, name)
 		require.NoError(t, retrier.Close(), name)
 	}
@@ -164,7 +165,7 @@ func TestNewRefuses(t *testing.T) {
 				test.option(&options)
 			}
 
-			retrier, err := amqpretry.New(conf, options)
+			retrier, err := adapter.New(conf, options)
 			require.Error(t, err)
 			assert.Nil(t, retrier)
 			assert.Equal(t, []string{test.path}, paths(err), "this and nothing else")
@@ -180,7 +181,7 @@ func TestNewTakesAnExclusiveConsumerWithoutConcurrency(t *testing.T) {
 
 	conf := durable()
 	conf.Consume.Exclusive = true
-	_, err := amqpretry.New(conf, amqpretry.Options{Concurrency: 1})
+	_, err := adapter.New(conf, amqpretry.Options{Concurrency: 1})
 	require.NoError(t, err)
 }
 
@@ -193,7 +194,7 @@ func TestNewReportsEverythingAtOnce(t *testing.T) {
 	conf.Publish.Transactional = true
 	conf.Consume.Qos.Global = true
 
-	_, err := amqpretry.New(conf, amqpretry.Options{
+	_, err := adapter.New(conf, amqpretry.Options{
 		Topology: "create", Concurrency: -3,
 		Policies: config.Policies{
 			Default: config.Policy{Delays: []time.Duration{0, time.Second, time.Microsecond}},
@@ -238,7 +239,7 @@ func TestPlanRefusesNames(t *testing.T) {
 
 			conf := durable()
 			conf.Queue.GenerateName = func(string) string { return test.queue }
-			retrier, err := amqpretry.New(conf, amqpretry.Options{})
+			retrier, err := adapter.New(conf, amqpretry.Options{})
 			require.NoError(t, err)
 
 			_, err = retrier.Plan("orders")
@@ -259,7 +260,7 @@ func TestPlanRefusesNames(t *testing.T) {
 func TestPlanTakesTheLongestName(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := amqpretry.New(durable(), amqpretry.Options{
+	retrier, err := adapter.New(durable(), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{1500 * time.Millisecond}}},
 	})
 	require.NoError(t, err)
@@ -274,7 +275,7 @@ func TestPlanTakesTheLongestName(t *testing.T) {
 }
 
 // subscribed registers topics as stock subscribers do, and gives the error of the last.
-func subscribed(retrier *amqpretry.Retrier, topics ...string) error {
+func subscribed(retrier *adapter.Retrier, topics ...string) error {
 	var (
 		stock        = retrier.Config()
 		topic, queue string
@@ -294,7 +295,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 
 		conf := durable()
 		conf.Queue.GenerateName = func(string) string { return "all" }
-		retrier, err := amqpretry.New(conf,
+		retrier, err := adapter.New(conf,
 			amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
 				"orders": {Delays: []time.Duration{time.Second}},
 			}}})
@@ -308,7 +309,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 	t.Run("a queue that another one's dead-letter queue is named as", func(t *testing.T) {
 		t.Parallel()
 
-		retrier, err := amqpretry.New(durable(), amqpretry.Options{})
+		retrier, err := adapter.New(durable(), amqpretry.Options{})
 		require.NoError(t, err)
 
 		var refused *topology.NameError
@@ -321,7 +322,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 		conf := durable()
 		n := 0
 		conf.Queue.GenerateName = func(topic string) string { n++; return topic + strings.Repeat("x", n) }
-		retrier, err := amqpretry.New(conf, amqpretry.Options{})
+		retrier, err := adapter.New(conf, amqpretry.Options{})
 		require.NoError(t, err)
 
 		assert.ErrorContains(t, subscribed(retrier, "orders", "orders"),
@@ -331,7 +332,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 	t.Run("a queue that was not generated", func(t *testing.T) {
 		t.Parallel()
 
-		retrier, err := amqpretry.New(durable(), amqpretry.Options{})
+		retrier, err := adapter.New(durable(), amqpretry.Options{})
 		require.NoError(t, err)
 
 		stock := retrier.Config()
@@ -343,7 +344,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 func TestClosedRetrierGivesNoSubscriber(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := amqpretry.New(durable(), amqpretry.Options{})
+	retrier, err := adapter.New(durable(), amqpretry.Options{})
 	require.NoError(t, err)
 	require.NoError(t, retrier.Close())
 	require.NoError(t, retrier.Close(), "closing again does nothing")
@@ -487,7 +488,7 @@ func TestWrongOrderOfMiddlewaresIsReported(t *testing.T) {
 			t.Parallel()
 
 			log := &errorLog{}
-			retrier, err := amqpretry.New(durable(), amqpretry.Options{Logger: log})
+			retrier, err := adapter.New(durable(), amqpretry.Options{Logger: log})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
@@ -516,7 +517,7 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 	t.Parallel()
 
 	log := &errorLog{}
-	retrier, err := amqpretry.New(durable(), amqpretry.Options{Logger: log})
+	retrier, err := adapter.New(durable(), amqpretry.Options{Logger: log})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
@@ -576,7 +577,7 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 func TestGhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := amqpretry.New(durable(), amqpretry.Options{})
+	retrier, err := adapter.New(durable(), amqpretry.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 

@@ -11,15 +11,16 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqpv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqpv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	watermillv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	watermillv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv3"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -40,13 +41,13 @@ func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []
 	subscribers map[string]message.Subscriber) {
 	t.Helper()
 
-	v2 := amqpv2.NewDurableQueueConfig(uri)
+	v2 := watermillv2.NewDurableQueueConfig(uri)
 	v2.Queue.Arguments, v2.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
-	retrierV2, err := amqpretry.New(v2, options)
+	retrierV2, err := amqpv2.New(v2, options)
 	require.NoError(t, err)
-	v3 := amqpv3.NewDurableQueueConfig(uri)
+	v3 := watermillv3.NewDurableQueueConfig(uri)
 	v3.Queue.Arguments, v3.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
-	retrierV3, err := amqpretryv3.New(v3, amqpretryv3.Options(options))
+	retrierV3, err := amqpv3.New(v3, options)
 	require.NoError(t, err)
 
 	subscribers = map[string]message.Subscriber{}
@@ -54,9 +55,9 @@ func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []
 	require.NoError(t, err)
 	subscribers["own v3"], err = retrierV3.NewSubscriber()
 	require.NoError(t, err)
-	subscribers["stock v2"], err = amqpv2.NewSubscriber(retrierV2.Config(), watermill.NopLogger{})
+	subscribers["stock v2"], err = watermillv2.NewSubscriber(retrierV2.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
-	subscribers["stock v3"], err = amqpv3.NewSubscriber(retrierV3.Config(), watermill.NopLogger{})
+	subscribers["stock v3"], err = watermillv3.NewSubscriber(retrierV3.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
 
 	return []either{retrierV2, retrierV3}, subscribers
@@ -148,9 +149,9 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			t.Parallel()
 
 			uri, exchange, queue := brokertest.URI(t), uniqueName("topics"), uniqueName("both")
-			conf := amqpv3.NewDurableTopicConfig(uri, exchange, queue)
+			conf := watermillv3.NewDurableTopicConfig(uri, exchange, queue)
 			conf.Queue.Arguments = mainQueueArguments("quorum")
-			retrier, err := amqpretryv3.New(conf, amqpretryv3.Options{Policies: retries(ms(50)...)})
+			retrier, err := amqpv3.New(conf, amqpretry.Options{Policies: retries(ms(50)...)})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 			broker := newRabbit(t, uri)
@@ -161,7 +162,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 
 			var subscriber message.Subscriber
 			if stock {
-				subscriber, err = amqpv3.NewSubscriber(retrier.Config(), watermill.NopLogger{})
+				subscriber, err = watermillv3.NewSubscriber(retrier.Config(), watermill.NopLogger{})
 			} else {
 				subscriber, err = retrier.NewSubscriber()
 			}
@@ -176,7 +177,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			}
 			wg.Wait()
 
-			publisher, err := amqpv3.NewPublisher(retrier.Config(), watermill.NopLogger{})
+			publisher, err := watermillv3.NewPublisher(retrier.Config(), watermill.NopLogger{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, publisher.Close()) })
 			for _, topic := range []string{"orders", "invoices", "returns", "nobody"} {
@@ -202,9 +203,9 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	t.Parallel()
 
 	uri, queue := brokertest.URI(t), uniqueName("both")
-	conf := amqpv3.NewDurableQueueConfig(uri)
+	conf := watermillv3.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = mainQueueArguments("classic")
-	retrier, err := amqpretryv3.New(conf, amqpretryv3.Options{})
+	retrier, err := amqpv3.New(conf, amqpretry.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 	plan, err := retrier.Plan(queue)
@@ -217,14 +218,14 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	require.NoError(t, err)
 
 	plain, forged := rabbit.Message("plain", "x"), rabbit.Message("forged", "x")
-	forged.Headers[amqpv3.MetadataRedeliveredKey] = "true"
+	forged.Headers[watermillv3.MetadataRedeliveredKey] = "true"
 	for _, publishing := range []amqp091.Publishing{plain, forged} {
 		broker.Publish(queue, publishing)
 		first := receive(t, messages)
-		assert.False(t, amqpv3.IsMessageRedelivered(first), first.UUID)
+		assert.False(t, watermillv3.IsMessageRedelivered(first), first.UUID)
 		first.Nack()
 		again := receive(t, messages)
-		assert.True(t, amqpv3.IsMessageRedelivered(again), again.UUID)
+		assert.True(t, watermillv3.IsMessageRedelivered(again), again.UUID)
 		again.Ack()
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
@@ -27,8 +28,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -221,7 +222,7 @@ func (c *credentials) life(t *testing.T) {
 	letterSub, err := svc.Retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)
 	c.value("dead-letter subscriber", letterSub)
-	c.value("the retrier in something else", struct{ P *amqpretry.Retrier }{svc.Retrier})
+	c.value("the retrier in something else", struct{ P *adapter.Retrier }{svc.Retrier})
 	definitions, err := svc.Retrier.Definitions(svc.Queue)
 	require.NoError(t, err)
 	c.text("definitions", string(definitions))
@@ -249,7 +250,7 @@ func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Con
 	if change != nil {
 		change(&conf)
 	}
-	retrier, err := amqpretry.New(conf, options)
+	retrier, err := adapter.New(conf, options)
 	if err != nil {
 		c.failed(where, err)
 		return

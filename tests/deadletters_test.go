@@ -16,14 +16,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -469,7 +470,7 @@ func TestDeadLetters_Close(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("letters")
 	t.Cleanup(func() { newRabbit(t, uri).Remove("", queue+".dlq") })
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+	retrier, err := adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 	require.NoError(t, err)
 	sub, err := retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)

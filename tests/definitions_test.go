@@ -13,12 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // provisioned is a service as its operator knows it: what it subscribes to, and what it needs.
@@ -32,7 +33,7 @@ type provisioned struct {
 	write, read string
 }
 
-func (p provisioned) retrier(t *testing.T, uri string, mode topology.Mode) *amqpretry.Retrier {
+func (p provisioned) retrier(t *testing.T, uri string, mode topology.Mode) *adapter.Retrier {
 	t.Helper()
 
 	return newRetrier(t, p.configure(uri), amqpretry.Options{Policies: p.policies, Topology: mode, Logger: newLogs(t)})

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
 	"github.com/amqpretry/watermill-retry/config/topology"
@@ -23,15 +24,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // delays is a service that publishes with delays, and a ladder of its own: units of 100 ms, up to 99.9 s.
 type delays struct {
 	t         *testing.T
-	Retrier   *amqpretry.Retrier
+	Retrier   *adapter.Retrier
 	Publisher *amqpretry.DelayPublisher
 	Wrapped   *wrapped
 	Sub       *amqpretry.Subscriber

@@ -9,9 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // TestWatermillSuiteGroups runs Watermill's own suite over groups of one retrier: all of its tests at the same time over
@@ -27,7 +28,7 @@ func TestWatermillSuiteGroups(t *testing.T) {
 			conf.Queue.Arguments = queueArguments(v.queueType)
 			conf.Publish.ConfirmDelivery = true
 			logger := watermill.NopLogger{}
-			retrier, err := amqpretry.New(conf, amqpretry.Options{
+			retrier, err := adapter.New(conf, amqpretry.Options{
 				Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
 				Policies: withDelayMode(suitePolicies),
 			})

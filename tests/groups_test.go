@@ -14,14 +14,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -33,7 +34,7 @@ type groupsApp struct {
 	t       *testing.T
 	topic   string
 	names   []string
-	retrier *amqpretry.Retrier
+	retrier *adapter.Retrier
 	router  *message.Router
 	broker  *rabbit.Client
 	logs    *logs
@@ -401,7 +402,7 @@ func TestGroups_OneClosesUnderLoad(t *testing.T) {
 }
 
 // newGroups makes a retrier for groups, whose queues for a topic are removed when the test ends.
-func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...string) *amqpretry.Retrier {
+func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...string) *adapter.Retrier {
 	t.Helper()
 	uri := brokertest.URI(t)
 	broker := newRabbit(t, uri)

@@ -16,14 +16,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -72,7 +73,7 @@ type setup struct {
 type service struct {
 	t       *testing.T
 	Queue   string
-	Retrier *amqpretry.Retrier
+	Retrier *adapter.Retrier
 	Sub     *amqpretry.Subscriber
 	Router  *message.Router
 	Broker  *rabbit.Client // straight to the broker, whatever URI the service was given
@@ -350,11 +351,11 @@ func (s *service) reportedHeld(n int) *topology.HeldError {
 func (s *service) Letters() []retry.Event { return s.Events(retry.EventDeadLettered) }
 
 // newRetrier makes a retrier that is closed when the test ends.
-func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Retrier {
+func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *adapter.Retrier {
 	t.Helper()
 	options.Policies = withDelayMode(options.Policies)
 	options = withStrategy(conf, options)
-	retrier, err := amqpretry.New(conf, options)
+	retrier, err := adapter.New(conf, options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 

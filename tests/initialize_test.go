@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // SubscribeInitialize has no context: a broker that does not answer it must not keep it from ending with its subscriber

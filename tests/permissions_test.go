@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	amqpdelay "github.com/amqpretry/watermill-retry/config/delay"
@@ -28,8 +29,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -301,7 +302,7 @@ func isRefusal(t *testing.T, role string, err error) {
 }
 
 func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode,
-	onEvent func(retry.Event)) *amqpretry.Retrier {
+	onEvent func(retry.Event)) *adapter.Retrier {
 	return newRetrier(r.t, conf, amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope, DelayMode: r.delays,
 			Strategy: r.strategy}},

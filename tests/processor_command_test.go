@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -148,7 +148,7 @@ func TestProcessorCommand(t *testing.T) {
 	broker := newRabbit(t, uri)
 	q := declareForeign(t, broker, uniqueName("proc"))
 	for _, delay := range ms(100, 250) {
-		removeTopology(t, broker, q.Main, amqpretry.ProcessorOptions{Policies: retries(delay)})
+		removeTopology(t, broker, q.Main, processor.Options{Policies: retries(delay)})
 	}
 	policies := policyFile(t, "default: {delays: [100ms]}")
 	_, management := newListing(t, q.Failed, q.Main)
@@ -210,7 +210,7 @@ func TestProcessorCommand_Killed(t *testing.T) {
 	uri := brokertest.URI(t)
 	broker := newRabbit(t, uri)
 	q := declareForeign(t, broker, uniqueName("proc"))
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100, 300)...)}
+	options := processor.Options{Policies: retries(ms(100, 300)...)}
 	removeTopology(t, broker, q.Main, options)
 	args := []string{"--policies", policyFile(t, "default: {delays: [100ms, 300ms]}"), "--queues",
 		q.Failed + "=" + q.Main, "--log-level", "warn", "--prefetch", "20"}

@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -157,7 +157,7 @@ func foreigns(ids ...string) []amqp091.Publishing {
 
 // processed is a processor that runs.
 type processed struct {
-	*amqpretry.Processor
+	*processor.Processor
 	Logs *logs
 
 	t      *testing.T
@@ -169,7 +169,7 @@ type processed struct {
 }
 
 // newProcessor makes a processor that does not run.
-func newProcessor(t *testing.T, conf amqpretry.ProcessorConfig, options amqpretry.ProcessorOptions) *processed {
+func newProcessor(t *testing.T, conf processor.Config, options processor.Options) *processed {
 	t.Helper()
 	p := &processed{t: t, Logs: newLogs(t), ended: make(chan error, 1)}
 	options.Logger = p.Logs
@@ -186,14 +186,14 @@ func newProcessor(t *testing.T, conf amqpretry.ProcessorConfig, options amqpretr
 		options.HoldWarning = 300 * time.Millisecond
 	}
 	var err error
-	p.Processor, err = amqpretry.NewProcessor(conf, options)
+	p.Processor, err = processor.New(conf, options)
 	require.NoError(t, err)
 
 	return p
 }
 
 // process runs a processor until the test ends, and waits until it is ready.
-func process(t *testing.T, conf amqpretry.ProcessorConfig, options amqpretry.ProcessorOptions) *processed {
+func process(t *testing.T, conf processor.Config, options processor.Options) *processed {
 	t.Helper()
 	p := newProcessor(t, conf, options)
 	p.run()
@@ -239,18 +239,18 @@ func (p *processed) Events(kind retry.EventKind) (events []retry.Event) {
 }
 
 // of is the config of a processor of some queues on the shared broker.
-func of(t *testing.T, queues ...foreignQueue) amqpretry.ProcessorConfig {
+func of(t *testing.T, queues ...foreignQueue) processor.Config {
 	t.Helper()
-	conf := amqpretry.ProcessorConfig{URI: brokertest.URI(t)}
+	conf := processor.Config{URI: brokertest.URI(t)}
 	for _, q := range queues {
-		conf.Queues = append(conf.Queues, amqpretry.FailedQueue{Name: q.Failed, MainQueue: q.Main})
+		conf.Queues = append(conf.Queues, processor.Queue{Name: q.Failed, MainQueue: q.Main})
 	}
 
 	return conf
 }
 
 // removeTopology deletes what a processor declares for a main queue, when the test ends.
-func removeTopology(t *testing.T, broker *rabbit.Client, main string, options amqpretry.ProcessorOptions) {
+func removeTopology(t *testing.T, broker *rabbit.Client, main string, options processor.Options) {
 	t.Helper()
 	plan, err := topology.New(main, options.Policies.For(main), options.Names)
 	require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -69,7 +69,7 @@ func TestProcessor_SharedFailedQueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			broker := newRabbit(t, brokertest.URI(t))
-			options := amqpretry.ProcessorOptions{Policies: config.Policies{Topics: map[string]config.Policy{}}}
+			options := processor.Options{Policies: config.Policies{Topics: map[string]config.Policy{}}}
 			options.Names.Shared = uniqueName("proc-shared")
 			names, attempts := []string{}, map[string]int{}
 			for i := range 10 {
@@ -159,7 +159,7 @@ func TestProcessor_SharedFailedQueue_KeyOfThePublisher(t *testing.T) {
 			c.QueueBind(mails, "", exchange, false, nil))
 	})
 	t.Cleanup(func() { broker.Remove(exchange) })
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	options := processor.Options{Policies: retries(ms(100)...)}
 	removeTopology(t, broker, orders, options)
 	removeTopology(t, broker, mails, options)
 	process(t, of(t, queues...), options)
@@ -183,7 +183,7 @@ func TestProcessor_SharedFailedQueue_OtherOrigin(t *testing.T) {
 	stranger := declareForeignTo(t, broker, uniqueName("proc-stranger"), failed)
 	leads := declareForeignTo(t, broker, uniqueName("proc-leads"), failed, amqp091.Table{
 		"x-dead-letter-exchange": failed + ".exchange", "x-dead-letter-routing-key": b})
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	options := processor.Options{Policies: retries(ms(100)...)}
 	removeTopology(t, broker, a, options)
 	removeTopology(t, broker, b, options)
 	process(t, of(t, queues[1], queues[0]), options)
@@ -226,7 +226,7 @@ func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 			broker := newRabbit(t, brokertest.URI(t))
 			here, gone := uniqueName("proc-here"), uniqueName("proc-gone")
 			queues := declareShared(t, broker, "", here, gone)
-			options := amqpretry.ProcessorOptions{Policies: config.Policies{Default: policy}, PollInterval: time.Hour}
+			options := processor.Options{Policies: config.Policies{Default: policy}, PollInterval: time.Hour}
 			options.Names.Shared = uniqueName("proc-shared")
 			removeTopology(t, broker, here, options)
 			removeTopology(t, broker, gone, options)
@@ -269,9 +269,9 @@ func TestProcessor_SharedFailedQueue_FindsMainQueues(t *testing.T) {
 	broker := newRabbit(t, brokertest.URI(t))
 	prefix := uniqueName("proc")
 	first := declareForeignTo(t, broker, prefix+"-first", prefix+".failed")
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...), PollInterval: time.Hour}
+	options := processor.Options{Policies: retries(ms(100)...), PollInterval: time.Hour}
 	api, management := newListing(t, first.Main, first.Failed, first.Main+".dlq", "unrelated")
-	conf := amqpretry.ProcessorConfig{URI: brokertest.URI(t), Match: []string{first.Failed + "=" + prefix + "-*"},
+	conf := processor.Config{URI: brokertest.URI(t), Match: []string{first.Failed + "=" + prefix + "-*"},
 		Management: management}
 	removeTopology(t, broker, first.Main, options)
 	p := process(t, conf, options)
@@ -309,10 +309,10 @@ func TestProcessor_SharedFailedQueue_PoliciesChange(t *testing.T) {
 	before, after := retries(ms(100)...), retries(ms(100)...)
 	after.Topics = map[string]config.Policy{b: {Delays: ms(50, 50)}}
 	for _, main := range []string{a, b, alone.Main} {
-		removeTopology(t, broker, main, amqpretry.ProcessorOptions{Policies: before})
-		removeTopology(t, broker, main, amqpretry.ProcessorOptions{Policies: after})
+		removeTopology(t, broker, main, processor.Options{Policies: before})
+		removeTopology(t, broker, main, processor.Options{Policies: after})
 	}
-	p := process(t, of(t, append(queues, alone)...), amqpretry.ProcessorOptions{Policies: before})
+	p := process(t, of(t, append(queues, alone)...), processor.Options{Policies: before})
 	off := retries(ms(100)...)
 	off.Topics = map[string]config.Policy{b: {Mode: config.ModeOff}}
 	require.ErrorContains(t, p.SetPolicies(off), "mode off")
@@ -343,7 +343,7 @@ func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
 		name := uniqueName(fmt.Sprintf("proc-%d", i))
 		names = append(names, name)
 		delays := ms(100, 150, 200, 250)[:1+i]
-		removeTopology(t, broker, name, amqpretry.ProcessorOptions{Policies: retries(delays...)})
+		removeTopology(t, broker, name, processor.Options{Policies: retries(delays...)})
 		policies += fmt.Sprintf("  %s: {delays: [%s]}\n", name,
 			strings.Join([]string{"100ms", "150ms", "200ms", "250ms"}[:1+i], ", "))
 	}
@@ -447,7 +447,7 @@ func TestProcessor_DeclarationCostsNoConsumer(t *testing.T) {
 	broker := newRabbit(t, brokertest.URI(t))
 	good, bad := declareForeign(t, broker, uniqueName("proc-good")), declareForeign(t, broker, uniqueName("proc-bad"))
 	shared := declareShared(t, broker, "", uniqueName("proc-a"), uniqueName("proc-b"))
-	options := amqpretry.ProcessorOptions{PollInterval: 200 * time.Millisecond, Policies: retries(ms(100)...)}
+	options := processor.Options{PollInterval: 200 * time.Millisecond, Policies: retries(ms(100)...)}
 	for _, q := range append(shared, good, bad) {
 		removeTopology(t, broker, q.Main, options)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -43,7 +43,7 @@ func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
 			t.Parallel()
 			broker := newRabbit(t, brokertest.URI(t))
 			q := declareForeign(t, broker, uniqueName("proc"))
-			options := amqpretry.ProcessorOptions{Policies: config.Policies{Default: policy}}
+			options := processor.Options{Policies: config.Policies{Default: policy}}
 			options.Names.Shared = uniqueName("proc-shared")
 			removeTopology(t, broker, q.Main, options)
 			p := process(t, of(t, q), options)
@@ -122,7 +122,7 @@ func TestProcessor_TrustsTheBrokerOnly(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
 	q := declareForeign(t, broker, uniqueName("proc"))
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100, 100)...)}
+	options := processor.Options{Policies: retries(ms(100, 100)...)}
 	removeTopology(t, broker, q.Main, options)
 	process(t, of(t, q), options)
 	service := consumeForeign(t, broker, q.Main)
@@ -180,7 +180,7 @@ func TestProcessor_Replay(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
 	q := declareForeign(t, broker, uniqueName("proc"))
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	options := processor.Options{Policies: retries(ms(100)...)}
 	removeTopology(t, broker, q.Main, options)
 	process(t, of(t, q), options)
 	service := consumeForeign(t, broker, q.Main)
@@ -203,7 +203,7 @@ func TestProcessor_DeathsByTheBroker(t *testing.T) {
 	full := declareForeign(t, broker, uniqueName("proc"), amqp091.Table{
 		"x-max-length": int64(1), "x-overflow": "drop-head", "x-dead-letter-strategy": nil})
 	limited := declareForeign(t, broker, uniqueName("proc"), amqp091.Table{"x-delivery-limit": int64(2)})
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	options := processor.Options{Policies: retries(ms(100)...)}
 	for _, q := range []foreignQueue{expired, full, limited} {
 		removeTopology(t, broker, q.Main, options)
 	}
@@ -247,7 +247,7 @@ func TestProcessor_MessagesOfOtherOrigin(t *testing.T) {
 	q := declareForeign(t, broker, uniqueName("proc"))
 	other := uniqueName("proc-other")
 	broker.Declare(other, amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.Failed})
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	options := processor.Options{Policies: retries(ms(100)...)}
 	removeTopology(t, broker, q.Main, options)
 	process(t, of(t, q), options)
 	consumeForeign(t, broker, other)
@@ -270,7 +270,7 @@ func TestProcessor_Expiry(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
 	aged, own := declareForeign(t, broker, uniqueName("proc")), declareForeign(t, broker, uniqueName("proc"))
-	options := amqpretry.ProcessorOptions{Policies: config.Policies{
+	options := processor.Options{Policies: config.Policies{
 		Default: config.Policy{Delays: ms(300), Retries: 15}, // for longer than a message may live
 		Topics:  map[string]config.Policy{aged.Main: {MaxAge: 3 * time.Second}},
 	}}
@@ -296,10 +296,10 @@ func TestProcessor_PoliciesChange(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
 	q := declareForeign(t, broker, uniqueName("proc"))
-	before := amqpretry.ProcessorOptions{Policies: retries(ms(4000, 4000, 4000)...)}
+	before := processor.Options{Policies: retries(ms(4000, 4000, 4000)...)}
 	after := retries(ms(100)...)
 	removeTopology(t, broker, q.Main, before)
-	removeTopology(t, broker, q.Main, amqpretry.ProcessorOptions{Policies: after})
+	removeTopology(t, broker, q.Main, processor.Options{Policies: after})
 	p := process(t, of(t, q), before)
 	service := consumeForeign(t, broker, q.Main)
 	broker.Publish(q.Main, foreign("never-1"))
@@ -331,13 +331,13 @@ func TestProcessor_FindsQueues(t *testing.T) {
 	broker := newRabbit(t, brokertest.URI(t))
 	prefix := uniqueName("proc")
 	first := declareForeign(t, broker, prefix+"-first")
-	options := amqpretry.ProcessorOptions{PollInterval: 200 * time.Millisecond, Policies: config.Policies{
+	options := processor.Options{PollInterval: 200 * time.Millisecond, Policies: config.Policies{
 		Default: config.Policy{Delays: ms(100)},
 		Topics:  map[string]config.Policy{prefix + "-off": {Mode: config.ModeOff}},
 	}}
 	all := []string{first.Failed, first.Main, prefix + "-off.failed", prefix + "-missing.failed"}
 	api, management := newListing(t, all...)
-	conf := amqpretry.ProcessorConfig{URI: brokertest.URI(t), Match: []string{"*.failed"}, Management: management}
+	conf := processor.Config{URI: brokertest.URI(t), Match: []string{"*.failed"}, Management: management}
 	removeTopology(t, broker, first.Main, options)
 	p := process(t, conf, options)
 	service := consumeForeign(t, broker, first.Main)
@@ -381,7 +381,7 @@ func TestProcessor_WaitsForQueues(t *testing.T) {
 	broker := newRabbit(t, brokertest.URI(t))
 	main := uniqueName("proc")
 	q := foreignQueue{main, main + ".failed"}
-	options := amqpretry.ProcessorOptions{PollInterval: 200 * time.Millisecond, Policies: retries(ms(100)...)}
+	options := processor.Options{PollInterval: 200 * time.Millisecond, Policies: retries(ms(100)...)}
 	p := newProcessor(t, of(t, q), options)
 	require.ErrorContains(t, p.Ready(), "does not run yet")
 	require.NoError(t, p.Healthy())
@@ -393,7 +393,7 @@ func TestProcessor_WaitsForQueues(t *testing.T) {
 	declareForeign(t, broker, main)
 	removeTopology(t, broker, main, options)
 	p.ready()
-	assert.Equal(t, []amqpretry.ProcessedQueue{{FailedQueue: amqpretry.FailedQueue{Name: q.Failed, MainQueue: main},
+	assert.Equal(t, []processor.Status{{Queue: processor.Queue{Name: q.Failed, MainQueue: main},
 		Consuming: true}}, p.Queues())
 	assert.Len(t, p.Logs.with("Cannot consume from a failed queue"), 1)
 
@@ -425,7 +425,7 @@ func TestProcessor_RepairsTopology(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
 	q := declareForeign(t, broker, uniqueName("proc"))
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	options := processor.Options{Policies: retries(ms(100)...)}
 	removeTopology(t, broker, q.Main, options)
 	p := process(t, of(t, q), options)
 	service := consumeForeign(t, broker, q.Main)
@@ -441,7 +441,7 @@ func TestProcessor_GracefulClose(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
 	q := declareForeign(t, broker, uniqueName("proc"))
-	options := amqpretry.ProcessorOptions{Policies: retries(ms(100, 200)...)}
+	options := processor.Options{Policies: retries(ms(100, 200)...)}
 	removeTopology(t, broker, q.Main, options)
 	process(t, of(t, q), options)
 	service := consumeForeign(t, broker, q.Main)
@@ -495,7 +495,7 @@ func TestProcessor_ManyQueues(t *testing.T) {
 	queues := env.Int(t, "QUEUES", 120)
 	broker := newRabbit(t, brokertest.URI(t))
 	prefix := uniqueName("proc-many")
-	options := amqpretry.ProcessorOptions{Policies: config.Policies{
+	options := processor.Options{Policies: config.Policies{
 		Default: config.Policy{Delays: ms(300), Scope: config.ScopeShared},
 	}}
 	options.Names.Shared = prefix + "-shared"
@@ -517,7 +517,7 @@ func TestProcessor_ManyQueues(t *testing.T) {
 		for i := range queues {
 			main := fmt.Sprintf("%s-%d", prefix, i)
 			mains = append(mains, main)
-			conf.Queues = append(conf.Queues, amqpretry.FailedQueue{Name: main + ".failed", MainQueue: main})
+			conf.Queues = append(conf.Queues, processor.Queue{Name: main + ".failed", MainQueue: main})
 			if _, err := c.QueueDeclare(main+".failed", true, false, false, false, nil); err != nil {
 				return err
 			}
@@ -563,8 +563,8 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 	own := brokertest.StartWithManagement(t, brokertest.ConfirmTimeout(t, 5*time.Second))
 	broker := newRabbit(t, own.URI)
 	q := declareForeign(t, broker, "orders")
-	options := amqpretry.ProcessorOptions{PollInterval: time.Second, Policies: retries(ms(500, 1000)...)}
-	conf := amqpretry.ProcessorConfig{URI: own.URI, Match: []string{"*.failed"}}
+	options := processor.Options{PollInterval: time.Second, Policies: retries(ms(500, 1000)...)}
+	conf := processor.Config{URI: own.URI, Match: []string{"*.failed"}}
 	conf.Management.URL = own.ManagementURL
 	p := process(t, conf, options)
 
@@ -626,9 +626,9 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 		management, err := url.Parse(own.ManagementURL)
 		require.NoError(t, err)
 		management.User = uri.User
-		conf := amqpretry.ProcessorConfig{URI: uri.String(), Match: []string{"*.failed"}}
+		conf := processor.Config{URI: uri.String(), Match: []string{"*.failed"}}
 		conf.Management.URL = management.String()
-		r := newProcessor(t, conf, amqpretry.ProcessorOptions{Policies: retries(ms(50)...),
+		r := newProcessor(t, conf, processor.Options{Policies: retries(ms(50)...),
 			PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second})
 		r.run()
 		broker.Publish(q.Main, foreign("never-1"))

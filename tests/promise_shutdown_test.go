@@ -21,13 +21,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -280,7 +281,7 @@ func (r *shutdowns) all(queues []*shutdownQueue, closes, seed int) time.Duration
 // lived is one service, from its start to its close.
 type lived struct {
 	number     int
-	retrier    *amqpretry.Retrier
+	retrier    *adapter.Retrier
 	router     *message.Router // none without one
 	subscriber interface {
 		message.Subscriber
@@ -406,7 +407,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	policies.Default.CrashLimit = 19
 
 	var err error
-	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = adapter.New(conf, amqpretry.Options{
 		Policies: withDelayMode(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
 		CloseTimeout: r.timeout,
 		OnEvent:      func(e retry.Event) { q.ledger.hear(s.number, e) },

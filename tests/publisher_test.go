@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/config/topology"
@@ -28,8 +29,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // newPublisher makes a publisher of a retrier of its own, which is closed with the test.
@@ -426,7 +427,7 @@ func TestPublisher_NothingPublished(t *testing.T) {
 	require.NoError(t, publisher.Publish(topic))
 	assert.Equal(t, 0, broker.Depth(topic))
 
-	_, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+	_, err := adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
 		Publisher: publish.Options{Timeout: -1, Unroutable: "perhaps"}})
 	require.ErrorContains(t, err, "Options.Publisher.Timeout")
 	require.ErrorContains(t, err, "Options.Publisher.Unroutable")

@@ -11,14 +11,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -35,7 +36,7 @@ func TestStrategy_Refused(t *testing.T) {
 		Topics: map[string]config.Policy{"cycle": cyclePolicy(), "policy": {Strategy: config.StrategyRedelivery,
 			Protect: config.ProtectionPolicy}},
 	}
-	_, err := amqpretry.New(conf(amqp091.Table{"x-queue-type": "classic", "x-overflow": "drop-head",
+	_, err := adapter.New(conf(amqp091.Table{"x-queue-type": "classic", "x-overflow": "drop-head",
 		"x-message-ttl": 5}),
 		amqpretry.Options{Policies: policies, Topology: topology.Assume})
 	for _, wanted := range []string{
@@ -51,7 +52,7 @@ func TestStrategy_Refused(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, wanted)
 	}
-	_, err = amqpretry.New(conf(nil), amqpretry.Options{Policies: policies})
+	_, err = adapter.New(conf(nil), amqpretry.Options{Policies: policies})
 	require.ErrorContains(t, err,
 		`Config.Queue.Arguments["x-queue-type"]: a policy of the broker cannot set it, and it is `+
 			`needed by the strategy redelivery of Options.Policies.Topics["policy"]: must be "quorum", got "none"`)

@@ -6,10 +6,10 @@ import (
 	"os"
 	"slices"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // With STRATEGY=redelivery, services of the tests have that strategy where it can do what their policies say, and

@@ -11,11 +11,12 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // variant is one row of the product that Watermill's own suite is run over.
@@ -87,7 +88,7 @@ func newPubSub(t *testing.T, conf amqp.Config, v variant) (message.Publisher, me
 	conf = confirmed(conf) // what its publisher loses, the suite would blame on the subscriber
 	logger := watermill.NopLogger{}
 
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := adapter.New(conf, amqpretry.Options{
 		Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
 		Policies: withDelayMode(suitePolicies),
 	})
@@ -109,7 +110,7 @@ func newPubSub(t *testing.T, conf amqp.Config, v variant) (message.Publisher, me
 	return publisher, subscriber
 }
 
-func newSuitePublisher(t *testing.T, retrier *amqpretry.Retrier, v variant) message.Publisher {
+func newSuitePublisher(t *testing.T, retrier *adapter.Retrier, v variant) message.Publisher {
 	t.Helper()
 	if v.publisher {
 		// The suite publishes before anybody has subscribed to a fan-out.

@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -75,7 +76,7 @@ func newPartsApp(t *testing.T, middlewares ...message.HandlerMiddleware) *partsA
 func (a *partsApp) topic(name string) string { return a.prefix + "." + name }
 
 // queues makes a retrier for topics that are queues.
-func (a *partsApp) queues(topics ...string) *amqpretry.Retrier {
+func (a *partsApp) queues(topics ...string) *adapter.Retrier {
 	a.t.Helper()
 	conf := amqp.NewDurableQueueConfig(a.uri)
 	conf.Queue.Arguments = mainQueueArguments("quorum")
@@ -84,7 +85,7 @@ func (a *partsApp) queues(topics ...string) *amqpretry.Retrier {
 }
 
 // fanOut makes a retrier for topics that are exchanges, with a queue for each topic and reader.
-func (a *partsApp) fanOut(reader string, topics ...string) *amqpretry.Retrier {
+func (a *partsApp) fanOut(reader string, topics ...string) *adapter.Retrier {
 	a.t.Helper()
 	conf := amqp.NewDurablePubSubConfig(a.uri, amqp.GenerateQueueNameTopicNameWithSuffix(reader))
 	conf.Queue.Arguments = mainQueueArguments("quorum")
@@ -97,7 +98,7 @@ func (a *partsApp) fanOut(reader string, topics ...string) *amqpretry.Retrier {
 	return a.retrier(conf, topics...)
 }
 
-func (a *partsApp) retrier(conf amqp.Config, topics ...string) *amqpretry.Retrier {
+func (a *partsApp) retrier(conf amqp.Config, topics ...string) *adapter.Retrier {
 	a.t.Helper()
 	retrier := newRetrier(a.t, conf, amqpretry.Options{Policies: partsPolicies, Logger: a.logs,
 		OnEvent: func(e retry.Event) {

@@ -29,13 +29,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -282,7 +283,7 @@ func TestReplayWhereARequeuerLoops(t *testing.T) {
 }
 
 // failing adds a handler that fails.
-func (a *partsApp) failing(retrier *amqpretry.Retrier, queue string) *seen {
+func (a *partsApp) failing(retrier *adapter.Retrier, queue string) *seen {
 	a.t.Helper()
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(a.t, err)
@@ -478,7 +479,7 @@ func servesUntilSignalled(t *testing.T, queue string) {
 	t.Helper()
 	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
 	conf.Queue.Arguments = mainQueueArguments("quorum")
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: retries(time.Hour), Prefetch: 1})
+	retrier, err := adapter.New(conf, amqpretry.Options{Policies: retries(time.Hour), Prefetch: 1})
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
 )
@@ -19,7 +20,7 @@ import (
 // A service that reminds its users. It does not connect before the first message with a delay.
 func Example() {
 	logger := watermill.NopLogger{}
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
 		amqpretry.Options{Logger: logger})
 	if err != nil {
 		panic(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
@@ -79,7 +80,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 // forOperators prints what an operator does for a quorum queue that exists, and for services that may declare nothing.
 func forOperators(conf amqp.Config, out io.Writer) error {
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Topology: topology.Assume})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{Topology: topology.Assume})
 	if err != nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func serve(
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
 	})
 	if err != nil {

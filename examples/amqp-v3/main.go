@@ -1,5 +1,4 @@
-// Amqp-v3 shows a service on watermill-amqp v3. Look at the imports: package amqpretryv3 has the same functions and
-// options as amqpretry.
+// Amqp-v3 shows a service on watermill-amqp v3. Look at the imports: amqpv3.New takes the place of amqpv2.New.
 package main
 
 import (
@@ -15,7 +14,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv3"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -52,7 +52,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretryv3.New(conf, amqpretryv3.Options{Logger: logger})
+	retrier, err := amqpv3.New(conf, amqpretry.Options{Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpretryv3.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpv3.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

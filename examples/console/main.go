@@ -27,6 +27,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
 	"github.com/amqpretry/watermill-retry/config"
@@ -196,7 +197,7 @@ func fail(ctx context.Context, uri, topic string) error {
 		return err
 	}
 	var dead atomic.Int64
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: config.Policies{Default: policy},
 		Logger:   watermill.NopLogger{}, // this program prints what happens
 		OnEvent: func(e retry.Event) {

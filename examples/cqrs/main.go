@@ -24,6 +24,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -44,7 +45,7 @@ type service struct {
 	id      string // part of all topics
 	out     io.Writer
 	router  *message.Router
-	retrier *amqpretry.Retrier
+	retrier *amqpv2.Retrier
 	ended   atomic.Int64
 }
 
@@ -174,7 +175,7 @@ func run(ctx context.Context, uri string, out io.Writer) (err error) {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	s := &service{id: watermill.NewShortUUID(), out: out}
 	conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicName) // the queues of groups have other names
-	s.retrier, err = amqpretry.New(conf, amqpretry.Options{Policies: policies, OnEvent: s.report, Logger: logger})
+	s.retrier, err = amqpv2.New(conf, amqpretry.Options{Policies: policies, OnEvent: s.report, Logger: logger})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -73,7 +74,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 }
 
 // publish sends two orders, once the queue exists.
-func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string) error {
+func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	amqpdelay "github.com/amqpretry/watermill-retry/config/delay"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -27,7 +28,7 @@ func after(ctx context.Context, conf amqp.Config, topic string, policy config.Po
 		return err
 	}
 	policies := config.Policies{Default: policy}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func after(ctx context.Context, conf amqp.Config, topic string, policy config.Po
 // publishLater takes the place of a publish with the header x-delay. It returns when the broker has the message. A
 // service makes the publisher once, and leaves the ladder out.
 func publishLater(
-	retrier *amqpretry.Retrier, topic string, ladder config.Ladder, id string, after time.Duration, out io.Writer,
+	retrier *amqpv2.Retrier, topic string, ladder config.Ladder, id string, after time.Duration, out io.Writer,
 ) error {
 	publisher, err := retrier.NewPublisher() // for messages without a delay
 	if err != nil {
@@ -80,7 +81,7 @@ func publishLater(
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

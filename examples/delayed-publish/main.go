@@ -21,6 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
@@ -92,7 +93,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 			return nil
 		}},
 	} {
-		retrier, err := amqpretry.New(s.conf, amqpretry.Options{Logger: logger})
+		retrier, err := amqpv2.New(s.conf, amqpretry.Options{Logger: logger})
 		if err != nil {
 			return err
 		}

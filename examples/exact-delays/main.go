@@ -27,6 +27,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -113,7 +114,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		ids = append(ids, fmt.Sprintf("burst-%d", n+1))
 	}
 	told := &waits{router: router, out: out, left: len(ids)}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: policies(ladder), OnEvent: told.onEvent, Logger: logger,
 	})
 	if err != nil {
@@ -195,7 +196,7 @@ func (w *waits) summary() {
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

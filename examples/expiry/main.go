@@ -22,6 +22,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -61,7 +62,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: policies, OnEvent: untilDone(router, int64(len(ids)), out), Logger: logger,
 	})
 	if err != nil {
@@ -103,7 +104,7 @@ func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event)
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -82,7 +83,7 @@ func serve(
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: policies, OnEvent: untilDone(router, name, out), Logger: logger,
 	})
 	if err != nil {

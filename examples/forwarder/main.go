@@ -27,6 +27,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
@@ -37,7 +38,7 @@ var policies = config.Policies{Default: config.Policy{Delays: []time.Duration{20
 
 // forward moves what is in envelopes to the topics that they name.
 func forward(
-	retrier *amqpretry.Retrier, router *message.Router, outbox string, subscriber message.Subscriber,
+	retrier *amqpv2.Retrier, router *message.Router, outbox string, subscriber message.Subscriber,
 ) (*forwarder.Forwarder, error) {
 	destination, err := retrier.NewPublisher()
 	if err != nil {
@@ -93,7 +94,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 			go router.Close()
 		}
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger, OnEvent: report})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{Policies: policies, Logger: logger, OnEvent: report})
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 )
 
@@ -68,7 +69,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{CloseTimeout: handlersEnd, Logger: logger})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{CloseTimeout: handlersEnd, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func ready(uri, queue string) (int, error) {
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

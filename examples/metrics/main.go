@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
@@ -69,7 +70,7 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 200
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Logger: watermill.NopLogger{}, // the example prints what happens
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond,
 			time.Second}}},
@@ -164,7 +165,7 @@ func ship(msg *message.Message) error {
 	return nil
 }
 
-func publish(ctx context.Context, retrier *amqpretry.Retrier, topic string, messages, perSecond int) error {
+func publish(ctx context.Context, retrier *amqpv2.Retrier, topic string, messages, perSecond int) error {
 	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err

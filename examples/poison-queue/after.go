@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -22,7 +23,7 @@ func after(ctx context.Context, conf amqp.Config, topic string, out io.Writer) e
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Logger: logger})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{Logger: logger})
 	if err != nil {
 		return err
 	}

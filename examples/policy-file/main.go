@@ -21,6 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -67,7 +68,7 @@ func run(ctx context.Context, uri, file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: policies, OnEvent: untilDone(router, 4, out), Logger: logger,
 	})
 	if err != nil {
@@ -110,7 +111,7 @@ func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event)
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

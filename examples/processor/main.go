@@ -20,7 +20,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -60,10 +60,10 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 
 	ended := make(chan struct{}, 10)
-	processor, err := amqpretry.NewProcessor(amqpretry.ProcessorConfig{
+	processor, err := processor.New(processor.Config{
 		URI:    uri,
-		Queues: []amqpretry.FailedQueue{{Name: failed, MainQueue: orders}},
-	}, amqpretry.ProcessorOptions{
+		Queues: []processor.Queue{{Name: failed, MainQueue: orders}},
+	}, processor.Options{
 		Policies: config.Policies{Default: policy},
 		Logger:   watermill.NopLogger{}, // this program prints what happens
 		OnEvent: func(e retry.Event) {

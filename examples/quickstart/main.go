@@ -26,6 +26,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -75,7 +76,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: policies, OnEvent: untilDone(router, int64(len(bodies))), Logger: logger,
 	})
 	if err != nil {
@@ -115,7 +116,7 @@ func untilDone(router *message.Router, n int64) func(retry.Event) {
 }
 
 // publish sends the orders, once the queue exists.
-func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string) error {
+func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}

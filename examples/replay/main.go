@@ -22,6 +22,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
@@ -128,7 +129,7 @@ func serve(ctx context.Context, conf amqp.Config, topic string, n int64, handler
 		return err
 	}
 	var ended atomic.Int64
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
 		OnEvent: func(event retry.Event) {
 			done := event.Kind == retry.EventSucceeded || event.Kind == retry.EventDeadLettered

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 )
 
@@ -32,7 +33,7 @@ func after(ctx context.Context, conf amqp.Config, topic string, out io.Writer) e
 		return err
 	}
 	policies := config.Policies{Default: policyOf(settings)}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
@@ -73,7 +74,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	topics := map[string]string{} // to their strategies
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: policies, OnEvent: untilDone(router, topics, out), Logger: logger,
 	})
 	if err != nil {
@@ -103,7 +104,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 
 // subscribe declares the queue of a topic, publishes its message, and adds the handler.
 func subscribe(
-	router *message.Router, retrier *amqpretry.Retrier, topic string, handler message.NoPublishHandlerFunc,
+	router *message.Router, retrier *amqpv2.Retrier, topic string, handler message.NoPublishHandlerFunc,
 ) error {
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
@@ -34,7 +35,7 @@ func Topic(uri, topic string, policies ...config.Policy) {
 		policies = []config.Policy{{}}
 	}
 	for _, policy := range policies {
-		retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+		retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
 			Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
 		})
 		if err != nil {

@@ -25,6 +25,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/middleware/tracing"
@@ -52,7 +53,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 10
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Logger: watermill.NopLogger{}, // this program prints what happens; a service logs it
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond,
 			200 * time.Millisecond}}},

@@ -25,7 +25,7 @@ func TestOutsideEndsAtTheRouter(t *testing.T) {
 func TestCheck(t *testing.T) {
 	const (
 		ours, theirs = module + "amqpretry.(*Retrier).Middleware-fm", module +
-			"amqpretry/amqpretryv3.(*Retrier).Poison-fm"
+			"amqpretry/amqpv3.(*Retrier).Poison-fm"
 		retry, dedup = watermillPrefix + "Retry.Middleware-fm", watermillPrefix + "(*Deduplicator).Middleware-fm"
 		ack, user    = watermillPrefix + "InstantAck", "example.com/shop/middleware.(*Deduplicator).Middleware-fm"
 		breaker      = watermillPrefix + "CircuitBreaker.Middleware-fm"

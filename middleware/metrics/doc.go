@@ -2,7 +2,7 @@
 // dead-letter queues, and of the queues of exact delays.
 //
 //	m, err := metrics.New(metrics.Config{Registerer: registry})
-//	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
+//	retrier, err := amqpv2.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
 //	m.Watch(retrier)
 //
 // One Metrics serves any number of retriers. docs/reference/metrics.md has a dashboard, alert rules, and what the numbers cannot
@@ -37,7 +37,7 @@
 // # Values of labels
 //
 //	outcome     succeeded, requeued, or the class of the failure: error, panic, permanent, drop, postponed, unpublishable,
-//	            crashed, undecodable, rejected (by a consumer in another language, see amqpretry.Processor); other for
+//	            crashed, undecodable, rejected (by a consumer in another language, see processor.Processor); other for
 //	            anything else
 //	result      succeeded, retried, postponed, dead-lettered, dropped, requeued, abandoned
 //	reason      exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, too-large, postponed-too-long;

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -21,7 +22,7 @@ func Example() {
 		return
 	}
 	conf := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
-	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -2,7 +2,7 @@
 // they wait for a retry, and when they end in the dead-letter queue.
 //
 //	t, err := tracing.New(tracing.Config{})                                   // otel's global providers
-//	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: t.OnEvent})
+//	retrier, err := amqpv2.New(conf, amqpretry.Options{OnEvent: t.OnEvent})
 //	router.AddMiddleware(retrier.Middleware, t.Middleware)                    // inside of the retry middleware
 //	publisher := t.Publisher(stock)                                           // any message.Publisher
 //

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
 	"github.com/amqpretry/watermill-retry/middleware/tracing"
 )
@@ -25,7 +26,7 @@ func Example() {
 		return
 	}
 	conf := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
-	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: traced.OnEvent})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{OnEvent: traced.OnEvent})
 	if err != nil {
 		fmt.Println(err)
 		return

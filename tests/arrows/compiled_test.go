@@ -21,7 +21,7 @@ func TestUsersCompileNothingElse(t *testing.T) {
 	require.True(t, found)
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
 		`{{with .Module}}{{.Path}}{{end}}{{if eq .ImportPath "testing"}}testing{{end}}`,
-		"./amqpretry", "./amqpretry/amqpretryv3")
+		"./amqpretry/amqpv2", "./amqpretry/amqpv3", "./amqpretry/processor")
 	list.Dir, list.Stderr = root, os.Stderr
 	output, err := list.Output()
 	require.NoError(t, err)
@@ -30,4 +30,17 @@ func TestUsersCompileNothingElse(t *testing.T) {
 	for _, module := range modules {
 		assert.Contains(t, top+"`amqpretry/watermill-retry`", "`"+strings.TrimPrefix(module, "github.com/")+"`")
 	}
+}
+
+// A service that retries needs no HTTP: only the processor and the tools ask the management API.
+func TestServicesCompileNoHTTP(t *testing.T) {
+	t.Parallel()
+
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./amqpretry/amqpv2", "./amqpretry/amqpv3")
+	list.Dir, list.Stderr = root, os.Stderr
+	output, err := list.Output()
+	require.NoError(t, err)
+	packages := strings.Fields(string(output))
+	assert.Contains(t, packages, "crypto/tls", "the check must not run empty")
+	assert.NotContains(t, packages, "net/http")
 }

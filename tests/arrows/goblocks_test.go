@@ -35,7 +35,8 @@ var usual = map[string]string{
 	"forwarder": wmModule + "/components/forwarder", "amqp091": "github.com/rabbitmq/amqp091-go",
 	"prometheus": "github.com/prometheus/client_golang/prometheus",
 	"promhttp":   "github.com/prometheus/client_golang/prometheus/promhttp", "gobreaker": "github.com/sony/gobreaker",
-	"amqpretry": ourModule + "/amqpretry", "topology": ourModule + "/config/topology",
+	"amqpretry": ourModule + "/amqpretry", "amqpv2": ourModule + "/amqpretry/amqpv2", "amqpv3": ourModule + "/amqpretry/amqpv3",
+	"processor": ourModule + "/amqpretry/processor", "management": ourModule + "/amqpretry/management", "topology": ourModule + "/config/topology",
 	"publish": ourModule + "/config/publish",
 	"dlq":     ourModule + "/amqpretry/dlq", "dlqweb": ourModule + "/amqpretry/dlqweb", "slog": "log/slog",
 	"config": ourModule + "/config", "policyfile": ourModule + "/config/policyfile", "retry": ourModule + "/retry",
@@ -59,7 +60,7 @@ var (
 	conf       amqp.Config
 	logger     watermill.LoggerAdapter
 	router     *message.Router
-	retrier    *amqpretry.Retrier
+	retrier    *amqpv2.Retrier
 	subscriber message.Subscriber
 	publisher  message.Publisher
 	policies   config.Policies
@@ -113,7 +114,7 @@ func TestGoBlocksCompile(t *testing.T) {
 	})
 	assert.Greater(t, blocks, 25)
 	assert.NotEmpty(t, packages.compile("retrier.Clothe()\n"), "a mistake is found")
-	assert.NotEmpty(t, packages.compile("retrier := amqpretry.New(conf)\n"), "a mistake is found")
+	assert.NotEmpty(t, packages.compile("retrier := amqpv2.New(conf)\n"), "a mistake is found")
 }
 
 // packages are those that blocks import. They are read once for all blocks.

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // way is one to consume: it adds its middlewares to a router and gives the subscriber, and what is to be closed after

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // BenchmarkPrefetch measures what a prefetch that follows the handlers costs, against a fixed one.

@@ -9,9 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // durable is the config that everybody starts from.
@@ -25,11 +26,11 @@ func durable(b *testing.B, queueType string, prefetch int) amqp.Config {
 }
 
 // newRetrier makes a retrier that logs nothing; the caller closes it after its router.
-func newRetrier(b *testing.B, conf amqp.Config, options amqpretry.Options) *amqpretry.Retrier {
+func newRetrier(b *testing.B, conf amqp.Config, options amqpretry.Options) *adapter.Retrier {
 	b.Helper()
 	options.Logger = watermill.NopLogger{}
 	options.Prefetch = conf.Consume.Qos.PrefetchCount // its 1 would not be taken
-	retrier, err := amqpretry.New(conf, options)
+	retrier, err := adapter.New(conf, options)
 	require.NoError(b, err)
 
 	return retrier

@@ -28,6 +28,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
@@ -96,7 +97,7 @@ func (w *world) console(prefix string) *httptest.Server {
 func (w *world) serve() {
 	w.t.Helper()
 	conf := amqp.NewDurableQueueConfig(w.URI)
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: config.Policies{Default: w.policy}, Logger: watermill.NopLogger{},
 		OnEvent: func(e retry.Event) {
 			if e.Kind == retry.EventDeadLettered {

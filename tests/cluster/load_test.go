@@ -18,13 +18,14 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -43,7 +44,7 @@ const (
 // service is what a user runs: a router with the retrier, which has a handler for each queue.
 type service struct {
 	name    string
-	retrier *amqpretry.Retrier
+	retrier *adapter.Retrier
 	router  *message.Router
 	logs    *logs
 }
@@ -59,7 +60,7 @@ func startService(t *testing.T, name string, uris []string, reconnect *amqp.Reco
 	conf.Consume.Qos.PrefetchCount = prefetch
 	conf.Connection.Reconnect = reconnect
 	var err error
-	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = adapter.New(conf, amqpretry.Options{
 		Addresses:    addresses(t, uris[1:]),
 		Policies:     config.Policies{Default: policy},
 		Concurrency:  concurrency,

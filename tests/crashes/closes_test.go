@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 )
 
 // closing is a combination of services that are closed and started again while they work.
@@ -157,12 +157,12 @@ func (c closing) play(t *testing.T) (handled map[string]int, counted int, longes
 // inProcess is a service in the process of the test.
 type inProcess struct {
 	t       *testing.T
-	retrier *amqpretry.Retrier
+	retrier *adapter.Retrier
 	router  *message.Router
 }
 
 func begin(t *testing.T, s service, handler message.NoPublishHandlerFunc) *inProcess {
-	retrier, err := amqpretry.New(s.config(), s.options())
+	retrier, err := adapter.New(s.config(), s.options())
 	if !assert.NoError(t, err) {
 		return nil
 	}

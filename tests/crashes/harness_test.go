@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 )
 
 // record is what services have said. It is no ledger of every message: of the messages that kill their process and of
@@ -170,7 +170,7 @@ func dialTo(t *testing.T, uri string) *broker { return &broker{rabbit.New(t, uri
 // declare declares the queues of a service, and removes them at the end.
 func (b *broker) declare(s service) {
 	b.t.Helper()
-	retrier, err := amqpretry.New(s.config(), s.options())
+	retrier, err := adapter.New(s.config(), s.options())
 	require.NoError(b.t, err)
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b.t, err)

@@ -18,9 +18,10 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -61,7 +62,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func (s *service) retrier() (*amqpretry.Retrier, error) {
+func (s *service) retrier() (*adapter.Retrier, error) {
 	conf := amqp.NewDurableQueueConfig(s.Broker)
 	// Only the inbox is measured, not what becomes of a message that is there at many crashes.
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(100_000)}
@@ -70,7 +71,7 @@ func (s *service) retrier() (*amqpretry.Retrier, error) {
 		CrashLimit: config.MaxCrashLimit,
 	}
 
-	return amqpretry.New(conf, amqpretry.Options{
+	return adapter.New(conf, amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Concurrency: 8, Prefetch: 16,
 		CloseTimeout: 10 * time.Second,
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 )
 
@@ -59,7 +60,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Logger: logger}) // 1
+	retrier, err := amqpv2.New(conf, amqpretry.Options{Logger: logger}) // 1
 	if err != nil {
 		return err
 	}

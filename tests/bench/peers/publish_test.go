@@ -19,6 +19,7 @@ import (
 	"github.com/wagslane/go-rabbitmq"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
@@ -193,7 +194,7 @@ func watermillMessages(uuids []string) []*message.Message {
 
 func (q *publishQueue) own(b *testing.B) (publish, func()) {
 	b.Helper()
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(q.uri), amqpretry.Options{Logger: watermill.NopLogger{}})
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(q.uri), amqpretry.Options{Logger: watermill.NopLogger{}})
 	require.NoError(b, err)
 	publisher, err := retrier.NewPublisher()
 	require.NoError(b, err)

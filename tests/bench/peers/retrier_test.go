@@ -11,9 +11,10 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -38,7 +39,7 @@ func (r retrier) start(b *testing.B, uri string, q queue, c *calls) func() {
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = r.arguments(q)
 	conf.Consume.Qos.PrefetchCount = prefetch
-	own, err := amqpretry.New(conf, amqpretry.Options{
+	own, err := adapter.New(conf, amqpretry.Options{
 		Logger: watermill.NopLogger{},
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{wait},
 			QueueType: config.QueueType(q.retryType)}},

@@ -19,9 +19,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 	"github.com/amqpretry/watermill-retry/tests/chaos"
 )
@@ -119,7 +120,7 @@ func obey(in *os.File) {
 // service is one retrier with its subscriber, and a handler for each topic.
 type service struct {
 	settings chaos.Settings
-	retrier  *amqpretry.Retrier
+	retrier  *adapter.Retrier
 	book     *chaos.Book
 }
 
@@ -140,7 +141,7 @@ func newService(
 	conf.Marshaler = picky{conf.Marshaler}
 
 	var err error
-	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = adapter.New(conf, amqpretry.Options{
 		Policies:     chaos.Policies(settings.Version, main, settings.Broker),
 		Logger:       logger,
 		Concurrency:  settings.Concurrency,

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
@@ -34,7 +35,7 @@ func TestSendToAService(t *testing.T) {
 	t.Cleanup(func() { l.RemovePlan(plan) })
 
 	retried := make(chan struct{}, 10)
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(l.URI), amqpretry.Options{Policies: policies,
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(l.URI), amqpretry.Options{Policies: policies,
 		Logger: watermill.NopLogger{}, OnEvent: func(e retry.Event) {
 			if e.Kind == retry.EventRetried {
 				retried <- struct{}{}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
@@ -78,7 +79,7 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy f
 	flags.StringArrayVar(&o.match, "match", nil, "`pattern` of failed queues, such as '*.failed', or of the main "+
 		"queues of one, such as 'failed=shop.*'; repeatable")
 	flags.StringVar(&o.listen, "listen", "", "`address` for probes and metrics, such as :9090 (default: none)")
-	flags.DurationVar(&o.poll, "poll", amqpretry.DefaultPollInterval, "interval in which queues are looked for")
+	flags.DurationVar(&o.poll, "poll", processor.DefaultPollInterval, "interval in which queues are looked for")
 	flags.DurationVar(&o.close, "close-timeout", amqpretry.DefaultCloseTimeout, "longest wait for copies at the end")
 	flags.IntVar(&o.prefetch, "prefetch", amqpretry.DefaultPrefetch, "messages of a failed queue in flight at most")
 	flags.StringVar(&o.topology, "topology", string(topology.Declare), "declare, or assume if an operator has "+
@@ -91,8 +92,8 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy f
 }
 
 // config reads the flags and the environment.
-func config(s *cli.Session, o options) (amqpretry.ProcessorConfig, error) {
-	conf := amqpretry.ProcessorConfig{Match: o.match}
+func config(s *cli.Session, o options) (processor.Config, error) {
+	conf := processor.Config{Match: o.match}
 	if len(o.queues)+len(o.match) == 0 {
 		return conf, cli.Usage("no failed queues: wanted --queues FAILED=MAIN, or --match such as '*.failed'")
 	}
@@ -104,7 +105,7 @@ func config(s *cli.Session, o options) (amqpretry.ProcessorConfig, error) {
 		if !both || failed == "" || main == "" {
 			return conf, cli.Usage("--queues: %q: wanted FAILED=MAIN, such as orders.failed=orders", text)
 		}
-		conf.Queues = append(conf.Queues, amqpretry.FailedQueue{Name: failed, MainQueue: main})
+		conf.Queues = append(conf.Queues, processor.Queue{Name: failed, MainQueue: main})
 	}
 	broker, err := s.Broker()
 	if err != nil {

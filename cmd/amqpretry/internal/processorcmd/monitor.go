@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -65,7 +65,7 @@ func (m *monitor) onEvent(e retry.Event) {
 }
 
 // serve begins to answer.
-func (m *monitor) serve(processor *amqpretry.Processor) {
+func (m *monitor) serve(processor *processor.Processor) {
 	if m.listener == nil {
 		return
 	}
@@ -82,7 +82,7 @@ func (m *monitor) serve(processor *amqpretry.Processor) {
 }
 
 // answer says whether it is well, and what is wrong with single queues.
-func answer(w http.ResponseWriter, err error, queues []amqpretry.ProcessedQueue) {
+func answer(w http.ResponseWriter, err error, queues []processor.Status) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	text := "ok"
 	if err != nil {

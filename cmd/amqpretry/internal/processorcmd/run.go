@@ -10,7 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
@@ -33,7 +33,7 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 		return err
 	}
 	defer m.close()
-	processor, err := amqpretry.NewProcessor(conf, amqpretry.ProcessorOptions{
+	processor, err := processor.New(conf, processor.Options{
 		Policies: policies, Names: topology.Names{Shared: o.shared}, Topology: topology.Mode(o.topology),
 		Prefetch: o.prefetch, PollInterval: o.poll, CloseTimeout: o.close,
 		Logger: watermill.NewSlogLogger(log), OnEvent: m.onEvent,
@@ -53,7 +53,7 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 }
 
 // reload reads the policy file again at each SIGHUP, until it is stopped.
-func reload(s *cli.Session, processor *amqpretry.Processor, log *slog.Logger) (stop func()) {
+func reload(s *cli.Session, processor *processor.Processor, log *slog.Logger) (stop func()) {
 	signals, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(signals, syscall.SIGHUP)
 	go func() {

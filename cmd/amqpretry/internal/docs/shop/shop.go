@@ -16,6 +16,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -42,7 +43,7 @@ type order struct {
 
 // Shop that is open.
 type Shop struct {
-	retrier   *amqpretry.Retrier
+	retrier   *amqpv2.Retrier
 	router    *message.Router
 	publisher *amqp.Publisher
 	stopped   chan error
@@ -57,7 +58,7 @@ func Open(ctx context.Context, uri string, policies config.Policies) (_ *Shop, e
 	s := &Shop{stopped: make(chan error, 1), died: make(chan struct{}, 100)}
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Publish.ConfirmDelivery = true
-	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = amqpv2.New(conf, amqpretry.Options{
 		Policies: policies, Logger: watermill.NopLogger{},
 		Prefetch: 1, // the dead letters lie in the order of the messages
 		OnEvent: func(e retry.Event) {

@@ -1,0 +1,205 @@
+package processor
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Defaults of the options.
+const (
+	DefaultPrefetch     = 50
+	DefaultCloseTimeout = 10 * time.Second
+	DefaultHoldWarning  = 30 * time.Second
+	// DefaultPollInterval is how often a processor looks for failed queues.
+	DefaultPollInterval = 30 * time.Second
+)
+
+// Queue is a queue to which a main queue dead-letters what its consumers reject.
+type Queue struct {
+	// Name of the failed queue. Several main queues may have the same one.
+	Name string
+	// MainQueue dead-letters to it, and gets its messages back. Its name is the topic whose policy holds.
+	MainQueue string
+}
+
+// Config says how a processor reaches the broker, and which failed queues it processes. URI is required, and
+// Queues or Match.
+type Config struct {
+	// URI of the broker, such as amqp://user:password@host:5672/vhost.
+	URI string
+	// Addresses are those of further nodes of the cluster, as in amqpretry.Options.Addresses. Optional.
+	Addresses []string
+	// TLS is for amqps. Optional.
+	TLS *tls.Config
+	// AMQP is what else amqp091-go is to know. Optional.
+	AMQP *amqp091.Config
+
+	// Queues are failed queues by name. A Name that is there several times, with one MainQueue each, is a failed queue of
+	// all of these: see [Processor].
+	Queues []Queue
+	// Match are patterns of failed queues, such as "*.failed". The one star stands for the name of the main queue. The
+	// first pattern that matches a name counts, and Queues count before all patterns. Main queues whose policy has the
+	// mode off are left alone.
+	//
+	// A pattern such as "failed=shop.*" finds the main queues of the failed queue before the "=" instead. It skips failed
+	// queues, retry queues and dead-letter queues, as far as their arguments and names tell them. If the policy of a
+	// main queue has the mode off, the processor refuses the failed queue.
+	Match []string
+	// Management lists the queues of the virtual host for Match. Without a VHost it is that of the URI.
+	Management management.API
+}
+
+// Format prints the queues and nothing else, under no verb: the URI has a password.
+func (c Config) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "processor.Config(%d queues, patterns %q)", len(c.Queues), c.Match)
+}
+
+// Options say what a processor does. The zero value is useful.
+type Options struct {
+	// Policies by the names of main queues. Their strategy must be config.StrategyCopy. Lists of errors do not count:
+	// the broker does not report which error a consumer had.
+	Policies config.Policies
+	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
+	Names topology.Names
+	// Topology says who declares. Defaults to topology.Declare. The main queues and the failed queues are never
+	// declared.
+	Topology topology.Mode
+
+	// Prefetch is how many messages of a failed queue are in flight at most, those that are held included. Main queues
+	// that share the failed queue share them. Defaults to 50.
+	Prefetch int
+	// PollInterval is how often the processor looks for failed queues, and at least how often it tries again to consume
+	// from one. Defaults to 30s.
+	PollInterval time.Duration
+	// CloseTimeout is how long a shutdown waits for the copies in flight. Defaults to 10s.
+	CloseTimeout time.Duration
+	// HoldWarning is how long a delivery is held, because the broker does not confirm its copy, before that is reported
+	// (retry.EventHeld). Defaults to 30s.
+	HoldWarning time.Duration
+
+	// Logger gets what the processor logs. Defaults to slog.Default(). watermill.NopLogger{} logs nothing.
+	Logger watermill.LoggerAdapter
+	// OnEvent is told of everything that happens, see retry.Event. The Topic of an event is the main queue. Queue is the
+	// failed queue, and with events about the topology or held deliveries the main queue. A rejected message has an
+	// EventUnhandled with retry.ClassRejected and a *retry.RejectedError, and then the event of its outcome. It must
+	// not block. Optional.
+	OnEvent func(retry.Event)
+}
+
+func (o *Options) setDefaults() {
+	if o.Logger == nil {
+		o.Logger = watermill.NewSlogLogger(nil)
+	}
+	o.Topology = cmp.Or(o.Topology, topology.Declare)
+	o.Prefetch = cmp.Or(o.Prefetch, DefaultPrefetch)
+	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, DefaultCloseTimeout)
+	o.HoldWarning = cmp.Or(o.HoldWarning, DefaultHoldWarning)
+	o.Names = o.Names.WithDefaults()
+}
+
+// validate reports everything that is wrong with both, and reads the patterns.
+func validate(c Config, o Options) ([]pattern, error) {
+	var errs []error
+	wrong := func(path, problem, wanted, found string) {
+		errs = append(errs, &config.FieldError{Path: path, Problem: problem, Wanted: wanted, Found: found})
+	}
+
+	if _, err := connection.ParseURI(c.URI); err != nil {
+		wrong("Config.URI", err.Error(), "", "")
+	}
+	for i, address := range c.Addresses {
+		if err := connection.CheckAddress(address); err != nil {
+			wrong(fmt.Sprintf("Config.Addresses[%d]", i), err.Error(), "host:port or host, such as rabbit-2:5672", "")
+		}
+	}
+	if c.TLS != nil && c.AMQP != nil && c.AMQP.TLSClientConfig != nil {
+		wrong("Config.TLS", "must not be set together with Config.AMQP.TLSClientConfig", "", "")
+	}
+	if len(c.Queues)+len(c.Match) == 0 {
+		wrong("Config.Queues", "missing", "failed queues with their main queues, or patterns in Config.Match", "")
+	}
+	patterns, patternErrs := parsePatterns(c)
+	errs = append(errs, patternErrs...)
+	errs = append(errs, config.Below("Options", o.Policies.Validate())...)
+	switch o.Topology {
+	case "", topology.Declare, topology.Assume:
+	default:
+		wrong("Options.Topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
+	}
+	if o.Prefetch < 0 || o.Prefetch > rabbitmq.MaxPrefetch {
+		wrong("Options.Prefetch", "out of bounds", fmt.Sprintf("1..65535, or 0 for %d", DefaultPrefetch),
+			strconv.Itoa(o.Prefetch))
+	}
+	for _, t := range []struct {
+		path  string
+		value time.Duration
+	}{
+		{"PollInterval", o.PollInterval}, {"CloseTimeout", o.CloseTimeout}, {"HoldWarning", o.HoldWarning},
+	} {
+		if t.value < 0 {
+			wrong("Options."+t.path, "negative", "more than 0", t.value.String())
+		}
+	}
+
+	return patterns, errors.Join(errs...)
+}
+
+func parsePatterns(c Config) (patterns []pattern, errs []error) {
+	for i, text := range c.Match {
+		p, err := parsePattern(text)
+		if err != nil {
+			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Match[%d]", i), Problem: err.Error(),
+				Wanted: "a name with one * for the name of the main queue, such as *.failed, or failed=orders-*",
+				Found:  strconv.Quote(text)})
+		}
+		patterns = append(patterns, p)
+	}
+	if len(c.Match) == 0 {
+		return nil, errs
+	}
+	if c.Management.URL == "" {
+		errs = append(errs, &config.FieldError{Path: "Config.Management.URL", Problem: "missing",
+			Wanted: "the management API, as Config.Match needs a list of the queues"})
+	} else if _, err := newManagement(c); err != nil {
+		errs = append(errs, &config.FieldError{Path: "Config.Management.URL", Problem: err.Error()})
+	}
+
+	return patterns, errs
+}
+
+// newManagement is nil without a management API. Its virtual host is that of the connection, unless it has another.
+func newManagement(c Config) (*httpapi.Client, error) {
+	if c.Management.URL == "" {
+		return nil, nil //nolint:nilnil // there is none, which is no error
+	}
+	vhost := cmp.Or(c.Management.VHost, c.settings("").VirtualHost(), "/")
+
+	return httpapi.New(c.Management.URL, vhost, c.Management.HTTPClient)
+}
+
+// settings of a connection. The backoff is that of watermill-amqp.
+func (c Config) settings(role string) connection.Settings {
+	return connection.Settings{
+		URI: c.URI, Addresses: c.Addresses, TLS: c.TLS, AMQP: c.AMQP, Role: role,
+		Reconnect: connection.Reconnect{
+			InitialInterval: 500 * time.Millisecond, MaxInterval: time.Minute, RandomizationFactor: 0.5,
+			Multiplier: 1.5,
+		},
+	}
+}

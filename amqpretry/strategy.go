@@ -1,0 +1,193 @@
+package amqpretry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+)
+
+// validateStrategies refuses what broker-driven strategies cannot work with, as far as that does not depend on a topic.
+func validateStrategies(arguments amqp091.Table, o Options) error {
+	var errs []error
+	for _, p := range named(o) {
+		if !p.policy.BrokerDriven() || p.policy.Validate() != nil { // which is told already
+			continue
+		}
+		if o.Topology == topology.Assume {
+			errs = append(errs, &config.FieldError{
+				Path: "Options.Topology",
+				Problem: fmt.Sprintf("not possible with the strategy %s of %s: nobody could see "+
+					"whether the main queue has what it needs, and its messages could be lost", p.policy.Strategy,
+					p.path),
+				Wanted: strconv.Quote(string(topology.Declare)), Found: strconv.Quote(string(o.Topology)),
+			})
+		}
+		plan, err := topology.New("queue", p.policy, topology.Names{})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, strategyConflicts(arguments, plan, p, func(key string) bool {
+			return strings.HasPrefix(key, "x-dead-letter-") && plan.MainArguments[key] != "at-least-once"
+		})...)
+	}
+
+	return errors.Join(errs...)
+}
+
+// namedPolicy is a policy with the path of its field.
+type namedPolicy struct {
+	path   string
+	policy config.Policy
+}
+
+func named(o Options) []namedPolicy {
+	var all []namedPolicy
+	for _, set := range o.policySets() {
+		all = append(all, namedPolicy{set.path + ".Default", set.policies.Default.WithDefaults()})
+		for _, topic := range slices.Sorted(maps.Keys(set.policies.Topics)) {
+			// a glob is a key as well, and no other fits it better
+			all = append(all, namedPolicy{fmt.Sprintf("%s.Topics[%q]", set.path, topic), set.policies.For(topic)})
+		}
+	}
+
+	return all
+}
+
+// strategyConflicts are the arguments of the config that say otherwise than a strategy needs. Those that depend on the
+// topic can be skipped.
+func strategyConflicts(
+	arguments amqp091.Table, plan topology.Plan, of namedPolicy, skip func(key string) bool,
+) (errs []error) {
+	add := func(key, problem, wanted string, found any) {
+		errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queue.Arguments[%q]", key),
+			Problem: fmt.Sprintf("%s the strategy %s of %s", problem, of.policy.Strategy, of.path), Wanted: wanted,
+			Found: spelled(found)})
+	}
+	for _, key := range plan.MainConflicts(arguments) {
+		switch wanted, needed := plan.MainArguments[key]; {
+		case skip(key):
+		case needed && key == "x-delivery-limit" && plan.Strategy != config.StrategyCycle:
+			add(key, "not possible with", "left out, or 0 and more", arguments[key])
+		case needed:
+			add(key, "differs from what is needed by", "left out, or "+spelled(wanted), arguments[key])
+		default:
+			add(key, "not possible with", "left out", arguments[key])
+		}
+	}
+	if _, given := arguments[amqp091.QueueTypeArg]; !given && of.policy.Protect == config.ProtectionPolicy {
+		add(amqp091.QueueTypeArg, "a policy of the broker cannot set it, and it is needed by",
+			spelled(amqp091.QueueTypeQuorum),
+			"none")
+	}
+
+	return errs
+}
+
+// checkStrategy is the part of the validation that depends on the topic.
+func (r *Retrier) checkStrategy(topic string, policy config.Policy, plan topology.Plan) error {
+	if !policy.BrokerDriven() {
+		return nil
+	}
+
+	return errors.Join(strategyConflicts(r.config.Queue.Arguments, plan,
+		namedPolicy{fmt.Sprintf("topic %q", topic), policy}, func(string) bool { return false })...)
+}
+
+// explainStrategy tells what to do about a main queue that exists with other arguments than its strategy needs.
+func (r *Retrier) explainStrategy(queue *consumer.Queue, conflict *topology.ConflictError) error {
+	ways := "ways out: the steps that `amqpretry topology verify` prints"
+	limit, _ := strconv.Atoi(conflict.Found)
+	switch vhost, err := vhostOf(r.config.Connection); {
+	case err != nil:
+	case conflict.Argument == "x-delivery-limit" && limit > 0 && queue.Plan.KeepsLimit(limit):
+		ways += fmt.Sprintf("; or Config.Queue.Arguments[%q] = %d, which keeps its own", conflict.Argument, limit)
+	case conflict.Found == "none": // else a policy of the broker changes nothing
+		if policy, ok := queue.Plan.MainPolicy(vhost); ok {
+			ways += fmt.Sprintf("; or, for a quorum queue that has none of these arguments, config.ProtectionPolicy "+
+				"with %q: \"quorum\" in Config.Queue.Arguments, when an operator has run the line below\n%s",
+				amqp091.QueueTypeArg, policy)
+		}
+	}
+
+	explained := *conflict
+	explained.WaysOut = ways
+
+	return fmt.Errorf("queue %q lacks arguments that the strategy %s of topic %q needs, and the broker cannot change "+
+		"arguments of a queue: %w", queue.Name, queue.Plan.Strategy, queue.Topic, &explained)
+}
+
+// delayedRetries remembers which versions of the broker were seen to delay.
+type delayedRetries struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// checkNative finds out whether the broker delays retries: by its version, and, as the nodes of a cluster may have
+// different ones, by a trial, once for each version.
+func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, version string) error {
+	if queue.Plan.Strategy != config.StrategyNative {
+		return nil
+	}
+	if rabbitmq.AtLeast(version, 1, 0) && !rabbitmq.AtLeast(version, 4, 3) {
+		return &topology.NoDelayedRetryError{Queue: queue.Name, Version: version}
+	}
+
+	r.delays.mu.Lock()
+	defer r.delays.mu.Unlock()
+
+	if r.delays.seen[version] {
+		return nil
+	}
+	delays, untried := r.forwarder.DelaysRetries(ctx, queue.Name)
+	if err := nativeError(queue.Name, version, delays, untried); err != nil {
+		return err
+	}
+	if untried != nil { // by a user who may not try
+		r.options.Logger.Info("Cannot test whether the broker delays retries; trusting its version",
+			watermill.LogFields{
+				"amqp_queue_name": queue.Name, "version": version, "error": untried.Error(),
+			})
+		return nil
+	}
+	if r.delays.seen == nil {
+		r.delays.seen = map[string]bool{}
+	}
+	r.delays.seen[version] = true
+
+	return nil
+}
+
+// nativeError tells what is wrong with a broker of this version ("" for unknown) where a trial saw it delay a retry, or
+// not, or could not be made. Without a trial the version has to tell: a broker that ignores the arguments redelivers
+// at once.
+func nativeError(queue, version string, delays bool, untried error) error {
+	switch {
+	case untried == nil && !delays:
+		return &topology.NoDelayedRetryError{Queue: queue, Version: version}
+	case untried != nil && !rabbitmq.AtLeast(version, 4, 3):
+		return fmt.Errorf("cannot test whether the broker delays retries, as the strategy %s of queue %q needs, "+
+			"and its version, %q, does not prove it; grant the user configure, write and read on "+
+			"queues named %s.trial.*, or use the strategy %s: %w",
+			config.StrategyNative, queue, version, queue, config.StrategyCopy, untried)
+	default:
+		return nil
+	}
+}
+
+// nativeTimeout is how long the trial may take.
+const nativeTimeout = 10 * time.Second
