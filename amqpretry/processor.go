@@ -60,7 +60,7 @@ func (c ProcessorConfig) Format(f fmt.State, _ rune) {
 
 // ProcessorOptions say what a processor does. The zero value is useful.
 type ProcessorOptions struct {
-	// Policies by the names of main queues. Their strategy must be config.StrategyCopy. Lists of errors do not count:
+	// Policies by the names of main queues. Their strategy must be config.StrategyQueues. Lists of errors do not count:
 	// the broker does not report which error a consumer had.
 	Policies config.Policies
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -69,11 +70,8 @@ func (e *problems) add(field, problem, wanted, found string) {
 func (p Policy) validate(path string) []error {
 	e := &problems{path: path}
 	oneOf(e, "Mode", p.Mode, true)
-	oneOf(e, "QueueType", p.QueueType, true)
 	oneOf(e, "OnExpiry", p.OnExpiry, true)
-	oneOf(e, "Scope", p.Scope, true)
 	oneOf(e, "Protect", p.Protect, true)
-	oneOf(e, "DelayMode", p.DelayMode, true)
 	oneOf(e, "Strategy", p.Strategy, true)
 	p.validateLadder(e)
 	p.validateImmediate(e)
@@ -106,13 +104,13 @@ func (p Policy) validateNoRetries(e *problems) {
 	refuse("Backoff", !p.Backoff.IsZero(), "a backoff")
 	refuse("Jitter", p.Jitter != 0 && p.Jitter != None, number(p.Jitter))
 	refuse("MaxPostpone", p.MaxPostpone != 0, p.MaxPostpone.String())
-	refuse("QueueType", p.QueueType == QueueTypeClassic, strconv.Quote(string(p.QueueType)))
-	refuse("DelayMode", p.DelayMode == DelayExact, strconv.Quote(string(p.DelayMode)))
+	ignored := cmp.Or(p.Strategy, StrategyQueues) != StrategyQueues && (p.Mode == ModeOff || p.Strategy != StrategyShared)
+	refuse("Strategy", ignored, strconv.Quote(string(p.Strategy)))
+	refuse("ClassicQueues", p.ClassicQueues, "true")
 	refuse("Ladder", !p.Ladder.IsZero(), "a ladder")
 	if p.Mode != ModeOff {
 		return
 	}
-	refuse("Scope", p.Scope == ScopeShared, strconv.Quote(string(p.Scope)))
 	refuse("CrashLimit", p.CrashLimit != 0 && p.CrashLimit != DefaultCrashLimit, strconv.Itoa(p.CrashLimit))
 	refuse("RetryOnly", len(p.RetryOnly) != 0, fmt.Sprint(p.RetryOnly))
 	refuse("NeverRetry", len(p.NeverRetry) != 0, fmt.Sprint(p.NeverRetry))
@@ -167,7 +165,7 @@ func (p Policy) validateRetries(e *problems) {
 	if !(p.Jitter >= 0 && p.Jitter <= 1 || p.Jitter == None) {
 		e.add("Jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
 	}
-	if n := len(p.DistinctDelays()); n > MaxDistinctDelays && !p.IsExact() {
+	if n := len(p.DistinctDelays()); n > MaxDistinctDelays && p.Strategy != StrategyLadder {
 		field, wanted := "Delays", ""
 		if len(p.Delays) == 0 {
 			field, wanted = "Backoff", "; a lower max or a larger growth makes fewer"
@@ -177,22 +175,11 @@ func (p Policy) validateRetries(e *problems) {
 	}
 }
 
-// validateLadder refuses what the ladder cannot do, and what the retry queues that it replaces would be.
+// validateLadder refuses a ladder that is none, and delays that are too long for it.
 func (p Policy) validateLadder(e *problems) {
 	given := len(e.errs)
 	p.Ladder.validate(e, "Ladder.")
-	if !p.IsExact() {
-		return
-	}
-	wanted := fmt.Sprintf("left out with delay mode %q, which has no retry queues; to have them, use delay mode %q",
-		DelayExact, DelayTiers)
-	if p.QueueType == QueueTypeClassic {
-		e.add("QueueType", "ignored by the delay mode", wanted, strconv.Quote(string(p.QueueType)))
-	}
-	if p.Scope == ScopeShared {
-		e.add("Scope", "ignored by the delay mode", wanted, strconv.Quote(string(p.Scope)))
-	}
-	if len(e.errs) > given {
+	if len(e.errs) > given || p.Strategy != StrategyLadder || p.mode() != ModeRetry {
 		return
 	}
 	longest := p.Ladder.Longest()

@@ -113,8 +113,8 @@ func newService(t *testing.T, s setup) *service {
 	if s.Options.Policies.Default.IsZero() && s.Options.Policies.Topics == nil {
 		s.Options.Policies = retries(ms(200)...)
 	}
-	if s.Tiers {
-		s.Options.Policies.Default.DelayMode = config.DelayTiers
+	if s.Tiers && exactMode {
+		s.Options.Policies.Default.Strategy = config.StrategyQueues
 	}
 	if s.Options.CloseTimeout == 0 {
 		s.Options.CloseTimeout = 3 * time.Second

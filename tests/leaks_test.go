@@ -106,9 +106,9 @@ type leaks struct {
 
 var leakTopics = map[string]config.Policy{
 	"own":            {Delays: ms(50)},
-	"classic":        {Delays: ms(50), QueueType: config.QueueTypeClassic},
-	"shared":         {Delays: ms(50), Scope: config.ScopeShared},
-	"shared-classic": {Delays: ms(50), Scope: config.ScopeShared, QueueType: config.QueueTypeClassic},
+	"classic":        {Delays: ms(50), ClassicQueues: true},
+	"shared":         {Delays: ms(50), Strategy: config.StrategyShared},
+	"shared-classic": {Delays: ms(50), Strategy: config.StrategyShared, ClassicQueues: true},
 }
 
 // Whatever happens, a retrier has no more open at the broker than what it says: a connection for each subscriber with a

@@ -455,7 +455,7 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	sharing := func(mode topology.Mode) amqpretry.Options {
 		return amqpretry.Options{Topology: mode,
-			Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Scope: config.ScopeShared}}}
+			Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Strategy: config.StrategyShared}}}
 	}
 
 	t.Run("the default exchange may not be written to", func(t *testing.T) {

@@ -113,7 +113,7 @@ func planOf(queue string, names Names, name string, arguments amqp.Table) (Plan,
 		return Plan{}, false
 	}
 	delays := []time.Duration{time.Duration(ms) * config.MinDelay}
-	plan, err := New(queue, config.Policy{Delays: delays, QueueType: config.QueueType(queueType)}, names)
+	plan, err := New(queue, config.Policy{Delays: delays, ClassicQueues: queueType == amqp.QueueTypeClassic}, names)
 	if err != nil {
 		return Plan{}, false
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // ObsoleteExchange is a rejected exchange to which nothing dead-letters any more: the main queue was recreated for
-// another delay, or for another strategy than dead-letter-cycle.
+// another delay, or for another strategy than cycle.
 type ObsoleteExchange struct {
 	// Name of the exchange, and Queue the main queue that has dead-lettered to it.
 	Name, Queue string
@@ -91,14 +91,9 @@ func rejectedNames(names Names, delays []time.Duration, plans []Plan) map[string
 			continue
 		}
 		for _, delay := range delays {
-			for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-				for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
-					params := RetryQueueParams{Queue: plan.Queue, Delay: config.FormatDelay(delay), Type: t}
-					name := names.Rejected(RejectedParams{RetryQueueParams: params, Scope: scope,
-						RetryQueue:      names.retryQueue(scope, params),
-						DeadLetterQueue: names.DeadLetterQueue(plan.Queue)})
-					owners[name] = plan.Queue
-				}
+			for _, classic := range []bool{false, true} {
+				name := names.rejected(RetryQueueParams{plan.Queue, config.FormatDelay(delay), classic})
+				owners[name] = plan.Queue
 			}
 		}
 	}

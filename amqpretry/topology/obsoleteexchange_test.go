@@ -60,15 +60,15 @@ func TestObsoleteExchanges(t *testing.T) {
 		"arguments": item{"x-match": "all-with-x", "x-first-death-reason": "maxlen"}}
 	headers := func(name string) item { return item{"name": name, "type": "headers", "arguments": item{}} }
 	for name, test := range map[string]struct {
-		delay  time.Duration // of the present plan; 0: its strategy is copy
+		delay  time.Duration // of the present plan; 0: its strategy is queues
 		api    fakeAPI
 		found  string
 		usedBy string // when it is to be deleted all the same
 	}{
 		"of another delay":    {time.Minute, fakeAPI{exchanges: []item{headers(old)}, from: []item{binding}}, old, ""},
 		"of another strategy": {0, fakeAPI{exchanges: []item{headers(old)}}, old, ""},
-		"shared and classic": {0, fakeAPI{exchanges: []item{headers("orders.rejected.1500ms.classic.shared")}},
-			"orders.rejected.1500ms.classic.shared", ""},
+		"of classic queues": {0, fakeAPI{exchanges: []item{headers("orders.rejected.1500ms.classic")}},
+			"orders.rejected.1500ms.classic", ""},
 		"in use":           {30 * time.Second, fakeAPI{exchanges: []item{headers(old)}}, "", ""},
 		"of another queue": {0, fakeAPI{exchanges: []item{headers("payments.rejected.30s")}}, "", ""},
 		"of another type":  {0, fakeAPI{exchanges: []item{{"name": old, "type": "fanout"}}}, "", ""},
@@ -98,7 +98,7 @@ func TestObsoleteExchanges(t *testing.T) {
 			api := topology.Management{URL: server.URL}
 			policy := config.Policy{Delays: []time.Duration{time.Second}}
 			if test.delay > 0 {
-				policy = cycle("")
+				policy = cycle()
 				policy.Delays = []time.Duration{test.delay}
 			}
 			found, err := api.ObsoleteExchanges(t.Context(), topology.Names{}, strategyPlan(t, policy,
@@ -147,7 +147,7 @@ func TestObsoleteExchangesWithOwnNames(t *testing.T) {
 	server := httptest.NewServer(&api)
 	defer server.Close()
 	found, err := topology.Management{URL: server.URL}.ObsoleteExchanges(t.Context(), names,
-		strategyPlan(t, cycle(""), names))
+		strategyPlan(t, cycle(), names))
 	require.NoError(t, err)
 	assert.Equal(t, []topology.ObsoleteExchange{{Name: "no-7s-orders", Queue: "orders"}}, found)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
@@ -45,7 +44,7 @@ func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
 		"main queue":        {Name: "orders"},
 		"dead-letter queue": {Name: "orders.dlq", Arguments: deadLetterArguments()},
 		"another delay": {Name: "orders.retry.1s", Delay: time.Second, Arguments: retryArguments(time.Minute,
-			config.QueueTypeQuorum)},
+			false)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var refused *RetireError

@@ -35,10 +35,10 @@ import (
 // policies have one delay, of which up to 80 % are random: a retry comes after 200ms to 1s.
 func policies(ladder config.Ladder) config.Policies {
 	return config.Policies{Default: config.Policy{
-		Delays:    []time.Duration{time.Second},
-		Jitter:    0.8,
-		DelayMode: config.DelayExact,
-		Ladder:    ladder,
+		Delays:   []time.Duration{time.Second},
+		Jitter:   0.8,
+		Strategy: config.StrategyLadder,
+		Ladder:   ladder,
 	}}
 }
 

@@ -29,8 +29,8 @@ import (
 )
 
 var policies = config.Policies{Default: config.Policy{
-	Delays: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
-	Scope:  config.ScopeShared,
+	Delays:   []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
+	Strategy: config.StrategyShared,
 }}
 
 // handle is the handler of both topics.

@@ -110,4 +110,4 @@ func (r *Retrier) deadLetters(group, topic string) (*consumer.Queue, error) {
 }
 
 // onlyDeadLetters is a policy under which a topic has a dead-letter queue and nothing else.
-var onlyDeadLetters = config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}
+var onlyDeadLetters = config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}

@@ -41,7 +41,7 @@ func BenchmarkStrategies(b *testing.B) {
 	}
 	for _, load := range strategyLoads {
 		b.Run(load.name, func(b *testing.B) {
-			contenders := []contender{{string(config.StrategyCopy), load.with(config.StrategyCopy)}}
+			contenders := []contender{{string(config.StrategyQueues), load.with(config.StrategyQueues)}}
 			for _, strategy := range others {
 				contenders = append(contenders, contender{string(strategy), load.with(strategy)})
 			}
@@ -54,9 +54,9 @@ func BenchmarkStrategies(b *testing.B) {
 					row = append(row, "") // the broker does not have it
 					continue
 				}
-				row = append(row, all.ratio(string(strategy), string(config.StrategyCopy), strategyRate))
+				row = append(row, all.ratio(string(strategy), string(config.StrategyQueues), strategyRate))
 			}
-			t.Add(append(row, all.median(string(config.StrategyCopy), strategyRate))...)
+			t.Add(append(row, all.median(string(config.StrategyQueues), strategyRate))...)
 		})
 	}
 }
