@@ -71,7 +71,7 @@ var provisionedServices = []provisioned{
 		name: "shared", topics: []string{"s1", "s2"}, queues: []string{"s1", "s2"},
 		configure: amqp.NewDurableQueueConfig,
 		policies:  config.Policies{Default: config.Policy{Delays: ms(50), Strategy: config.StrategyShared}},
-		// The end of the scope "shared" is reached through the default exchange.
+		// The end of the strategy shared is reached through the default exchange.
 		write: `^(retry|amq\.default)$`, read: `^s[12]$`,
 	},
 	{

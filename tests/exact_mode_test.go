@@ -20,8 +20,8 @@ var exactMode = os.Getenv("STRATEGY") == string(config.StrategyLadder)
 
 var exactModeLadder = config.Ladder{Prefix: uniqueName("exact-mode"), Unit: 10 * time.Millisecond, Levels: 8}
 
-// withDelayMode makes the policies of a test exact, as far as they say nothing of retry queues.
-func withDelayMode(p config.Policies) config.Policies {
+// withLadder makes the policies of a test exact, as far as they say nothing of retry queues.
+func withLadder(p config.Policies) config.Policies {
 	if !exactMode {
 		return p
 	}

@@ -57,7 +57,7 @@ func TestObsolete_OwnBroker(t *testing.T) {
 		{"what waits comes back first", retiresAfterWhatWaits},
 		{"classic queues", retiresClassic},
 		{"classic queue with an unacknowledged message", keepsUnacknowledged},
-		{"shared scope", retiresShared},
+		{"shared queues", retiresShared},
 		{"the retry exchange is gone", retiresWithoutExchange},
 		{"odd names", retiresOddNames},
 		{"dead letters that cannot be delivered", keepsUndeliverable},

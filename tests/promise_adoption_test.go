@@ -450,7 +450,7 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 	})
 }
 
-// In the scope "shared" dead letters go by the default exchange. Who may not write to it learns so from Subscribe; and
+// With shared retry queues, dead letters go by the default exchange. Who may not write to it learns so from Subscribe; and
 // where nobody asks, one dead letter that is refused again and again takes no retry with it.
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	sharing := func(mode topology.Mode) amqpretry.Options {

@@ -407,7 +407,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 
 	var err error
 	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
-		Policies: withDelayMode(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
+		Policies: withLadder(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
 		CloseTimeout: r.timeout,
 		OnEvent:      func(e retry.Event) { q.ledger.hear(s.number, e) },
 	})

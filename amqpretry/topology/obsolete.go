@@ -27,8 +27,8 @@ type ObsoleteQueue struct {
 // Obsolete returns the retry queues of old plans that no current plan uses, in the order of the old plans. It never
 // returns a dead-letter queue, a main queue, or a queue of a current plan.
 //
-// now must have all current plans that may use the queues. With the default scope these are the plans of the main
-// queues in question. With the scope "shared" these are the plans of all topics of all services on the virtual host
+// now must have all current plans that may use the queues. For retry queues of their own these are the plans of
+// the main queues in question. For shared ones these are the plans of all topics of all services on the virtual host
 // with the same Names.Shared: one that is missing may be the one that still uses the queue.
 func Obsolete(now []Plan, old ...Plan) []ObsoleteQueue {
 	kept := map[string]bool{}
@@ -76,7 +76,7 @@ func (m Management) client() (*management.Client, error) {
 // Obsolete returns the retry queues that the broker has for the main queues of these plans and that none of the plans
 // uses, whatever their delays. names must be those of the old plans.
 //
-// Under a plan of the mode off, all retry queues of its main queue are obsolete. Queues of the scope "shared" are never
+// Under a plan of the mode off, all retry queues of its main queue are obsolete. Shared retry queues are never
 // returned, as other services may use them: see the function [Obsolete] for these.
 //
 // now must have the plans of all services that consume these main queues. A queue that another service uses under a

@@ -22,7 +22,7 @@ func BenchmarkStrategies(b *testing.B) {
 	t := report.Table{
 		Title: "Strategies",
 		Notes: []string{
-			"Messages per second, as a share of what the same consumer does with the strategy copy. Higher is " +
+			"Messages per second, as a share of what the same consumer does with the strategy queues. Higher is " +
 				"better. " +
 				"Quorum queues, one handler at a time that takes no time, prefetch " + strconv.Itoa(failurePrefetch) +
 				", three retries, 100 ms apart; a redelivery has no delay.",
@@ -31,7 +31,7 @@ func BenchmarkStrategies(b *testing.B) {
 				"while one in 10 fails for good. Measured from the first call until all of them are done.",
 		},
 		Head: []string{"load", string(config.StrategyCycle), string(config.StrategyRedelivery),
-			string(config.StrategyNative), "copy msg/s"},
+			string(config.StrategyNative), "queues msg/s"},
 	}
 	defer t.WriteOn(b, brokertest.URI(b))
 

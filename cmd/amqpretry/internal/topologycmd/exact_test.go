@@ -130,7 +130,7 @@ func TestExactHalfDeletedAndConflict(t *testing.T) {
 	assert.Equal(t, 1, l.Depth(wait))
 }
 
-// A change of the delay mode makes retry queues obsolete, and never what other services may use.
+// A change to exact delays makes retry queues obsolete, and never what other services may use.
 func TestExactObsolete_OwnBroker(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Shared(t)

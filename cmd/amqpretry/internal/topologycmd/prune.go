@@ -46,7 +46,7 @@ repeat the command.
 Pass the policies of all services that consume these main queues, and end instances with old policies
 first.
 
-prune does not search for queues of the scope "shared", because other services may use them.
+prune does not search for shared retry queues, because other services may use them.
 --old-policies FILE adds the queues of the old policies that the new policies do not have, shared
 ones included. Then name all topics of all services.
 

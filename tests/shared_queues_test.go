@@ -41,7 +41,7 @@ func shared(t *testing.T, prefix string, classic bool, delays ...time.Duration) 
 }
 
 // Several services share retry queues: everybody gets back what is his, and only that; the dead letters stay apart.
-func TestSharedScope(t *testing.T) {
+func TestSharedQueues(t *testing.T) {
 	t.Parallel()
 
 	for suffix, classic := range map[string]bool{"": false, ".classic": true} {
@@ -93,7 +93,7 @@ func TestSharedScope(t *testing.T) {
 }
 
 // A service that was not asked cannot be reached through the shared queues: its queue is not bound.
-func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
+func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
@@ -111,7 +111,7 @@ func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
 }
 
 // What an operator deletes of what is shared is declared again, with the way back to the main queue.
-func TestSharedScope_DeletedObjects(t *testing.T) {
+func TestSharedQueues_DeletedObjects(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(*amqp091.Channel, string) error{
@@ -160,7 +160,7 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 
 // What sharing costs, as the docs say: messages of one queue that is gone keep those of all others from coming back,
 // since a quorum retry queue hands back at least once and has no more than 32 under way.
-func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
+func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
@@ -187,7 +187,7 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 }
 
 // Fanout: two queues of one topic share retry queues, and a retry reaches the one that failed.
-func TestSharedScope_Fanout(t *testing.T) {
+func TestSharedQueues_Fanout(t *testing.T) {
 	t.Parallel()
 
 	prefix, topic := uniqueName("shared"), uniqueName("topic")
@@ -217,7 +217,7 @@ func TestSharedScope_Fanout(t *testing.T) {
 
 // The exchange for the way back can be deleted without any publish failing. It is declared again before it is missed,
 // where there is time: classic retry queues would lose what comes out of them.
-func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
+func TestSharedQueues_WayBackIsLookedAfter(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(ch *amqp091.Channel, prefix, queue string) error{
