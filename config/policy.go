@@ -207,12 +207,7 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-func (p Policy) mode() Mode {
-	if p.Mode == "" {
-		return ModeRetry
-	}
-	return p.Mode
-}
+func (p Policy) mode() Mode { return cmp.Or(p.Mode, ModeRetry) }
 
 // delays are the explicit delays, or the default's when a retrying policy has neither a list nor a backoff.
 // The result is shared: read only.
@@ -265,15 +260,7 @@ func (p Policy) available(delay time.Duration) time.Duration {
 
 // Schedule lists the wait before retry 1, 2, …, [Policy.MaxRetries]. It is empty for the modes dead-letter and off.
 func (p Policy) Schedule() []time.Duration {
-	n := p.MaxRetries()
-	if n > 0 && len(p.delays()) == 0 {
-		schedule := p.Backoff.schedule(n)
-		for i, delay := range schedule {
-			schedule[i] = p.available(delay)
-		}
-		return schedule
-	}
-	schedule := make([]time.Duration, n)
+	schedule := make([]time.Duration, p.MaxRetries())
 	for i := range schedule {
 		schedule[i] = p.Delay(i + 1)
 	}

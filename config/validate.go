@@ -21,36 +21,31 @@ func (p Policy) Validate() error {
 // Validate reports everything that is wrong with any of the policies at once, as joined [*FieldError]s with paths
 // such as `Policies.Topics["orders"].Delays[2]`.
 func (p Policies) Validate() error {
-	return errors.Join(p.validate("Policies.")...)
-}
-
-// validate below a path, which is empty or ends in a dot.
-func (p Policies) validate(path string) []error {
-	errs := p.Default.validate(path + "Default.")
-	inherited := map[string]bool{} // what is wrong with the default, by the field and what is wrong
-	for _, err := range p.Default.validate("") {
-		inherited[err.Error()] = true
-	}
+	errs := p.Default.validate("Policies.Default.")
+	inherited := said(p.Default.validate(""))
 	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
-		e := &problems{path: inMap(path+"Topics", topic)}
+		e := &problems{path: inMap("Policies.Topics", topic)}
 		if topic == "" {
-			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to "+path+"Default", `""`)
+			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to Policies.Default", `""`)
 		}
 		errs = append(errs, e.errs...)
-		own := map[string]bool{}
-		for _, err := range p.Topics[topic].validate("") {
-			own[err.Error()] = true
-		}
+		own := said(p.Topics[topic].validate(""))
 		for _, err := range p.Topics[topic].over(p.Default).validate("") {
 			if text := err.Error(); own[text] || !inherited[text] { // else it is told of where it is
-				var fault *FieldError
-				_ = errors.As(err, &fault) // they are all of this type
-				fault.Path = e.path + "." + fault.Path
-				errs = append(errs, fault)
+				errs = append(errs, WithPath(e.path, err)...)
 			}
 		}
 	}
-	return errs
+	return errors.Join(errs...)
+}
+
+// said is what errors say, by the field and what is wrong with it.
+func said(errs []error) map[string]bool {
+	texts := map[string]bool{}
+	for _, err := range errs {
+		texts[err.Error()] = true
+	}
+	return texts
 }
 
 // inMap and inList are the paths of what is in a map and in a list.
@@ -201,7 +196,7 @@ func (p Policy) validateLadder(e *problems) {
 				"higher, or Delays given; the longest default delay is "+d.String(), longest.String())
 		}
 	} else if n := p.MaxRetries(); n > 0 && p.Backoff.Initial > 0 {
-		if d := slices.Max(p.Backoff.schedule(n)); d > longest {
+		if d := p.Backoff.delay(n); d > longest { // no backoff shrinks
 			tooLong("Backoff", d)
 		}
 	}

@@ -89,7 +89,7 @@ func validate(c Config, o Options) ([]pattern, error) {
 	}
 	patterns, patternErrs := parsePatterns(c)
 	errs = append(errs, patternErrs...)
-	errs = append(errs, config.Below("Options", o.Policies.Validate())...)
+	errs = append(errs, config.WithPath("Options", o.Policies.Validate())...)
 	switch o.Topology {
 	case "", topology.Declare, topology.Assume:
 	default:

@@ -24,7 +24,7 @@ type Publisher struct {
 // NewPublisher checks the options and returns a publisher that is not connected yet. Retrier.Close closes it if it is
 // still open.
 func (r *Retrier) NewPublisher(options publish.Options) (*Publisher, error) {
-	errs := append(config.Below("Options", options.Validate()), r.config.Publish.Refused)
+	errs := append(config.WithPath("Options", options.Validate()), r.config.Publish.Refused)
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the publisher:\n%w", err)
 	}
