@@ -96,8 +96,8 @@ const (
 //
 // The handler runs once more than there are retries, and once more for each immediate try.
 //
-// Everything but Protect and Strategy, which are about the main queue, is free to change at any time, also while versions
-// with different policies run side by side.
+// Everything but Protect and a Strategy of the broker, which are about the main queue, is free to change at any time,
+// also while versions with different policies run side by side.
 type Policy struct {
 	// Mode defaults to ModeRetry.
 	Mode Mode `yaml:"mode,omitempty" json:"mode,omitzero" koanf:"mode" mapstructure:"mode"`

@@ -116,7 +116,9 @@ func defaultRejected(p RejectedParams) string {
 
 // rejected names the exchange to which the main queue of a retry queue dead-letters.
 func (n Names) rejected(p RetryQueueParams) string {
-	return n.Rejected(RejectedParams{p, n.RetryQueue(p), n.DeadLetterQueue(p.Queue)})
+	return n.Rejected(RejectedParams{
+		RetryQueueParams: p, RetryQueue: n.RetryQueue(p), DeadLetterQueue: n.DeadLetterQueue(p.Queue),
+	})
 }
 
 func (n Names) returnExchange() string { return n.Shared + ".return" }

@@ -92,8 +92,8 @@ func rejectedNames(names Names, delays []time.Duration, plans []Plan) map[string
 		}
 		for _, delay := range delays {
 			for _, classic := range []bool{false, true} {
-				name := names.rejected(RetryQueueParams{plan.Queue, config.FormatDelay(delay), classic})
-				owners[name] = plan.Queue
+				retry := RetryQueueParams{Queue: plan.Queue, Delay: config.FormatDelay(delay), Classic: classic}
+				owners[names.rejected(retry)] = plan.Queue
 			}
 		}
 	}

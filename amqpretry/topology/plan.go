@@ -243,8 +243,7 @@ func (b *builder) retryQueues() {
 	for _, delay := range b.policy.DistinctDelays() {
 		spelled := config.FormatDelay(delay)
 		q := Queue{
-			Name: name(RetryQueueParams{Queue: b.plan.Queue, Delay: spelled,
-				Classic: b.policy.ClassicQueues}),
+			Name:      name(RetryQueueParams{Queue: b.plan.Queue, Delay: spelled, Classic: b.policy.ClassicQueues}),
 			Delay:     delay,
 			Arguments: retryArguments(delay, b.policy.ClassicQueues),
 			Shared:    shared,
@@ -306,21 +305,21 @@ func (b *builder) check(object, name, field string) {
 
 // retryArguments never depend on the broker's version, since instances of one service may meet several.
 func retryArguments(delay time.Duration, classic bool) amqp.Table {
-	args := amqp.Table{
-		amqp.QueueTypeArg: amqp.QueueTypeClassic,
-		// int64, as the library sends an int with 32 bits, which wraps beyond 24 days.
-		amqp.QueueMessageTTLArg: delay.Milliseconds(),
+	// int64, as the library sends an int with 32 bits, which wraps beyond 24 days.
+	ttl := delay.Milliseconds()
+	if classic {
+		return amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic, amqp.QueueMessageTTLArg: ttl}
 	}
-	if !classic {
-		args[amqp.QueueTypeArg] = amqp.QueueTypeQuorum
+	return amqp.Table{
+		amqp.QueueTypeArg:       amqp.QueueTypeQuorum,
+		amqp.QueueMessageTTLArg: ttl,
 		// At-least-once silently becomes at-most-once unless a full queue rejects what is published.
-		args["x-dead-letter-strategy"] = "at-least-once"
-		args[amqp.QueueOverflowArg] = amqp.QueueOverflowRejectPublish
-		args["x-queue-leader-locator"] = "balanced"
+		"x-dead-letter-strategy": "at-least-once",
+		amqp.QueueOverflowArg:    amqp.QueueOverflowRejectPublish,
+		"x-queue-leader-locator": "balanced",
 		// Else, since RabbitMQ 4.0, a message that was looked at 21 times is dead-lettered at once: a retry too early.
-		args["x-delivery-limit"] = unlimited
+		"x-delivery-limit": unlimited,
 	}
-	return args
 }
 
 func deadLetterArguments() amqp.Table {

@@ -39,7 +39,7 @@ func (b *builder) strategy() {
 // cycleArguments.
 func (b *builder) rejected() {
 	delay := b.policy.Delay(1)
-	params := RetryQueueParams{b.plan.Queue, config.FormatDelay(delay), b.policy.ClassicQueues}
+	params := RetryQueueParams{Queue: b.plan.Queue, Delay: config.FormatDelay(delay), Classic: b.policy.ClassicQueues}
 	retryQueue, name := b.names.RetryQueue(params), b.names.rejected(params)
 	b.check("rejected exchange", name, "Names.Rejected")
 	if name == b.plan.RetryExchange {
