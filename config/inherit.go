@@ -10,8 +10,8 @@ import (
 const None = -1
 
 // over is the policy with what it leaves out taken from another one: field by field, but for the schedule, which is the
-// delays with their number, and for the strategy, which is with the type of its queues. What its mode has no use for is not taken. Who says when to retry wants to, whatever the
-// mode of the other one.
+// delays with their number, and for the strategy, which is with the type of its queues. What its mode has no use for is
+// not taken. Who says when to retry wants to, whatever the mode of the other one.
 func (p Policy) over(d Policy) Policy {
 	if p.Mode == "" && (p.Retries != 0 || len(p.Delays) > 0 || !p.Backoff.IsZero()) {
 		p.Mode = ModeRetry // it says how

@@ -66,7 +66,8 @@ func TestTopicsInheritTheDefault(t *testing.T) {
 			config.Policy{Strategy: config.StrategyShared},
 		},
 		"dead letters of the shared queues": {
-			config.Policy{Strategy: config.StrategyShared, ClassicQueues: true}, config.Policy{Mode: config.ModeDeadLetter},
+			config.Policy{Strategy: config.StrategyShared, ClassicQueues: true},
+			config.Policy{Mode: config.ModeDeadLetter},
 			config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared},
 		},
 		"dead letters beside a ladder": {

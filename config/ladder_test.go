@@ -89,7 +89,8 @@ func TestLadderValidate(t *testing.T) {
 }
 
 func TestExactPolicy(t *testing.T) {
-	exact := config.Policy{Strategy: config.StrategyLadder, Delays: []time.Duration{time.Second, 1234 * time.Millisecond}}
+	exact := config.Policy{Strategy: config.StrategyLadder,
+		Delays: []time.Duration{time.Second, 1234 * time.Millisecond}}
 	require.NoError(t, exact.Validate())
 	assert.Equal(t, []time.Duration{time.Second, 1300 * time.Millisecond}, exact.Schedule(), "rounded up to the unit")
 	assert.Equal(t, 1300*time.Millisecond, exact.Delay(2))

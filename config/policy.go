@@ -142,8 +142,8 @@ type Policy struct {
 	ClassicQueues bool `yaml:"classic_queues,omitempty" json:"classic_queues,omitzero" koanf:"classic_queues" mapstructure:"classic_queues"`
 	// Ladder is what messages wait in with StrategyLadder; defaults to RetryLadder. All that use one share its queues.
 	Ladder Ladder `yaml:"ladder,omitempty" json:"ladder,omitzero" koanf:"ladder" mapstructure:"ladder"`
-	// Protect keeps a quorum main queue from dropping messages by itself; defaults to ProtectionNone. With a strategy of
-	// the broker it says who gives the main queue what the strategy needs, and defaults to ProtectionArguments.
+	// Protect keeps a quorum main queue from dropping messages by itself; defaults to ProtectionNone. With a strategy
+	// of the broker it says who gives the main queue what the strategy needs, and defaults to ProtectionArguments.
 	Protect Protection `yaml:"protect,omitempty" json:"protect,omitzero" koanf:"protect" mapstructure:"protect"`
 	// CrashLimit is the broker's delivery count at which a delivery counts as a failed attempt although no handler
 	// lived to report one: 1..19, default 10. Only quorum queues count deliveries. With the strategies
@@ -235,8 +235,8 @@ func (p Policy) MaxRetries() int {
 }
 
 // Delay is the wait before the given retry, 1 being the first. Beyond the last retry it is the last one's, before the
-// first the first one's. With StrategyLadder it is rounded up to the ladder's unit. It is 0 only for a policy that retries
-// nothing.
+// first the first one's. With StrategyLadder it is rounded up to the ladder's unit. It is 0 only for a policy that
+// retries nothing.
 func (p Policy) Delay(retry int) time.Duration {
 	n := p.MaxRetries()
 	if n == 0 {
@@ -267,7 +267,8 @@ func (p Policy) Schedule() []time.Duration {
 	return schedule
 }
 
-// DistinctDelays lists each delay of the schedule once, shortest first: one retry queue each, where the strategy has them.
+// DistinctDelays lists each delay of the schedule once, shortest first: one retry queue each, where the strategy has
+// them.
 func (p Policy) DistinctDelays() []time.Duration {
 	delays := p.Schedule()
 	slices.Sort(delays)

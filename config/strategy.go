@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 )
@@ -12,8 +11,8 @@ import (
 type Strategy string
 
 const (
-	// StrategyQueues publishes a copy to a retry queue of the main queue's own, one for each distinct delay. A wait that
-	// an error asks for takes one or more of these delays. The zero value means this.
+	// StrategyQueues publishes a copy to a retry queue of the main queue's own, one for each distinct delay. A wait
+	// that an error asks for takes one or more of these delays. The zero value means this.
 	StrategyQueues Strategy = "queues"
 	// StrategyShared does so with one set of retry queues for all main queues with this strategy: fewer queues on the
 	// broker, and what blocks one of them blocks it for all.
@@ -74,8 +73,8 @@ var (
 
 	refusals = map[Strategy][]refusal{
 		StrategyLadder: {{"ClassicQueues", "", `left out, or the strategy "queues": a ladder has quorum queues only`}},
-		StrategyCycle: {notRandom, unguarded, {"Protect", `"policy"`, `left out for "arguments": a client cannot see a ` +
-			"policy of the broker, and without it each rejected message would be lost"}},
+		StrategyCycle: {notRandom, unguarded, {"Protect", `"policy"`, `left out for "arguments": a client cannot see ` +
+			"a policy of the broker, and without it each rejected message would be lost"}},
 		StrategyRedelivery: {notRandom, unguarded},
 		StrategyNative:     {notRandom, unguarded},
 	}
@@ -118,8 +117,8 @@ func (p Policy) validateStrategyDelays(e *problems) {
 	case StrategyNative:
 		if _, _, ok := p.NativeDelays(); !ok {
 			e.add(field, "the strategy native has delays that are constant or grow by the first one",
-				fmt.Sprintf("such as 10s, 10s, 10s, or 10s, 20s, 30s; a Backoff of the kind constant or linear, without "+
-					"another Step; or the strategy %s", StrategyQueues), durations(p.Schedule()))
+				"such as 10s, 10s, 10s, or 10s, 20s, 30s; a Backoff of the kind constant or linear, without another "+
+					`Step; or the strategy "queues"`, durations(p.Schedule()))
 		}
 	}
 }

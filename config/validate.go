@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -99,8 +98,11 @@ func (p Policy) validateNoRetries(e *problems) {
 	refuse("Backoff", !p.Backoff.IsZero(), "a backoff")
 	refuse("Jitter", p.Jitter != 0 && p.Jitter != None, number(p.Jitter))
 	refuse("MaxPostpone", p.MaxPostpone != 0, p.MaxPostpone.String())
-	ignored := cmp.Or(p.Strategy, StrategyQueues) != StrategyQueues && (p.Mode == ModeOff || p.Strategy != StrategyShared)
-	refuse("Strategy", ignored, strconv.Quote(string(p.Strategy)))
+	withoutRetries := []Strategy{"", StrategyQueues, StrategyShared}
+	if p.Mode == ModeOff {
+		withoutRetries = withoutRetries[:2]
+	}
+	refuse("Strategy", !slices.Contains(withoutRetries, p.Strategy), strconv.Quote(string(p.Strategy)))
 	refuse("ClassicQueues", p.ClassicQueues, "true")
 	refuse("Ladder", !p.Ladder.IsZero(), "a ladder")
 	if p.Mode != ModeOff {

@@ -133,7 +133,7 @@ func TestP6_MessageStaysItself(t *testing.T) {
 
 			var s seen
 			c := setup{URI: uri, Queue: queue, QueueType: test.queueType}
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60, 80), ClassicQueues: test.classic}}
+			c.Options.Policies.Default = config.Policy{Delays: ms(60, 80), ClassicQueues: test.classic}
 			c.Configure = func(conf *amqp.Config) { conf.Marshaler = hostile{} }
 			c.Handler = s.handler(func(msg *message.Message) error {
 				for i := range msg.Payload {

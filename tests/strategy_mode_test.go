@@ -13,7 +13,8 @@ import (
 )
 
 // With STRATEGY=redelivery or another strategy of the broker, services of the tests have it where it can do what their
-// policies say, and their main queues are quorum queues, unless the test says otherwise. STRATEGY=ladder: see exactMode.
+// policies say, and their main queues are quorum queues, unless the test says otherwise. STRATEGY=ladder is
+// exactMode.
 var strategyMode = strategyOf(os.Getenv("STRATEGY"))
 
 func strategyOf(name string) config.Strategy {

@@ -68,7 +68,8 @@ func TestDOT(t *testing.T) {
 }
 `, plan.DOT())
 
-	shared := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second}, Strategy: config.StrategyShared})
+	shared := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second},
+		Strategy: config.StrategyShared})
 	for _, line := range []string{
 		`queue1 -> exchange2 [label="after 1s"]`, `exchange2 -> main [label="key orders"]`,
 		`consumer -> queue2 [label="the end"]`,

@@ -29,8 +29,8 @@ type Names struct {
 	// queue orders, orders.exchange.landing for the exchange orders, and orders.exchange.paid.landing for that exchange
 	// with the routing key paid.
 	Landing func(Target) string
-	// Shared begins the names of what all main queues with the strategy shared have in common: the retry exchange, which
-	// has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
+	// Shared begins the names of what all main queues with the strategy shared have in common: the retry exchange,
+	// which has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
 	// Services that give it different values share nothing. Default: retry.
 	Shared string
 }
@@ -106,7 +106,8 @@ func retryQueueName(prefix string, p RetryQueueParams) string {
 func defaultRejected(p RejectedParams) string {
 	name := retryQueueName(p.Queue+".rejected", p.RetryQueueParams)
 	defaults := Names{}.WithDefaults()
-	if p.RetryQueue != defaults.RetryQueue(p.RetryQueueParams) || p.DeadLetterQueue != defaults.DeadLetterQueue(p.Queue) {
+	if p.RetryQueue != defaults.RetryQueue(p.RetryQueueParams) ||
+		p.DeadLetterQueue != defaults.DeadLetterQueue(p.Queue) {
 		hash := fnv.New32a()
 		_, _ = fmt.Fprintf(hash, "%q %q", p.RetryQueue, p.DeadLetterQueue) // never fails
 		name += fmt.Sprintf(".%08x", hash.Sum32())

@@ -20,7 +20,9 @@ func TestPlanOfFindsWhatNewMakes(t *testing.T) {
 			ClassicQueues: rapid.Bool().Draw(t, "classic")}
 		names := Names{}
 		if rapid.Bool().Draw(t, "custom names") {
-			names.RetryQueue = func(p RetryQueueParams) string { return fmt.Sprint(p.Classic, "/", p.Delay, "/", p.Queue) }
+			names.RetryQueue = func(p RetryQueueParams) string {
+				return fmt.Sprint(p.Classic, "/", p.Delay, "/", p.Queue)
+			}
 		}
 		plan, err := New("q", policy, names)
 		if err != nil {

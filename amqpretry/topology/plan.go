@@ -30,8 +30,8 @@ type Plan struct {
 	Strategy      config.Strategy
 	MainArguments amqp.Table
 
-	// Backend is what messages wait in with config.StrategyLadder, else nil. Its shared objects are not in the following,
-	// but Declare declares them.
+	// Backend is what messages wait in with config.StrategyLadder, else nil. Its shared objects are not in the
+	// following, but Declare declares them.
 	Backend Backend
 
 	// Exchanges, Queues and Bindings in the order in which they are declared. All empty under the mode off.

@@ -310,8 +310,8 @@ func (d *decoder) validate(p config.Policies, file string) error {
 	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
 		path := inStruct(inMapping("topics", topic), "classic_queues")
 		if at, written := d.untrue[path]; written && p.For(topic).ClassicQueues {
-			d.fail(path, at, "does not undo that of the default", "left out, with the topic's own strategy in its place: "+
-				"a topic with a strategy has quorum queues, unless it says otherwise", "false")
+			d.fail(path, at, "does not undo that of the default", "left out, with the topic's own strategy in its "+
+				"place: a topic with a strategy has quorum queues, unless it says otherwise", "false")
 		}
 	}
 	return joined(d.errs, file)

@@ -49,9 +49,9 @@ var abouts = map[string]about{
 		"at once. Go types, as dead letters show them.", nil, nil, nil},
 	"never_retry": {"Never retry", "Errors that go to the dead-letter queue at once. Go types, as dead letters show " +
 		"them.", nil, nil, nil},
-	"strategy": {"Strategy", "How failed messages come back. queues: a copy waits in a retry queue, one for each delay; " +
-		"shared: in one of a set for all main queues; ladder: in a ladder, for any delay; cycle: the broker sends a " +
-		"rejected message to a retry queue; redelivery: it delivers it again at once; native: after a delay, from " +
+	"strategy": {"Strategy", "How failed messages come back. queues: a copy waits in a retry queue, one for each " +
+		"delay; shared: in one of a set for all main queues; ladder: in a ladder, for any delay; cycle: the broker " +
+		"sends a rejected message to a retry queue; redelivery: it delivers it again at once; native: after a delay, from " +
 		"RabbitMQ 4.3 on.", config.StrategyQueues, nil, nil},
 	"classic_queues": {"Classic queues", "Whether the retry queues are classic ones, which are lighter and can lose " +
 		"messages.", false, nil, nil},

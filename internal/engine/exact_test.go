@@ -67,7 +67,8 @@ func TestDecideExactWaits(t *testing.T) {
 			Radix:  rapid.IntRange(2, 16).Draw(t, "radix"),
 			Levels: rapid.IntRange(1, 5).Draw(t, "levels"),
 		}}
-		require.NoError(t, config.Policy{Strategy: config.StrategyLadder, Delays: []time.Duration{10 * time.Millisecond},
+		require.NoError(t, config.Policy{Strategy: config.StrategyLadder,
+			Delays: []time.Duration{10 * time.Millisecond},
 			Ladder: policy.Ladder}.Validate())
 		unit, longest := policy.Ladder.Unit, policy.Ladder.Longest()
 		after := time.Duration(rapid.Int64Range(1, int64(2*longest)).Draw(t, "after"))

@@ -69,7 +69,8 @@ func validateProtection(arguments amqp091.Table, o Options) error {
 			asking = append(asking, set.path+".Default")
 		}
 		for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
-			if policies.Topics[topic].Protect == config.ProtectionArguments && !policies.For(topic).Strategy.ByBroker() {
+			protect, strategy := policies.Topics[topic].Protect, policies.For(topic).Strategy
+			if protect == config.ProtectionArguments && !strategy.ByBroker() {
 				asking = append(asking, fmt.Sprintf("%s.Topics[%q]", set.path, topic))
 			}
 		}

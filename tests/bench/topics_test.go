@@ -41,7 +41,9 @@ func BenchmarkTopics(b *testing.B) {
 	}{
 		{"none: stock", openStock},
 		{"own", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.StrategyQueues) }},
-		{"shared", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.StrategyShared) }},
+		{"shared", func(b *testing.B) (message.Subscriber, func() error) {
+			return openRetrier(b, config.StrategyShared)
+		}},
 	} {
 		b.Run(report.Unit(c.name), func(b *testing.B) {
 			once(b, func() {

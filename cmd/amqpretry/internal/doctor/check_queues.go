@@ -138,8 +138,8 @@ func lookTypes(f Facts) []Finding {
 				finding.Severity = Warning
 				finding.Found += " in front of a quorum main queue"
 				finding.Means += ", as at each start of the broker"
-				finding.Fix = "# take classic_queues: true out of the policy; the old queues stay until they are empty. " +
-					"Then:\n" + f.apply(o.Topic)
+				finding.Fix = "# take classic_queues: true out of the policy; the old queues stay until they are " +
+					"empty. Then:\n" + f.apply(o.Topic)
 			}
 			return []Finding{finding}
 		default:
