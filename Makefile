@@ -64,13 +64,13 @@ test-v3: ## Watermill's suite and what depends on the version, over watermill-am
 TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
 RUN ?= .
 test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form; RUN=regexp for some
-	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run '$(RUN)' -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
+	STRATEGY=ladder scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run '$(RUN)' -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
 
 test-exact-promises: # for CI
 	@$(MAKE) --no-print-directory test-exact RUN='$(PROMISES)'
 
 # make test-strategies STRATEGIES=native: with RabbitMQ 4.3 or later
-STRATEGIES ?= dead-letter-cycle redelivery
+STRATEGIES ?= cycle redelivery
 PROMISES   := ^Test(P[1-79]_|P10_|Lossless|NoHotLoop|Healthy|Close|Hostile|Replayed)
 VERSIONS   := ^Test(Watermill|P6_|P8_|Lossless|Stock|Both|V3|Retrier|Subscriber|Config|New|Addresses|TLS|Credentials|Groups)
 # Tests about what only copies have: the error and the history of each attempt, a name for a message without one, a
@@ -80,7 +80,7 @@ COPIES     := TestP9_HistoryIsBounded|TestP9_ErrorTexts|TestP9_DeadLetterExplain
 # Tests in which a lost connection or a close is no attempt, an attempt knows the error before it, versions of a service
 # have main queues with the same arguments, and, for redelivery, a retry waits or needs room for headers.
 RETURNS                     := TestNoHotLoopCrashing|TestLosslessConsumerCutMidHandler|TestP4_CutConnectionDoesNotCount|TestP4_ShutdownDoesNotCount|TestP4_AttemptFromContext|TestP7_TwoVersions|TestP4_RestartWhileWaiting
-COPIES_of_dead-letter-cycle := $(COPIES)
+COPIES_of_cycle := $(COPIES)
 COPIES_of_native            := $(COPIES)|$(RETURNS)
 COPIES_of_redelivery        := $(COPIES)|$(RETURNS)|TestP6_ExpirationEndsNeitherWaitNorDeadLetter|TestHostile_UnreadableHeaders
 test-strategies: ## the promise tests with broker-driven strategies, in their short form

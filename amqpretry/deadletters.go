@@ -45,4 +45,4 @@ func (r *Retrier) deadLetters(main mainQueue) (queue *consumer.Queue, keep func(
 }
 
 // onlyDeadLetters is a policy under which a topic has a dead-letter queue and nothing else.
-var onlyDeadLetters = config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}
+var onlyDeadLetters = config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}

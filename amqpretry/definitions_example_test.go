@@ -15,7 +15,7 @@ import (
 func ExampleRetrier_Definitions() {
 	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
 		Topology: topology.Assume,
-		Policies: config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}},
+		Policies: config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}},
 	})
 	if err != nil {
 		panic(err)

@@ -145,7 +145,7 @@ func (o *Options) validateGroups() []error {
 		if err := checkGroup(path, group); err != nil {
 			errs = append(errs, err)
 		}
-		for _, err := range config.Below(path, o.Groups[group].Validate()) {
+		for _, err := range config.WithPath(path, o.Groups[group].Validate()) {
 			if fault := (*config.FieldError)(nil); errors.As(err, &fault) {
 				fault.Path = strings.Replace(fault.Path, path+".Policies.", path+".", 1)
 			}

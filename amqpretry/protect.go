@@ -50,7 +50,7 @@ func vhostOf(c amqpconfig.Connection) (string, error) {
 
 // mainArguments are those that a main queue is declared with.
 func (r *Retrier) mainArguments(queue string, policy config.Policy, plan topology.Plan) amqp091.Table {
-	if policy.BrokerDriven() && policy.Protect == config.ProtectionArguments {
+	if policy.Strategy.ByBroker() && policy.Protect == config.ProtectionArguments {
 		return plan.WithMainArguments(r.config.Queue.Arguments)
 	}
 	if policy.Protect != config.ProtectionArguments {
@@ -66,11 +66,12 @@ func validateProtection(arguments amqp091.Table, o Options) error {
 	asking := []string{}
 	for _, set := range o.policySets() {
 		policies := set.policies
-		if policies.Default.Protect == config.ProtectionArguments && !policies.Default.BrokerDriven() {
+		if policies.Default.Protect == config.ProtectionArguments && !policies.Default.Strategy.ByBroker() {
 			asking = append(asking, set.path+".Default")
 		}
 		for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
-			if policies.Topics[topic].Protect == config.ProtectionArguments && !policies.For(topic).BrokerDriven() {
+			protect, strategy := policies.Topics[topic].Protect, policies.For(topic).Strategy
+			if protect == config.ProtectionArguments && !strategy.ByBroker() {
 				asking = append(asking, fmt.Sprintf("%s.Topics[%q]", set.path, topic))
 			}
 		}
@@ -112,7 +113,7 @@ func spelled(v any) string {
 
 // checkProtection is the part of the validation that depends on the topic.
 func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) error {
-	if policy.Protect != config.ProtectionArguments || policy.BrokerDriven() {
+	if policy.Protect != config.ProtectionArguments || policy.Strategy.ByBroker() {
 		return nil
 	}
 
@@ -173,7 +174,7 @@ func (r *Retrier) warnOfLimit(queue *consumer.Queue, version string) {
 	what := "RabbitMQ drops messages that are requeued too often: this quorum queue has no dead-letter exchange"
 	limit, drops := rabbitmq.DropLimit(arguments, version)
 	if n, given := rabbitmq.Integer(arguments["x-delivery-limit"]); !drops && given &&
-		queue.Policy.CountsReturns() && n < int64(queue.Policy.MaxRetries()) {
+		queue.Policy.Strategy.CountsReturns() && n < int64(queue.Policy.MaxRetries()) {
 		what = "RabbitMQ dead-letters messages before their last retry, without the retrier's headers"
 		limit, drops = fmt.Sprintf("%d, and %d retries", n, queue.Policy.MaxRetries()), true
 	}

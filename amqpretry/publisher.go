@@ -29,7 +29,7 @@ type Publisher struct {
 
 // NewPublisherWith is NewPublisher with options of its own.
 func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) {
-	errs := append(config.Below("Options", options.Validate()), r.config.Publish.Refused)
+	errs := append(config.WithPath("Options", options.Validate()), r.config.Publish.Refused)
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the publisher:\n%w", err)
 	}

@@ -20,7 +20,7 @@ import (
 
 var (
 	ofItsOwn = config.Policy{Delays: []time.Duration{time.Second, time.Minute}}
-	ofAll    = config.Policy{Delays: []time.Duration{time.Second}, Scope: config.ScopeShared}
+	ofAll    = config.Policy{Delays: []time.Duration{time.Second}, Strategy: config.StrategyShared}
 )
 
 func mainOf(topic string) mainQueue { return mainQueue{Topic: topic, Queue: topic, Exchange: topic} }

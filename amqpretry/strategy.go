@@ -24,7 +24,7 @@ import (
 func validateStrategies(arguments amqp091.Table, o Options) error {
 	var errs []error
 	for _, p := range named(o) {
-		if !p.policy.BrokerDriven() || p.policy.Validate() != nil { // which is told already
+		if !p.policy.Strategy.ByBroker() || p.policy.Validate() != nil { // which is told already
 			continue
 		}
 		if o.Topology == topology.Assume {
@@ -100,7 +100,7 @@ func strategyConflicts(
 
 // checkStrategy is the part of the validation that depends on the topic.
 func (r *Retrier) checkStrategy(topic string, policy config.Policy, plan topology.Plan) error {
-	if !policy.BrokerDriven() {
+	if !policy.Strategy.ByBroker() {
 		return nil
 	}
 
@@ -183,7 +183,7 @@ func nativeError(queue, version string, delays bool, untried error) error {
 		return fmt.Errorf("cannot test whether the broker delays retries, as the strategy %s of queue %q needs, "+
 			"and its version, %q, does not prove it; grant the user configure, write and read on "+
 			"queues named %s.trial.*, or use the strategy %s: %w",
-			config.StrategyNative, queue, version, queue, config.StrategyCopy, untried)
+			config.StrategyNative, queue, version, queue, config.StrategyQueues, untried)
 	default:
 		return nil
 	}

@@ -43,6 +43,6 @@ func TestNativeError(t *testing.T) {
 		err := nativeError("orders", "", false, refused)
 		require.ErrorIs(t, err, refused)
 		assert.ErrorContains(t, err, `its version, "", does not prove it; grant the user configure, write and `+
-			`read on queues named orders.trial.*, or use the strategy copy`)
+			`read on queues named orders.trial.*, or use the strategy queues`)
 	})
 }

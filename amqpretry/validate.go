@@ -24,8 +24,8 @@ func (o Options) Validate() error {
 		errs = append(errs, &config.FieldError{Path: "Options." + path, Problem: problem, Wanted: wanted, Found: found})
 	}
 
-	errs = append(errs, config.Below("Options", o.Policies.Validate())...)
-	errs = append(errs, config.Below("Options.Publisher", o.Publisher.Validate())...)
+	errs = append(errs, config.WithPath("Options", o.Policies.Validate())...)
+	errs = append(errs, config.WithPath("Options.Publisher", o.Publisher.Validate())...)
 	errs = append(errs, o.validateGroups()...)
 	for i, address := range o.Addresses {
 		if err := connection.CheckAddress(address); err != nil {

@@ -49,7 +49,7 @@ func TestSchedule(t *testing.T) {
 			Initial: 1 * ms, Factor: 1.5}}, []time.Duration{1 * ms, 2 * ms, 2 * ms, 3 * ms}},
 		"dead-letter":       {config.Policy{Mode: config.ModeDeadLetter}, []time.Duration{}},
 		"off":               {config.Policy{Mode: config.ModeOff}, []time.Duration{}},
-		"only a queue type": {config.Policy{QueueType: config.QueueTypeClassic, Retries: 1}, []time.Duration{sec}},
+		"only a queue type": {config.Policy{ClassicQueues: true, Retries: 1}, []time.Duration{sec}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, test.policy.Validate())
@@ -135,11 +135,11 @@ func TestEqual(t *testing.T) {
 	assert.True(t, config.Policy{Mode: config.ModeOff}.Equal(config.Policy{Mode: config.ModeOff, CrashLimit: 3}))
 	for _, other := range []config.Policy{
 		{}, {Delays: []time.Duration{2 * sec, sec}}, {Retries: 3, Delays: list.Delays},
-		{Delays: list.Delays, QueueType: config.QueueTypeClassic},
+		{Delays: list.Delays, ClassicQueues: true},
 		{Delays: list.Delays, CrashLimit: 9}, {Mode: config.ModeDeadLetter}, {Mode: config.ModeOff},
 		{Delays: list.Delays, Immediate: 1}, {Delays: list.Delays, Jitter: 0.1}, {Delays: list.Delays, MaxAge: sec},
 		{Delays: list.Delays, OnExpiry: config.ExpiryDrop}, {Delays: list.Delays, MaxPostpone: sec},
-		{Delays: list.Delays, Scope: config.ScopeShared},
+		{Delays: list.Delays, Strategy: config.StrategyShared},
 		{Delays: list.Delays, Protect: config.ProtectionPolicy},
 		{Delays: list.Delays, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}},
 		{Delays: list.Delays, RetryOnly: []config.ErrorMatch{config.As[*fs.PathError]()}},
@@ -148,15 +148,13 @@ func TestEqual(t *testing.T) {
 	}
 	assert.False(t, config.Policy{Mode: config.ModeDeadLetter}.Equal(config.Policy{Mode: config.ModeDeadLetter,
 		CrashLimit: 9}))
-	assert.True(t, config.Policy{Mode: config.ModeDeadLetter}.Equal(config.Policy{Mode: config.ModeDeadLetter,
-		QueueType: config.QueueTypeClassic}))
 	assert.False(t, config.Policy{Mode: config.ModeOff}.Equal(config.Policy{Mode: config.ModeOff,
 		Protect: config.ProtectionArguments}))
 
 	full := config.Policy{
 		Delays: list.Delays, Immediate: 1, Jitter: 0.5, MaxAge: sec, OnExpiry: config.ExpiryDrop, MaxPostpone: sec,
-		Scope:   config.ScopeShared,
-		Protect: config.ProtectionPolicy, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)},
+		Strategy: config.StrategyShared,
+		Protect:  config.ProtectionPolicy, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)},
 		RetryOnly: []config.ErrorMatch{config.As[*fs.PathError]()},
 	}
 	assert.True(t, full.Equal(full.WithDefaults()))
@@ -268,8 +266,6 @@ func TestValidate(t *testing.T) {
 			"left out for 24h0m0s, got 1ns"}},
 		"on expiry": {config.Policy{OnExpiry: "lose"},
 			[]string{`OnExpiry: unknown: must be one of dead-letter, drop, got "lose"`}},
-		"Scope": {config.Policy{Scope: "vhost"},
-			[]string{`Scope: unknown: must be one of queue, shared, got "vhost"`}},
 		"Protect": {config.Policy{Protect: "yes"},
 			[]string{`Protect: unknown: must be one of none, arguments, policy, got "yes"`}},
 		"match nothing": {config.Policy{RetryOnly: []config.ErrorMatch{config.Is(fs.ErrExist), {}},
@@ -280,7 +276,7 @@ func TestValidate(t *testing.T) {
 				"config.TypeName of a name, got Is(<nil>)",
 		}},
 		"without retries": {config.Policy{Mode: config.ModeDeadLetter, Immediate: 1, MaxAge: sec,
-			OnExpiry: config.ExpiryDrop, Scope: config.ScopeShared,
+			OnExpiry: config.ExpiryDrop, Strategy: config.StrategyShared,
 			NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}}, nil},
 		"waits without retries": {config.Policy{Mode: config.ModeDeadLetter, Jitter: 0.5, MaxPostpone: sec}, []string{
 			`Jitter: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 0.5`,
@@ -293,25 +289,21 @@ func TestValidate(t *testing.T) {
 			`MaxAge: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 1s`,
 			`OnExpiry: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "drop"`,
 		}},
-		"off, with queues": {config.Policy{Mode: config.ModeOff, DelayMode: config.DelayExact, CrashLimit: 5,
-			QueueType: config.QueueTypeClassic, Scope: config.ScopeShared, Ladder: config.RetryLadder()}, []string{
-			`QueueType: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "classic"`,
-			`DelayMode: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "exact"`,
+		"off, with queues": {config.Policy{Mode: config.ModeOff, CrashLimit: 5,
+			ClassicQueues: true, Strategy: config.StrategyShared, Ladder: config.RetryLadder()}, []string{
+			`Strategy: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "shared"`,
+			`ClassicQueues: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got true`,
 			`Ladder: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got a ladder`,
-			`Scope: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "shared"`,
 			`CrashLimit: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 5`,
 		}},
-		"off, as it would be without": {config.Policy{Mode: config.ModeOff, DelayMode: config.DelayTiers,
-			CrashLimit: 10, QueueType: config.QueueTypeQuorum, Scope: config.ScopeQueue,
-			OnExpiry: config.ExpiryDeadLetter}, nil},
+		"off, as it would be without": {config.Policy{Mode: config.ModeOff, Strategy: config.StrategyQueues,
+			CrashLimit: 10, OnExpiry: config.ExpiryDeadLetter}, nil},
 		"dead-letter, with retry queues": {config.Policy{Mode: config.ModeDeadLetter,
-			QueueType: config.QueueTypeClassic}, []string{
-			`QueueType: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got "classic"`,
+			ClassicQueues: true}, []string{
+			`ClassicQueues: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got true`,
 		}},
 		"Mode": {config.Policy{Mode: "on"},
 			[]string{`Mode: unknown: must be one of retry, dead-letter, off, got "on"`}},
-		"queue type": {config.Policy{QueueType: "stream"},
-			[]string{`QueueType: unknown: must be one of quorum, classic, got "stream"`}},
 		"kind": {with(func(b *config.Backoff) {
 			b.Kind = "Jitter"
 		}), []string{`Backoff.Kind: unknown: must be one of constant, linear, exponential, got "Jitter"`}},
@@ -361,9 +353,9 @@ func TestValidate(t *testing.T) {
 			`Backoff: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got a backoff`}},
 		"ignored by off": {config.Policy{Mode: config.ModeOff, Delays: many(5)}, []string{
 			`Delays: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 5 delays`}},
-		"all at once": {config.Policy{QueueType: "x", CrashLimit: 99, Retries: -1, Delays: []time.Duration{-1, 1}},
+		"all at once": {config.Policy{Strategy: "x", CrashLimit: 99, Retries: -1, Delays: []time.Duration{-1, 1}},
 			[]string{
-				`QueueType: unknown: must be one of quorum, classic, got "x"`,
+				`Strategy: unknown: must be one of queues, shared, ladder, cycle, redelivery, native, got "x"`,
 				"CrashLimit: out of bounds: must be 1..19, or 0 for 10, got 99",
 				"Retries: out of bounds: must be 1..1000, or 0 for one per delay, got -1",
 				"Delays[0]: too short: must be at least 1ms, got -1ns",
@@ -437,13 +429,13 @@ func anyPolicy(t *rapid.T) config.Policy {
 			"x"}).Draw(t, "Mode"),
 		Retries: rapid.OneOf(rapid.IntRange(0, 70),
 			rapid.SampledFrom([]int{-1, 1000, 1001, math.MaxInt, math.MinInt})).Draw(t, "Retries"),
-		QueueType: rapid.SampledFrom([]config.QueueType{"", config.QueueTypeQuorum, config.QueueTypeClassic, "x"}).
-			Draw(t, "queue type"),
-		CrashLimit: rapid.IntRange(-1, 21).Draw(t, "crash limit"),
-		Immediate:  rapid.IntRange(-1, 11).Draw(t, "Immediate"),
+		ClassicQueues: rapid.Bool().Draw(t, "classic queues"),
+		CrashLimit:    rapid.IntRange(-1, 21).Draw(t, "crash limit"),
+		Immediate:     rapid.IntRange(-1, 11).Draw(t, "Immediate"),
 		OnExpiry: rapid.SampledFrom([]config.Expiry{"", config.ExpiryDeadLetter, config.ExpiryDrop, "x"}).Draw(t,
 			"on expiry"),
-		Scope:   rapid.SampledFrom([]config.Scope{"", config.ScopeQueue, config.ScopeShared, "x"}).Draw(t, "Scope"),
+		Strategy: config.Strategy(rapid.SampledFrom(append(config.StrategyQueues.Choices(), "", "", "x")).
+			Draw(t, "strategy")),
 		Protect: rapid.SampledFrom([]config.Protection{"", config.ProtectionArguments, "x"}).Draw(t, "Protect"),
 	}
 	if rapid.Bool().Draw(t, "more") {

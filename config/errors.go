@@ -58,8 +58,9 @@ func (e *FieldError) origin() string {
 	return e.File
 }
 
-// Below puts a path before those of the field errors that were joined: where the policies are part of something larger.
-func Below(path string, err error) []error {
+// WithPath returns the errors that are joined in err, with a path in front of that of each [*FieldError]: for options
+// that policies are a part of. It changes these errors.
+func WithPath(path string, err error) []error {
 	if err == nil {
 		return nil
 	}

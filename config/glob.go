@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -44,28 +45,9 @@ func literalPrefix(glob string) int {
 	return utf8.RuneCountInString(glob)
 }
 
-// globMatches walks both texts once, and goes back to the last star only, so its time is bounded by the product of
-// their lengths.
+// globMatches tells whether a topic is one of those that a glob stands for. What is no UTF-8 matches nothing.
 func globMatches(glob, topic string) bool {
-	afterStar, retry := -1, 0 // where to go on after the last star, and with what it has not eaten yet
-	g, t := 0, 0
-	for t < len(topic) {
-		_, size := utf8.DecodeRuneInString(topic[t:])
-		switch {
-		case g < len(glob) && glob[g] == '*':
-			g++
-			afterStar, retry = g, t
-		case g < len(glob) && glob[g] == '?':
-			g, t = g+1, t+size
-		case g < len(glob) && strings.HasPrefix(glob[g:], topic[t:t+size]):
-			g, t = g+size, t+size
-		case afterStar >= 0:
-			_, eaten := utf8.DecodeRuneInString(topic[retry:])
-			retry += eaten
-			g, t = afterStar, retry
-		default:
-			return false
-		}
-	}
-	return strings.Trim(glob[g:], "*") == ""
+	pattern := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(glob))
+	matches, err := regexp.MatchString("(?s)^"+pattern+"$", topic)
+	return err == nil && matches
 }

@@ -10,30 +10,19 @@ import (
 const None = -1
 
 // over is the policy with what it leaves out taken from another one: field by field, but for the schedule, which is the
-// delays with their number. What its mode has no use for is not taken. Who says when to retry wants to, whatever the
-// mode of the other one.
+// delays with their number, and for the strategy, which is with the type of its queues. What its mode has no use for is
+// not taken. Who says when to retry wants to, whatever the mode of the other one.
 func (p Policy) over(d Policy) Policy {
 	if p.Mode == "" && (p.Retries != 0 || len(p.Delays) > 0 || !p.Backoff.IsZero()) {
 		p.Mode = ModeRetry // it says how
 	}
 	p.Mode = cmp.Or(p.Mode, d.Mode)
-	if p.mode() == ModeRetry {
-		p.Strategy = cmp.Or(p.Strategy, d.Strategy)
-	}
+	p = p.strategyOver(d)
 	p.Protect = cmp.Or(p.Protect, p.protectOf(d))
 	if p.mode() == ModeOff {
 		return p
 	}
 
-	if p.mode() == ModeRetry {
-		if p.DelayMode = cmp.Or(p.DelayMode, d.DelayMode); !p.IsExact() { // else it has no retry queues
-			p.QueueType = cmp.Or(p.QueueType, d.QueueType)
-		}
-		p.Ladder = p.Ladder.Or(d.Ladder)
-	}
-	if !p.IsExact() {
-		p.Scope = cmp.Or(p.Scope, d.Scope)
-	}
 	p.CrashLimit = cmp.Or(p.CrashLimit, d.CrashLimit)
 	p.Immediate = cmp.Or(p.Immediate, d.Immediate)
 	p.MaxAge = cmp.Or(p.MaxAge, d.MaxAge)
@@ -52,6 +41,23 @@ func (p Policy) over(d Policy) Policy {
 	p.MaxPostpone = cmp.Or(p.MaxPostpone, d.MaxPostpone)
 
 	return p.scheduleOver(d)
+}
+
+// strategyOver takes the strategy of another policy, with the type of its retry queues, where it says none. Without
+// retries only shared queues make a difference: dead letters go through no exchange of the queue's own.
+func (p Policy) strategyOver(d Policy) Policy {
+	if p.mode() == ModeRetry {
+		p.Ladder = p.Ladder.Or(d.Ladder)
+	}
+	switch {
+	case p.Strategy != "":
+	case p.mode() == ModeRetry:
+		p.Strategy, p.ClassicQueues = d.Strategy, p.ClassicQueues || d.ClassicQueues
+	case p.mode() == ModeDeadLetter && d.Strategy == StrategyShared:
+		p.Strategy = StrategyShared
+	}
+
+	return p
 }
 
 // scheduleOver takes the delays of another policy where it says none, as many of them as it says, and the number of
@@ -89,7 +95,7 @@ func (p Policy) withoutNone() Policy {
 
 // protectOf is the protection that another policy has, if it is one that goes with the strategy.
 func (p Policy) protectOf(d Policy) Protection {
-	if p.BrokerDriven() && (d.Protect == ProtectionNone || p.Strategy == StrategyCycle) {
+	if p.Strategy.ByBroker() && (d.Protect == ProtectionNone || p.Strategy == StrategyCycle) {
 		return ""
 	}
 

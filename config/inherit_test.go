@@ -25,9 +25,9 @@ func TestTopicsInheritTheDefault(t *testing.T) {
 		"nothing said": {list, config.Policy{}, list},
 		"retries, fewer than delays": {
 			with(list, func(p *config.Policy) {
-				p.MaxAge, p.QueueType = time.Hour, config.QueueTypeClassic
+				p.MaxAge, p.ClassicQueues = time.Hour, true
 			}), config.Policy{Retries: 2},
-			config.Policy{Delays: []time.Duration{sec, 5 * sec}, MaxAge: time.Hour, QueueType: config.QueueTypeClassic},
+			config.Policy{Delays: []time.Duration{sec, 5 * sec}, MaxAge: time.Hour, ClassicQueues: true},
 		},
 		"retries, more than delays": {list, config.Policy{Retries: 5}, with(list, func(p *config.Policy) {
 			p.Retries = 5
@@ -50,16 +50,29 @@ func TestTopicsInheritTheDefault(t *testing.T) {
 			with(list, func(p *config.Policy) {
 				p.Immediate, p.Jitter, p.MaxAge, p.OnExpiry, p.MaxPostpone = 2, 0.5, time.Hour, config.ExpiryDrop,
 					2*time.Hour
-				p.RetryOnly, p.NeverRetry, p.QueueType, p.Scope, p.Protect, p.CrashLimit = errs, errs,
-					config.QueueTypeClassic, config.ScopeShared, config.ProtectionPolicy, 7
+				p.RetryOnly, p.NeverRetry, p.ClassicQueues, p.Strategy, p.Protect, p.CrashLimit = errs, errs,
+					true, config.StrategyShared, config.ProtectionPolicy, 7
 			}),
 			config.Policy{Delays: []time.Duration{sec}},
 			config.Policy{
 				Delays: []time.Duration{sec}, Immediate: 2, Jitter: 0.5, MaxAge: time.Hour, OnExpiry: config.ExpiryDrop,
 				MaxPostpone: 2 * time.Hour,
-				RetryOnly:   errs, NeverRetry: errs, QueueType: config.QueueTypeClassic, Scope: config.ScopeShared,
+				RetryOnly:   errs, NeverRetry: errs, ClassicQueues: true, Strategy: config.StrategyShared,
 				Protect: config.ProtectionPolicy, CrashLimit: 7,
 			},
+		},
+		"quorum queues by its own strategy": {
+			config.Policy{ClassicQueues: true}, config.Policy{Strategy: config.StrategyShared},
+			config.Policy{Strategy: config.StrategyShared},
+		},
+		"dead letters of the shared queues": {
+			config.Policy{Strategy: config.StrategyShared, ClassicQueues: true},
+			config.Policy{Mode: config.ModeDeadLetter},
+			config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared},
+		},
+		"dead letters beside a ladder": {
+			config.Policy{Strategy: config.StrategyLadder}, config.Policy{Mode: config.ModeDeadLetter},
+			config.Policy{Mode: config.ModeDeadLetter},
 		},
 		"none of each": {
 			with(list, func(p *config.Policy) {

@@ -11,21 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// DelayMode says in what failed messages wait.
-type DelayMode string
-
-const (
-	// DelayTiers has one retry queue for each distinct delay of the policy. A wait that an error asks for takes one or
-	// more of these delays. The zero value means this.
-	DelayTiers DelayMode = "tiers"
-	// DelayExact has no retry queues: messages wait in a [Ladder], each for its own delay, rounded up to the ladder's
-	// unit.
-	DelayExact DelayMode = "exact"
-)
-
-// Choices are all that it can be.
-func (DelayMode) Choices() []string { return texts(DelayTiers, DelayExact) }
-
 // Ladder names and measures a set of queues in which messages wait for any delay. All services of a virtual host that
 // use the same values share one. Its zero value is the default, [RetryLadder].
 //

@@ -89,31 +89,29 @@ func TestLadderValidate(t *testing.T) {
 }
 
 func TestExactPolicy(t *testing.T) {
-	exact := config.Policy{DelayMode: config.DelayExact, Delays: []time.Duration{time.Second, 1234 * time.Millisecond}}
+	exact := config.Policy{Strategy: config.StrategyLadder,
+		Delays: []time.Duration{time.Second, 1234 * time.Millisecond}}
 	require.NoError(t, exact.Validate())
 	assert.Equal(t, []time.Duration{time.Second, 1300 * time.Millisecond}, exact.Schedule(), "rounded up to the unit")
 	assert.Equal(t, 1300*time.Millisecond, exact.Delay(2))
 	assert.Equal(t, 37*time.Second, exact.DelayFor(37*time.Second), "any delay is there")
 	assert.Equal(t, exact.Ladder.Longest(), exact.DelayFor(1000*time.Hour))
 
-	growing := config.Policy{DelayMode: config.DelayExact, Retries: 200, Backoff: config.Backoff{
+	growing := config.Policy{Strategy: config.StrategyLadder, Retries: 200, Backoff: config.Backoff{
 		Kind: config.BackoffLinear, Initial: time.Second,
 	}}
 	require.NoError(t, growing.Validate(), "delays need no queue each")
 	assert.Len(t, growing.DistinctDelays(), 200)
 
 	for want, policy := range map[string]config.Policy{
-		`QueueType: ignored by the delay mode`: {DelayMode: config.DelayExact, QueueType: config.QueueTypeClassic},
-		`Scope: ignored by the delay mode`:     {DelayMode: config.DelayExact, Scope: config.ScopeShared},
 		`Delays[1]: longer than the longest delay of the ladder: must be at most 27h46m39.9s, or Ladder.Levels ` +
-			`higher, got 28h0m0s`: {DelayMode: config.DelayExact, Delays: []time.Duration{1000, 28 * time.Hour}},
-		`Backoff: longer than the longest delay of the ladder`: {DelayMode: config.DelayExact, Retries: 3,
+			`higher, got 28h0m0s`: {Strategy: config.StrategyLadder, Delays: []time.Duration{1000, 28 * time.Hour}},
+		`Backoff: longer than the longest delay of the ladder`: {Strategy: config.StrategyLadder, Retries: 3,
 			Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: 28 * time.Hour}},
 		`Ladder.Levels: the default delays are longer than the longest delay of the ladder: must be higher, or Delays ` +
-			`given; the longest default delay is 10m0s, got 9.9s`: {DelayMode: config.DelayExact,
+			`given; the longest default delay is 10m0s, got 9.9s`: {Strategy: config.StrategyLadder,
 			Ladder: config.Ladder{Levels: 2}},
-		`DelayMode: unknown: must be one of tiers, exact, got "ladder"`: {DelayMode: "ladder"},
-		`Ladder.Radix: out of bounds`:                                   {Ladder: config.Ladder{Radix: 1}},
+		`Ladder.Radix: out of bounds`: {Ladder: config.Ladder{Radix: 1}},
 	} {
 		assert.ErrorContains(t, policy.Validate(), want)
 		var fault *config.FieldError
@@ -122,26 +120,23 @@ func TestExactPolicy(t *testing.T) {
 }
 
 func TestExactPolicyInherits(t *testing.T) {
-	tiers := config.Policy{QueueType: config.QueueTypeClassic, Scope: config.ScopeShared,
+	queues := config.Policy{ClassicQueues: true, Strategy: config.StrategyShared,
 		Ladder: config.Ladder{Prefix: "ours"}}
-	policies := config.Policies{Default: tiers, Topics: map[string]config.Policy{
-		"exact": {DelayMode: config.DelayExact, Ladder: config.Ladder{Levels: 5}},
+	policies := config.Policies{Default: queues, Topics: map[string]config.Policy{
+		"exact": {Strategy: config.StrategyLadder, Ladder: config.Ladder{Levels: 5}},
 	}}
 	require.NoError(t, policies.Validate(), "what the mode has no use for is not taken")
 	exact := policies.For("exact")
-	assert.True(t, exact.IsExact())
+	assert.False(t, exact.ClassicQueues)
 	assert.Equal(t, config.Ladder{Prefix: "ours", Unit: 100 * time.Millisecond, Radix: 10, Levels: 5}, exact.Ladder)
-	assert.False(t, policies.For("another").IsExact())
-	policies.Topics["dead"] = config.Policy{Mode: config.ModeDeadLetter, DelayMode: config.DelayExact}
-	assert.Equal(t, config.ScopeShared, policies.For("dead").Scope, "without retries, nothing is exact")
+	assert.Equal(t, config.StrategyShared, policies.For("another").Strategy)
 
 	assert.True(t, exact.Equal(exact.WithDefaults()))
 	assert.False(t, exact.Equal(policies.For("another")))
 	other := exact
 	other.Ladder.Levels = 4
 	assert.False(t, exact.Equal(other), "another ladder")
-	a, b := tiers, tiers
+	a, b := queues, queues
 	b.Ladder = config.Ladder{}
-	assert.True(t, a.Equal(b), "tiers have no use for a ladder")
-	assert.False(t, config.Policy{Mode: config.ModeDeadLetter, DelayMode: config.DelayExact}.IsExact())
+	assert.True(t, a.Equal(b), "retry queues have no use for a ladder")
 }

@@ -25,34 +25,6 @@ const (
 // Choices are all that it can be.
 func (Mode) Choices() []string { return texts(ModeRetry, ModeDeadLetter, ModeOff) }
 
-// QueueType is the type of the retry queues. It is independent of the main queue's type.
-type QueueType string
-
-const (
-	// QueueTypeQuorum keeps waiting messages replicated and hands them back at least once. The zero value means this.
-	QueueTypeQuorum QueueType = "quorum"
-	// QueueTypeClassic is lighter, and loses messages when the target queue is unavailable as they expire, or the
-	// broker is killed just then.
-	QueueTypeClassic QueueType = "classic"
-)
-
-// Choices are all that it can be.
-func (QueueType) Choices() []string { return texts(QueueTypeQuorum, QueueTypeClassic) }
-
-// Scope says who uses the retry queues.
-type Scope string
-
-const (
-	// ScopeQueue gives each main queue retry queues of its own. The zero value means this.
-	ScopeQueue Scope = "queue"
-	// ScopeShared has one set of retry queues for all main queues with this scope: fewer queues on the broker, and
-	// what blocks one of them blocks it for all.
-	ScopeShared Scope = "shared"
-)
-
-// Choices are all that it can be.
-func (Scope) Choices() []string { return texts(ScopeQueue, ScopeShared) }
-
 // Expiry says where a message goes whose deadline has passed.
 type Expiry string
 
@@ -124,8 +96,8 @@ const (
 //
 // The handler runs once more than there are retries, and once more for each immediate try.
 //
-// Everything but Protect and Strategy, which are about the main queue, is free to change at any time, also while versions
-// with different policies run side by side.
+// Everything but Protect and a Strategy of the broker, which are about the main queue, is free to change at any time,
+// also while versions with different policies run side by side.
 type Policy struct {
 	// Mode defaults to ModeRetry.
 	Mode Mode `yaml:"mode,omitempty" json:"mode,omitzero" koanf:"mode" mapstructure:"mode"`
@@ -143,7 +115,7 @@ type Policy struct {
 	// too.
 	Immediate int `yaml:"immediate,omitempty" json:"immediate,omitzero" koanf:"immediate" mapstructure:"immediate"`
 	// Jitter shortens each of the policy's own delays by a random part: with 0.2 a delay of 30s is 24s to 30s. 0..1,
-	// default 0. No queue is added. With DelayExact it spreads bursts as well. With DelayTiers it spreads sporadic
+	// default 0. No queue is added. With StrategyLadder it spreads bursts as well. In retry queues it spreads sporadic
 	// failures only: a message never overtakes one that went into the same retry queue before it, so of a burst most
 	// come back near the end of the delay.
 	Jitter float64 `yaml:"jitter,omitempty" json:"jitter,omitzero" koanf:"jitter" mapstructure:"jitter"`
@@ -161,20 +133,17 @@ type Policy struct {
 	RetryOnly []ErrorMatch `yaml:"retry_only,omitempty" json:"retry_only,omitzero" koanf:"retry_only" mapstructure:"retry_only"`
 	// NeverRetry are errors that go to the dead-letter queue at once, also when RetryOnly has them.
 	NeverRetry []ErrorMatch `yaml:"never_retry,omitempty" json:"never_retry,omitzero" koanf:"never_retry" mapstructure:"never_retry"`
-	// Strategy says by whom failed messages are brought back; defaults to StrategyCopy. To change it is to change the
-	// arguments of the main queue.
+	// Strategy says how failed messages come back; defaults to StrategyQueues. To change from or to a strategy of the
+	// broker, see [Strategy.ByBroker], is to change the arguments of the main queue.
 	Strategy Strategy `yaml:"strategy,omitempty" json:"strategy,omitzero" koanf:"strategy" mapstructure:"strategy"`
-	// DelayMode says in what failed messages wait; defaults to DelayTiers.
-	DelayMode DelayMode `yaml:"delay_mode,omitempty" json:"delay_mode,omitzero" koanf:"delay_mode" mapstructure:"delay_mode"`
-	// Ladder is what they wait in with DelayExact; defaults to RetryLadder. All that use one share its queues.
+	// ClassicQueues makes the retry queues classic ones instead of quorum queues: lighter, but they lose messages when
+	// the target queue is unavailable as they expire, or the broker is killed just then. The main queue's type does not
+	// matter.
+	ClassicQueues bool `yaml:"classic_queues,omitempty" json:"classic_queues,omitzero" koanf:"classic_queues" mapstructure:"classic_queues"`
+	// Ladder is what messages wait in with StrategyLadder; defaults to RetryLadder. All that use one share its queues.
 	Ladder Ladder `yaml:"ladder,omitempty" json:"ladder,omitzero" koanf:"ladder" mapstructure:"ladder"`
-	// QueueType of the retry queues; defaults to QueueTypeQuorum.
-	QueueType QueueType `yaml:"queue_type,omitempty" json:"queue_type,omitzero" koanf:"queue_type" mapstructure:"queue_type"`
-	// Scope of the retry queues; defaults to ScopeQueue.
-	Scope Scope `yaml:"scope,omitempty" json:"scope,omitzero" koanf:"scope" mapstructure:"scope"`
 	// Protect keeps a quorum main queue from dropping messages by itself; defaults to ProtectionNone. With a strategy
-	// other than StrategyCopy it says who gives the main queue what the strategy needs, and defaults to
-	// ProtectionArguments.
+	// of the broker it says who gives the main queue what the strategy needs, and defaults to ProtectionArguments.
 	Protect Protection `yaml:"protect,omitempty" json:"protect,omitzero" koanf:"protect" mapstructure:"protect"`
 	// CrashLimit is the broker's delivery count at which a delivery counts as a failed attempt although no handler
 	// lived to report one: 1..19, default 10. Only quorum queues count deliveries. With the strategies
@@ -197,10 +166,7 @@ func Default() Policy {
 		Delays:      slices.Clone(defaultDelays),
 		OnExpiry:    ExpiryDeadLetter,
 		MaxPostpone: DefaultMaxPostpone,
-		Strategy:    StrategyCopy,
-		DelayMode:   DelayTiers,
-		QueueType:   QueueTypeQuorum,
-		Scope:       ScopeQueue,
+		Strategy:    StrategyQueues,
 		Protect:     ProtectionNone,
 		CrashLimit:  DefaultCrashLimit,
 	}
@@ -211,8 +177,7 @@ func (p Policy) IsZero() bool {
 	return p.Mode == "" && p.Retries == 0 && len(p.Delays) == 0 && p.Backoff.IsZero() &&
 		p.Immediate == 0 && p.Jitter == 0 && p.MaxAge == 0 && p.OnExpiry == "" && p.MaxPostpone == 0 &&
 		len(p.RetryOnly) == 0 && len(p.NeverRetry) == 0 &&
-		p.Strategy == "" && p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" &&
-		p.Protect == "" && p.CrashLimit == 0
+		p.Strategy == "" && !p.ClassicQueues && p.Ladder.IsZero() && p.Protect == "" && p.CrashLimit == 0
 }
 
 // WithDefaults returns a copy in which everything that was left out is filled in; a zero Policy becomes [Default].
@@ -226,14 +191,11 @@ func (p Policy) WithDefaults() Policy {
 	if p.Mode == ModeRetry {
 		p.MaxPostpone = cmp.Or(p.MaxPostpone, DefaultMaxPostpone)
 	}
-	p.Strategy = cmp.Or(p.Strategy, StrategyCopy)
-	p.DelayMode = cmp.Or(p.DelayMode, DelayTiers)
-	if p.IsExact() {
+	p.Strategy = cmp.Or(p.Strategy, StrategyQueues)
+	if p.Strategy == StrategyLadder {
 		p.Ladder = p.Ladder.WithDefaults()
 	}
-	p.QueueType = cmp.Or(p.QueueType, QueueTypeQuorum)
-	p.Scope = cmp.Or(p.Scope, ScopeQueue)
-	if p.BrokerDriven() {
+	if p.Strategy.ByBroker() {
 		p.Protect = cmp.Or(p.Protect, ProtectionArguments)
 	}
 	p.Protect = cmp.Or(p.Protect, ProtectionNone)
@@ -245,15 +207,7 @@ func (p Policy) WithDefaults() Policy {
 	return p
 }
 
-// IsExact tells whether failed messages wait in the policy's [Ladder].
-func (p Policy) IsExact() bool { return p.DelayMode == DelayExact && p.mode() == ModeRetry }
-
-func (p Policy) mode() Mode {
-	if p.Mode == "" {
-		return ModeRetry
-	}
-	return p.Mode
-}
+func (p Policy) mode() Mode { return cmp.Or(p.Mode, ModeRetry) }
 
 // delays are the explicit delays, or the default's when a retrying policy has neither a list nor a backoff.
 // The result is shared: read only.
@@ -281,8 +235,8 @@ func (p Policy) MaxRetries() int {
 }
 
 // Delay is the wait before the given retry, 1 being the first. Beyond the last retry it is the last one's, before the
-// first the first one's. With DelayExact it is rounded up to the ladder's unit. It is 0 only for a policy that retries
-// nothing.
+// first the first one's. With StrategyLadder it is rounded up to the ladder's unit. It is 0 only for a policy that
+// retries nothing.
 func (p Policy) Delay(retry int) time.Duration {
 	n := p.MaxRetries()
 	if n == 0 {
@@ -298,7 +252,7 @@ func (p Policy) Delay(retry int) time.Duration {
 
 // available is a delay as messages can wait for it.
 func (p Policy) available(delay time.Duration) time.Duration {
-	if p.IsExact() {
+	if p.Strategy == StrategyLadder {
 		return p.Ladder.RoundUp(delay)
 	}
 	return delay
@@ -306,22 +260,15 @@ func (p Policy) available(delay time.Duration) time.Duration {
 
 // Schedule lists the wait before retry 1, 2, …, [Policy.MaxRetries]. It is empty for the modes dead-letter and off.
 func (p Policy) Schedule() []time.Duration {
-	n := p.MaxRetries()
-	if n > 0 && len(p.delays()) == 0 {
-		schedule := p.Backoff.schedule(n)
-		for i, delay := range schedule {
-			schedule[i] = p.available(delay)
-		}
-		return schedule
-	}
-	schedule := make([]time.Duration, n)
+	schedule := make([]time.Duration, p.MaxRetries())
 	for i := range schedule {
 		schedule[i] = p.Delay(i + 1)
 	}
 	return schedule
 }
 
-// DistinctDelays lists each delay of the schedule once, shortest first: with DelayTiers, one retry queue each.
+// DistinctDelays lists each delay of the schedule once, shortest first: one retry queue each, where the strategy has
+// them.
 func (p Policy) DistinctDelays() []time.Duration {
 	delays := p.Schedule()
 	slices.Sort(delays)
@@ -343,9 +290,9 @@ func (p Policy) TotalWait() time.Duration {
 }
 
 // DelayFor is the shortest available delay that is not shorter than wanted, or the longest where there is none: one of
-// the policy's delays, or with DelayExact any of the ladder. It is 0 only for a policy that retries nothing.
+// the policy's delays, or with StrategyLadder any of the ladder. It is 0 only for a policy that retries nothing.
 func (p Policy) DelayFor(wanted time.Duration) time.Duration {
-	if p.IsExact() {
+	if p.Strategy == StrategyLadder {
 		return p.Ladder.RoundUp(wanted)
 	}
 	var found, longest time.Duration
@@ -377,12 +324,7 @@ func (p Policy) meaning() Policy {
 		return Policy{Mode: ModeOff, Protect: p.Protect}
 	}
 	p.Delays, p.Backoff, p.Retries = p.Schedule(), Backoff{}, 0
-	if p.Mode == ModeDeadLetter { // no retry queues, whose type could differ
-		p.QueueType, p.DelayMode = "", ""
-	}
-	if p.IsExact() {
-		p.QueueType, p.Scope = "", ""
-	} else {
+	if p.Strategy != StrategyLadder {
 		p.Ladder = Ladder{}
 	}
 	return p

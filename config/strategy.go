@@ -1,23 +1,28 @@
 package config
 
 import (
-	"fmt"
-	"slices"
 	"strconv"
 	"time"
 )
 
-// Strategy says who brings a failed message back. The fields of the policy, the dead-letter queue and the tools are the
-// same under each strategy. A copy does what the broker cannot do.
+// Strategy says how failed messages come back. The first three are copies: the consumer publishes one, and acknowledges
+// the message when the broker has confirmed it. With the others the broker brings the message itself back, and a copy
+// does what it cannot do. Dead-letter queues and tools are the same under each strategy.
 type Strategy string
 
 const (
-	// StrategyCopy publishes a copy to a retry queue, and acknowledges the message when the broker has confirmed it.
-	// The zero value means this.
-	StrategyCopy Strategy = "copy"
+	// StrategyQueues publishes a copy to a retry queue of the main queue's own, one for each distinct delay. A wait
+	// that an error asks for takes one or more of these delays. The zero value means this.
+	StrategyQueues Strategy = "queues"
+	// StrategyShared does so with one set of retry queues for all main queues with this strategy: fewer queues on the
+	// broker, and what blocks one of them blocks it for all.
+	StrategyShared Strategy = "shared"
+	// StrategyLadder publishes a copy to a [Ladder], where it waits for just its own delay, rounded up to the ladder's
+	// unit.
+	StrategyLadder Strategy = "ladder"
 	// StrategyCycle rejects the message: by the dead-letter exchange of its queue the broker sends it to the retry
 	// queue, and from there back. The policy has one delay. The number of failures is the broker's: x-death.
-	StrategyCycle Strategy = "dead-letter-cycle"
+	StrategyCycle Strategy = "cycle"
 	// StrategyRedelivery gives the message back, and the broker delivers it again at once. The number of failures is
 	// the broker's: x-delivery-count. The policy's delays hold for what is brought back by a copy.
 	StrategyRedelivery Strategy = "redelivery"
@@ -28,20 +33,15 @@ const (
 
 // Choices are all that it can be.
 func (Strategy) Choices() []string {
-	return texts(StrategyCopy, StrategyCycle, StrategyRedelivery, StrategyNative)
+	return texts(StrategyQueues, StrategyShared, StrategyLadder, StrategyCycle, StrategyRedelivery, StrategyNative)
 }
 
-// BrokerDriven tells whether it is the broker that brings failed messages back: with a policy that retries, by any
-// strategy but copy.
-func (p Policy) BrokerDriven() bool {
-	return p.mode() == ModeRetry && p.Strategy != "" && p.Strategy != StrategyCopy
-}
+// ByBroker tells whether the broker itself brings failed messages back. The main queue needs arguments for it.
+func (s Strategy) ByBroker() bool { return s == StrategyCycle || s.CountsReturns() }
 
 // CountsReturns tells whether each return of a message to its queue is a failed attempt, whatever the reason. The
 // broker does not report the difference.
-func (p Policy) CountsReturns() bool {
-	return p.BrokerDriven() && (p.Strategy == StrategyRedelivery || p.Strategy == StrategyNative)
-}
+func (s Strategy) CountsReturns() bool { return s == StrategyRedelivery || s == StrategyNative }
 
 // NativeDelays are what the broker makes the policy's delays of: min, 2*min, 3*min and so on, max at the longest. ok is
 // false if it cannot.
@@ -64,49 +64,42 @@ func (p Policy) NativeDelays() (shortest, longest time.Duration, ok bool) {
 	return shortest, longest, true
 }
 
-// IsLinear tells whether the delays of the strategy native grow: the broker counts their steps.
-func (p Policy) IsLinear() bool {
-	shortest, longest, ok := p.NativeDelays()
-	return ok && p.Strategy == StrategyNative && shortest < longest
-}
+// refusal is a field that a strategy cannot have, or a value of it, and what the field must be.
+type refusal struct{ field, value, wanted string }
 
-// validateStrategy refuses what a broker-driven strategy cannot do.
+var (
+	notRandom = refusal{"Jitter", "", `left out, or the strategy "queues": the broker's delays are not random`}
+	unguarded = refusal{"Protect", `"none"`, `left out for "arguments": the main queue needs arguments`}
+
+	refusals = map[Strategy][]refusal{
+		StrategyLadder: {{"ClassicQueues", "", `left out, or the strategy "queues": a ladder has quorum queues only`}},
+		StrategyCycle: {notRandom, unguarded, {"Protect", `"policy"`, `left out for "arguments": a client cannot see ` +
+			"a policy of the broker, and without it each rejected message would be lost"}},
+		StrategyRedelivery: {notRandom, unguarded},
+		StrategyNative:     {notRandom, unguarded},
+	}
+)
+
+// validateStrategy refuses what the strategy cannot do.
 func (p Policy) validateStrategy(e *problems) {
-	if p.Strategy == "" || p.Strategy == StrategyCopy || !slices.Contains(p.Strategy.Choices(), string(p.Strategy)) {
-		return
-	}
 	if p.mode() != ModeRetry {
-		e.add("Strategy", "ignored by the mode", fmt.Sprintf("left out with mode %q; to retry, use mode %q", p.Mode,
-			ModeRetry), strconv.Quote(string(p.Strategy)))
 		return
 	}
-	given := len(e.errs)
-	if p.DelayMode == DelayExact {
-		e.add("DelayMode", "not possible with the strategy "+string(p.Strategy), fmt.Sprintf("%q, or the strategy %q",
-			DelayTiers, StrategyCopy), strconv.Quote(string(p.DelayMode)))
+	given := map[string]string{"Protect": strconv.Quote(string(p.Protect))}
+	if p.ClassicQueues {
+		given["ClassicQueues"] = "true"
 	}
 	if p.Jitter != 0 && p.Jitter != None {
-		e.add("Jitter", "not possible with the strategy "+string(p.Strategy),
-			fmt.Sprintf("left out, or the strategy %q: "+
-				"the broker's delays are not random", StrategyCopy), number(p.Jitter))
+		given["Jitter"] = number(p.Jitter)
 	}
-	p.validateStrategyProtect(e)
-	if len(e.errs) > given || p.MaxRetries() == 0 {
-		return
+	before := len(e.errs)
+	for _, r := range refusals[p.Strategy] {
+		if found := given[r.field]; found != "" && (r.value == "" || r.value == found) {
+			e.add(r.field, "not possible with the strategy "+string(p.Strategy), r.wanted, found)
+		}
 	}
-	p.validateStrategyDelays(e)
-}
-
-// validateStrategyProtect refuses a main queue without what the strategy needs.
-func (p Policy) validateStrategyProtect(e *problems) {
-	switch {
-	case p.Protect == ProtectionNone:
-		e.add("Protect", "not possible with the strategy "+string(p.Strategy), fmt.Sprintf("left out for %q: the main "+
-			"queue needs arguments", ProtectionArguments), strconv.Quote(string(p.Protect)))
-	case p.Protect == ProtectionPolicy && p.Strategy == StrategyCycle:
-		e.add("Protect", "not possible with the strategy "+string(p.Strategy), fmt.Sprintf("left out for %q: a client "+
-			"cannot see a policy of the broker, and without it each rejected message would be lost",
-			ProtectionArguments), strconv.Quote(string(p.Protect)))
+	if len(e.errs) == before && p.MaxRetries() > 0 {
+		p.validateStrategyDelays(e)
 	}
 }
 
@@ -118,16 +111,14 @@ func (p Policy) validateStrategyDelays(e *problems) {
 	switch p.Strategy {
 	case StrategyCycle:
 		if len(found) > 1 {
-			e.add(field, "the strategy dead-letter-cycle has one delay, as a queue has one dead-letter exchange",
+			e.add(field, "the strategy cycle has one delay, as a queue has one dead-letter exchange",
 				"one delay, such as 30s, and Retries for how often it repeats", durations(found))
 		}
 	case StrategyNative:
 		if _, _, ok := p.NativeDelays(); !ok {
 			e.add(field, "the strategy native has delays that are constant or grow by the first one",
-				"such as 10s, 10s, 10s, or 10s, 20s, 30s; a Backoff of the kind constant or linear, without "+
-					"another Step; "+
-					"or the strategy copy", durations(p.Schedule()))
+				"such as 10s, 10s, 10s, or 10s, 20s, 30s; a Backoff of the kind constant or linear, without another "+
+					`Step; or the strategy "queues"`, durations(p.Schedule()))
 		}
-	case StrategyCopy, StrategyRedelivery:
 	}
 }

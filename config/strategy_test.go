@@ -13,22 +13,26 @@ import (
 func TestStrategyIsValidated(t *testing.T) {
 	one := []time.Duration{30 * time.Second}
 	for wanted, policy := range map[string]config.Policy{
-		`Strategy: unknown: must be one of copy, dead-letter-cycle, redelivery, native, got ` +
-			`"cycle"`: {Strategy: "cycle"},
+		`Strategy: unknown: must be one of queues, shared, ladder, cycle, redelivery, native, got ` +
+			`"copy"`: {Strategy: "copy"},
 		`Strategy: ignored by the mode: must be left out with mode "dead-letter"`: {
 			Mode: config.ModeDeadLetter, Strategy: config.StrategyNative},
-		`DelayMode: not possible with the strategy redelivery`: {
-			Strategy: config.StrategyRedelivery, DelayMode: config.DelayExact},
-		`Jitter: not possible with the strategy dead-letter-cycle`: {
+		`Strategy: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got ` +
+			`"ladder"`: {Mode: config.ModeDeadLetter, Strategy: config.StrategyLadder},
+		`Strategy: ignored by the mode: must be left out with mode "off"`: {
+			Mode: config.ModeOff, Strategy: config.StrategyShared},
+		`ClassicQueues: not possible with the strategy ladder: must be left out, or the strategy "queues": a ladder ` +
+			`has quorum queues only, got true`: {Strategy: config.StrategyLadder, ClassicQueues: true},
+		`Jitter: not possible with the strategy cycle`: {
 			Strategy: config.StrategyCycle, Delays: one, Jitter: 0.5},
 		`Protect: not possible with the strategy redelivery: must be left out for "arguments": the main queue needs ` +
 			`arguments, got "none"`: {Strategy: config.StrategyRedelivery, Protect: config.ProtectionNone},
-		`Protect: not possible with the strategy dead-letter-cycle: must be left out for "arguments": a client ` +
+		`Protect: not possible with the strategy cycle: must be left out for "arguments": a client ` +
 			`cannot ` +
 			`see a policy`: {Strategy: config.StrategyCycle, Delays: one, Protect: config.ProtectionPolicy},
-		`Delays: the strategy dead-letter-cycle has one delay, as a queue has one dead-letter exchange: must be one ` +
+		`Delays: the strategy cycle has one delay, as a queue has one dead-letter exchange: must be one ` +
 			`delay, such as 30s, and Retries for how often it repeats, got 5 delays`: {Strategy: config.StrategyCycle},
-		`Backoff: the strategy dead-letter-cycle has one delay`: {Strategy: config.StrategyCycle, Retries: 3,
+		`Backoff: the strategy cycle has one delay`: {Strategy: config.StrategyCycle, Retries: 3,
 			Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: time.Second}},
 		`Delays: the strategy native has delays that are constant or grow by the first one: must be such as`: {
 			Strategy: config.StrategyNative},
@@ -47,10 +51,10 @@ func TestStrategyIsValidated(t *testing.T) {
 	} {
 		require.NoError(t, policy.Validate(), name)
 		require.NoError(t, policy.WithDefaults().Validate(), name)
-		assert.True(t, policy.BrokerDriven(), name)
+		assert.True(t, policy.Strategy.ByBroker(), name)
 	}
-	assert.False(t, config.Policy{}.BrokerDriven())
-	assert.False(t, config.Default().BrokerDriven())
+	assert.False(t, config.Policy{}.Strategy.ByBroker())
+	assert.False(t, config.Default().Strategy.ByBroker())
 }
 
 func TestNativeDelays(t *testing.T) {
@@ -83,7 +87,7 @@ func TestNativeDelays(t *testing.T) {
 		assert.Equal(t, test.longest > 0, ok, name)
 		assert.Equal(t, []time.Duration{test.shortest, test.longest}, []time.Duration{shortest, longest}, name)
 		test.policy.Strategy = config.StrategyNative
-		assert.Equal(t, longest > shortest, test.policy.IsLinear(), name)
+		assert.Equal(t, ok, test.policy.Validate() == nil, name)
 	}
 }
 
@@ -95,15 +99,15 @@ func TestStrategyIsInherited(t *testing.T) {
 			"plain": {Retries: 2},
 			"dead":  {Mode: config.ModeDeadLetter},
 			"cycle": {Strategy: config.StrategyCycle, Delays: one},
-			"copy":  {Strategy: config.StrategyCopy},
+			"copy":  {Strategy: config.StrategyQueues},
 		}}
 	require.NoError(t, policies.Validate())
 	assert.Equal(t, config.StrategyRedelivery, policies.For("plain").Strategy)
 	assert.Equal(t, config.ProtectionPolicy, policies.For("plain").Protect)
-	assert.Equal(t, config.StrategyCopy, policies.For("dead").Strategy)
+	assert.Equal(t, config.StrategyQueues, policies.For("dead").Strategy)
 	assert.Equal(t, config.ProtectionArguments, policies.For("cycle").Protect,
 		"nobody can see whether there is a policy")
-	assert.Equal(t, config.StrategyCopy, policies.For("copy").Strategy)
+	assert.Equal(t, config.StrategyQueues, policies.For("copy").Strategy)
 
 	unprotected := config.Policies{Default: config.Default(), Topics: map[string]config.Policy{
 		"orders": {Strategy: config.StrategyRedelivery}}}

@@ -20,36 +20,31 @@ func (p Policy) Validate() error {
 // Validate reports everything that is wrong with any of the policies at once, as joined [*FieldError]s with paths
 // such as `Policies.Topics["orders"].Delays[2]`.
 func (p Policies) Validate() error {
-	return errors.Join(p.validate("Policies.")...)
-}
-
-// validate below a path, which is empty or ends in a dot.
-func (p Policies) validate(path string) []error {
-	errs := p.Default.validate(path + "Default.")
-	inherited := map[string]bool{} // what is wrong with the default, by the field and what is wrong
-	for _, err := range p.Default.validate("") {
-		inherited[err.Error()] = true
-	}
+	errs := p.Default.validate("Policies.Default.")
+	inherited := said(p.Default.validate(""))
 	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
-		e := &problems{path: inMap(path+"Topics", topic)}
+		e := &problems{path: inMap("Policies.Topics", topic)}
 		if topic == "" {
-			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to "+path+"Default", `""`)
+			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to Policies.Default", `""`)
 		}
 		errs = append(errs, e.errs...)
-		own := map[string]bool{}
-		for _, err := range p.Topics[topic].validate("") {
-			own[err.Error()] = true
-		}
+		own := said(p.Topics[topic].validate(""))
 		for _, err := range p.Topics[topic].over(p.Default).validate("") {
 			if text := err.Error(); own[text] || !inherited[text] { // else it is told of where it is
-				var fault *FieldError
-				_ = errors.As(err, &fault) // they are all of this type
-				fault.Path = e.path + "." + fault.Path
-				errs = append(errs, fault)
+				errs = append(errs, WithPath(e.path, err)...)
 			}
 		}
 	}
-	return errs
+	return errors.Join(errs...)
+}
+
+// said is what errors say, by the field and what is wrong with it.
+func said(errs []error) map[string]bool {
+	texts := map[string]bool{}
+	for _, err := range errs {
+		texts[err.Error()] = true
+	}
+	return texts
 }
 
 // inMap and inList are the paths of what is in a map and in a list.
@@ -69,11 +64,8 @@ func (e *problems) add(field, problem, wanted, found string) {
 func (p Policy) validate(path string) []error {
 	e := &problems{path: path}
 	oneOf(e, "Mode", p.Mode, true)
-	oneOf(e, "QueueType", p.QueueType, true)
 	oneOf(e, "OnExpiry", p.OnExpiry, true)
-	oneOf(e, "Scope", p.Scope, true)
 	oneOf(e, "Protect", p.Protect, true)
-	oneOf(e, "DelayMode", p.DelayMode, true)
 	oneOf(e, "Strategy", p.Strategy, true)
 	p.validateLadder(e)
 	p.validateImmediate(e)
@@ -106,13 +98,16 @@ func (p Policy) validateNoRetries(e *problems) {
 	refuse("Backoff", !p.Backoff.IsZero(), "a backoff")
 	refuse("Jitter", p.Jitter != 0 && p.Jitter != None, number(p.Jitter))
 	refuse("MaxPostpone", p.MaxPostpone != 0, p.MaxPostpone.String())
-	refuse("QueueType", p.QueueType == QueueTypeClassic, strconv.Quote(string(p.QueueType)))
-	refuse("DelayMode", p.DelayMode == DelayExact, strconv.Quote(string(p.DelayMode)))
+	withoutRetries := []Strategy{"", StrategyQueues, StrategyShared}
+	if p.Mode == ModeOff {
+		withoutRetries = withoutRetries[:2]
+	}
+	refuse("Strategy", !slices.Contains(withoutRetries, p.Strategy), strconv.Quote(string(p.Strategy)))
+	refuse("ClassicQueues", p.ClassicQueues, "true")
 	refuse("Ladder", !p.Ladder.IsZero(), "a ladder")
 	if p.Mode != ModeOff {
 		return
 	}
-	refuse("Scope", p.Scope == ScopeShared, strconv.Quote(string(p.Scope)))
 	refuse("CrashLimit", p.CrashLimit != 0 && p.CrashLimit != DefaultCrashLimit, strconv.Itoa(p.CrashLimit))
 	refuse("RetryOnly", len(p.RetryOnly) != 0, fmt.Sprint(p.RetryOnly))
 	refuse("NeverRetry", len(p.NeverRetry) != 0, fmt.Sprint(p.NeverRetry))
@@ -167,7 +162,7 @@ func (p Policy) validateRetries(e *problems) {
 	if !(p.Jitter >= 0 && p.Jitter <= 1 || p.Jitter == None) {
 		e.add("Jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
 	}
-	if n := len(p.DistinctDelays()); n > MaxDistinctDelays && !p.IsExact() {
+	if n := len(p.DistinctDelays()); n > MaxDistinctDelays && p.Strategy != StrategyLadder {
 		field, wanted := "Delays", ""
 		if len(p.Delays) == 0 {
 			field, wanted = "Backoff", "; a lower max or a larger growth makes fewer"
@@ -177,22 +172,11 @@ func (p Policy) validateRetries(e *problems) {
 	}
 }
 
-// validateLadder refuses what the ladder cannot do, and what the retry queues that it replaces would be.
+// validateLadder refuses a ladder that is none, and delays that are too long for it.
 func (p Policy) validateLadder(e *problems) {
 	given := len(e.errs)
 	p.Ladder.validate(e, "Ladder.")
-	if !p.IsExact() {
-		return
-	}
-	wanted := fmt.Sprintf("left out with delay mode %q, which has no retry queues; to have them, use delay mode %q",
-		DelayExact, DelayTiers)
-	if p.QueueType == QueueTypeClassic {
-		e.add("QueueType", "ignored by the delay mode", wanted, strconv.Quote(string(p.QueueType)))
-	}
-	if p.Scope == ScopeShared {
-		e.add("Scope", "ignored by the delay mode", wanted, strconv.Quote(string(p.Scope)))
-	}
-	if len(e.errs) > given {
+	if len(e.errs) > given || p.Strategy != StrategyLadder || p.mode() != ModeRetry {
 		return
 	}
 	longest := p.Ladder.Longest()
@@ -214,7 +198,7 @@ func (p Policy) validateLadder(e *problems) {
 				"higher, or Delays given; the longest default delay is "+d.String(), longest.String())
 		}
 	} else if n := p.MaxRetries(); n > 0 && p.Backoff.Initial > 0 {
-		if d := slices.Max(p.Backoff.schedule(n)); d > longest {
+		if d := p.Backoff.delay(n); d > longest { // no backoff shrinks
 			tooLong("Backoff", d)
 		}
 	}

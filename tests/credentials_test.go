@@ -338,11 +338,11 @@ func (c *credentials) connecting(t *testing.T) {
 
 func (c *credentials) refusals(t *testing.T) {
 	nobody := c.uri(t, func(u *url.URL) { u.User = url.UserPassword(c.user+"-nobody", c.password) })
-	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
 		for _, mode := range []topology.Mode{topology.Declare, topology.Assume} {
-			c.try(t, fmt.Sprintf("no permission, %s, %s", scope, mode), nobody, nil,
+			c.try(t, fmt.Sprintf("no permission, %s, %s", name, mode), nobody, nil,
 				amqpretry.Options{Topology: mode,
-					Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}}})
+					Policies: config.Policies{Default: config.Policy{Delays: ms(50), Strategy: strategy}}})
 		}
 	}
 	c.try(t, "nothing is there", c.uri(t, nil), nil, amqpretry.Options{Topology: topology.Assume})

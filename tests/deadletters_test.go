@@ -98,8 +98,8 @@ func (s *service) file(a *archive) {
 func TestDeadLetters_AreATopic(t *testing.T) {
 	t.Parallel()
 
-	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-		t.Run(string(scope), func(t *testing.T) {
+	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			a := &archive{}
@@ -111,8 +111,8 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 				return byFate(msg)
 			}}
 			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
-			c.Options = shared(t, uniqueName("shared"), config.QueueTypeQuorum, ms(100)...)
-			c.Options.Policies.Default.Scope, c.Options.Policies.Default.MaxAge = scope, time.Hour
+			c.Options = shared(t, uniqueName("shared"), false, ms(100)...)
+			c.Options.Policies.Default.Strategy, c.Options.Policies.Default.MaxAge = strategy, time.Hour
 			svc := newService(t, c)
 			handlers := svc.Router.Handlers()
 			svc.file(a)
@@ -242,9 +242,8 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 func TestDeadLetters_MakeRoom(t *testing.T) {
 	t.Parallel()
 
-	for name, queueType := range map[string]config.QueueType{"quorum": config.QueueTypeQuorum,
-		"classic": config.QueueTypeClassic} {
-		t.Run(name, func(t *testing.T) {
+	for _, queueType := range []string{"quorum", "classic"} {
+		t.Run(queueType, func(t *testing.T) {
 			t.Parallel()
 
 			uri, queue, failing := brokertest.URI(t), uniqueName("room"), 120 // more than twice the prefetch
@@ -292,10 +291,10 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 }
 
 // declareDeadLetters declares a dead-letter queue as an operator does, of either type.
-func declareDeadLetters(t *testing.T, broker *rabbit.Client, queue string, queueType config.QueueType) {
+func declareDeadLetters(t *testing.T, broker *rabbit.Client, queue, queueType string) {
 	t.Helper()
-	arguments := amqp091.Table{"x-queue-type": string(queueType)}
-	if queueType == config.QueueTypeQuorum {
+	arguments := amqp091.Table{"x-queue-type": queueType}
+	if queueType == "quorum" {
 		arguments["x-delivery-limit"] = int64(2147483647)
 	}
 	broker.Declare(queue, arguments)

@@ -50,7 +50,7 @@ var provisionedServices = []provisioned{
 		},
 		policies: config.Policies{
 			Default: config.Policy{Delays: ms(50, 60)},
-			Topics: map[string]config.Policy{"payments": {Delays: ms(50), QueueType: config.QueueTypeClassic,
+			Topics: map[string]config.Policy{"payments": {Delays: ms(50), ClassicQueues: true,
 				Protect: config.ProtectionArguments}},
 		},
 		write: `^(orders\.retry|payments\.retry\.classic)$`, read: `^(orders|payments)$`,
@@ -71,14 +71,14 @@ var provisionedServices = []provisioned{
 	{
 		name: "shared", topics: []string{"s1", "s2"}, queues: []string{"s1", "s2"},
 		configure: amqp.NewDurableQueueConfig,
-		policies:  config.Policies{Default: config.Policy{Delays: ms(50), Scope: config.ScopeShared}},
-		// The end of the scope "shared" is reached through the default exchange.
+		policies:  config.Policies{Default: config.Policy{Delays: ms(50), Strategy: config.StrategyShared}},
+		// The end of the strategy shared is reached through the default exchange.
 		write: `^(retry|amq\.default)$`, read: `^s[12]$`,
 	},
 	{
 		name: "exact", topics: []string{"e1", "e.2"}, queues: []string{"e1", "e.2"},
 		configure: amqp.NewDurableQueueConfig,
-		policies: config.Policies{Default: config.Policy{Delays: ms(100, 300), DelayMode: config.DelayExact,
+		policies: config.Policies{Default: config.Policy{Delays: ms(100, 300), Strategy: config.StrategyLadder,
 			Ladder: config.Ladder{Levels: 2}}},
 		write: `^(e1|e\.2)\.retry$|^amqpretry\.delay\.v1\.100ms\.10x2\.level-[01]$`, read: `^(e1|e\.2)$`,
 	},

@@ -103,7 +103,7 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 		events[e.Kind]++
 	}}
 	options.Policies = retries(ms(200)...)
-	options.Policies.Default.DelayMode = config.DelayTiers // landing queues are those of delayed publishing only
+	options.Policies.Default.Strategy = config.StrategyQueues // landing queues are those of delayed publishing only
 	if configure != nil {
 		configure(&d.Options, &options)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -67,7 +66,7 @@ func TestQueueDepths_Shared(t *testing.T) {
 	t.Parallel()
 
 	uri, prefix, a, b := brokertest.URI(t), uniqueName("shared"), uniqueName("depth"), uniqueName("depth")
-	retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), shared(t, prefix, config.QueueTypeQuorum, ms(100)...))
+	retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), shared(t, prefix, false, ms(100)...))
 	depths, err := retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, depths, "nothing is subscribed to")

@@ -58,7 +58,7 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 				instances = append(instances, start(t, c))
 			}
 			waits := "^" + c.Queue + `\.retry\.`
-			if backend := c.Options.Policies.Default; backend.IsExact() {
+			if backend := c.Options.Policies.Default; backend.Strategy == config.StrategyLadder {
 				plan, err := instances[0].Retrier.Plan(c.Queue)
 				require.NoError(t, err)
 				waits = "^" + strings.ReplaceAll(plan.Backend.Name(), ".", `\.`) + `\.[0-9]+m?s$`
@@ -96,7 +96,7 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 
 func classicQueues(delays ...time.Duration) config.Policies {
 	p := retries(delays...)
-	p.Default.QueueType = config.QueueTypeClassic
+	p.Default.ClassicQueues = true
 
 	return p
 }

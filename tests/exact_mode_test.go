@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"testing"
@@ -13,27 +14,25 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// With DELAY_MODE=exact, services of the tests have exact delays, unless their test is about tiers. They share a ladder,
-// as services of one virtual host do.
-var exactMode = os.Getenv("DELAY_MODE") == string(config.DelayExact)
+// With STRATEGY=ladder, services of the tests have exact delays, unless their test is about retry queues. They share a
+// ladder, as services of one virtual host do.
+var exactMode = os.Getenv("STRATEGY") == string(config.StrategyLadder)
 
 var exactModeLadder = config.Ladder{Prefix: uniqueName("exact-mode"), Unit: 10 * time.Millisecond, Levels: 8}
 
-// withDelayMode makes the policies of a test exact, as far as they say nothing of retry queues.
-func withDelayMode(p config.Policies) config.Policies {
+// withLadder makes the policies of a test exact, as far as they say nothing of retry queues.
+func withLadder(p config.Policies) config.Policies {
 	if !exactMode {
 		return p
 	}
 	exact := func(policy config.Policy) config.Policy {
-		if policy.BrokerDriven() || policy.Mode != "" && policy.Mode != config.ModeRetry {
+		if policy.Strategy.ByBroker() || policy.Mode != "" && policy.Mode != config.ModeRetry {
 			return policy
 		}
-		if policy.DelayMode == "" {
-			policy.DelayMode = config.DelayExact
-			if policy.QueueType == config.QueueTypeClassic || policy.Scope == config.ScopeShared {
-				policy.DelayMode = config.DelayTiers
-			}
+		if policy.Strategy == "" && policy.ClassicQueues {
+			policy.Strategy = config.StrategyQueues
 		}
+		policy.Strategy = cmp.Or(policy.Strategy, config.StrategyLadder)
 		if policy.Ladder.IsZero() {
 			policy.Ladder = exactModeLadder
 		}
@@ -43,7 +42,7 @@ func withDelayMode(p config.Policies) config.Policies {
 	p.Default = exact(p.Default)
 	p.Topics = maps.Clone(p.Topics)
 	for topic, policy := range p.Topics {
-		if policy.QueueType != "" || policy.Scope != "" {
+		if policy.ClassicQueues {
 			p.Topics[topic] = exact(policy)
 		}
 	}

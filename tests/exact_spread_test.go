@@ -32,7 +32,7 @@ func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 		t.Run("exact", func(t *testing.T) {
 			t.Parallel()
 			policy := policy
-			policy.DelayMode, policy.Ladder = config.DelayExact, ownLadder()
+			policy.Strategy, policy.Ladder = config.StrategyLadder, ownLadder()
 			exact = failTogether(t, policy, messages)
 
 			var due [buckets]int
@@ -52,7 +52,7 @@ func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 		t.Run("tiers", func(t *testing.T) {
 			t.Parallel()
 			policy := policy
-			policy.DelayMode = config.DelayTiers
+			policy.Strategy = config.StrategyQueues
 			tiers = failTogether(t, policy, messages)
 			assert.Less(t, tiers.backBy(3*time.Second), messages/4, "back after half of the time")
 			assert.Greater(t, tiers.dueBy(3*time.Second), messages/4, "due after half of the time")

@@ -29,7 +29,9 @@ var commonLadder = ownLadder()
 
 // exact are retries with exact delays.
 func exact(delays ...time.Duration) config.Policies {
-	return config.Policies{Default: config.Policy{Delays: delays, DelayMode: config.DelayExact, Ladder: commonLadder}}
+	return config.Policies{
+		Default: config.Policy{Delays: delays, Strategy: config.StrategyLadder, Ladder: commonLadder},
+	}
 }
 
 // ownLadder is for a test that deletes a ladder, floods it, or looks into the queues that all share.

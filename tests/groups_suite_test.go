@@ -30,7 +30,7 @@ func TestWatermillSuiteGroups(t *testing.T) {
 			logger := watermill.NopLogger{}
 			retrier, err := adapter.New(conf, amqpretry.Options{
 				Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
-				Policies: withDelayMode(suitePolicies),
+				Policies: withLadder(suitePolicies),
 			})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, retrier.Close()) })

@@ -184,7 +184,7 @@ func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 			failTwice := failing(2)
 			a := startGroups(t, groupsSetup{
 				URI: brokertest.URI(t), QueueType: queueType, Groups: []string{"a", "b", "c"},
-				Options: amqpretry.Options{Groups: map[string]config.Policies{"c": withDelayMode(retries(ms(50)...))}},
+				Options: amqpretry.Options{Groups: map[string]config.Policies{"c": withLadder(retries(ms(50)...))}},
 				Handler: func(group string, msg *message.Message) error {
 					switch {
 					case group == "b":

@@ -54,7 +54,7 @@ type setup struct {
 	Queue     string // main queue and topic; a unique name by default
 	QueueType string // of the main queue: classic (default, but for the strategy mode) or quorum
 	Prefetch  int    // follows the handlers by default
-	Tiers     bool   // the test is about retry queues: see withDelayMode and withStrategy
+	Tiers     bool   // the test is about retry queues: see withLadder and withStrategy
 	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken by the service,
 	// and so is OnEvent, which is called after the event was recorded.
 	Options amqpretry.Options
@@ -114,8 +114,8 @@ func newService(t *testing.T, s setup) *service {
 	if s.Options.Policies.Default.IsZero() && s.Options.Policies.Topics == nil {
 		s.Options.Policies = retries(ms(200)...)
 	}
-	if s.Tiers {
-		s.Options.Policies.Default.DelayMode = config.DelayTiers
+	if s.Tiers && s.Options.Policies.Default.Strategy == "" {
+		s.Options.Policies.Default.Strategy = config.StrategyQueues
 	}
 	if s.Options.CloseTimeout == 0 {
 		s.Options.CloseTimeout = 3 * time.Second
@@ -353,7 +353,7 @@ func (s *service) Letters() []retry.Event { return s.Events(retry.EventDeadLette
 // newRetrier makes a retrier that is closed when the test ends.
 func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *adapter.Retrier {
 	t.Helper()
-	options.Policies = withDelayMode(options.Policies)
+	options.Policies = withLadder(options.Policies)
 	options = withStrategy(conf, options)
 	retrier, err := adapter.New(conf, options)
 	require.NoError(t, err)

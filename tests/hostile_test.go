@@ -352,12 +352,12 @@ func TestHostile_Destinations(t *testing.T) {
 	t.Parallel()
 
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-			t.Run(string(scope), func(t *testing.T) {
+		for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 
 				uri := brokertest.URI(t)
-				policies := config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}}
+				policies := config.Policies{Default: config.Policy{Delays: ms(50), Strategy: strategy}}
 				options := func(c *setup) {
 					c.Options.Policies = policies
 					c.Options.Names.Shared = uniqueName("retry")

@@ -106,9 +106,9 @@ type leaks struct {
 
 var leakTopics = map[string]config.Policy{
 	"own":            {Delays: ms(50)},
-	"classic":        {Delays: ms(50), QueueType: config.QueueTypeClassic},
-	"shared":         {Delays: ms(50), Scope: config.ScopeShared},
-	"shared-classic": {Delays: ms(50), Scope: config.ScopeShared, QueueType: config.QueueTypeClassic},
+	"classic":        {Delays: ms(50), ClassicQueues: true},
+	"shared":         {Delays: ms(50), Strategy: config.StrategyShared},
+	"shared-classic": {Delays: ms(50), Strategy: config.StrategyShared, ClassicQueues: true},
 }
 
 // Whatever happens, a retrier has no more open at the broker than what it says: a connection for each subscriber with a
@@ -147,7 +147,7 @@ func (l *leaks) live(t *testing.T) {
 	// A publish on a channel that was closed again has told whether dead letters may be published.
 	subscribed := occupied{subscriber: open{1, n}, letters: open{1, n}, forwarder: open{1, 0}, consumers: 2 * n}
 	failed := subscribed
-	failed.forwarder = open{1, n + 2} // where the scope is "shared", dead letters go by another exchange than retries
+	failed.forwarder = open{1, n + 2} // where retry queues are shared, dead letters go by another exchange than retries
 	looked := failed
 	looked.observer = open{1, 0}
 	assumed := looked

@@ -216,7 +216,7 @@ func TestMetrics_OfSharedQueues(t *testing.T) {
 	t.Parallel()
 	m := newMeasured(t, metrics.Config{DepthTimeout: await.Bound})
 	prefix := uniqueName("shared")
-	options := shared(t, prefix, config.QueueTypeQuorum, time.Hour)
+	options := shared(t, prefix, false, time.Hour)
 	options.OnEvent = m.OnEvent
 	for range 2 {
 		svc := start(t, setup{

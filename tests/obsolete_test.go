@@ -56,7 +56,7 @@ func TestObsolete_OwnBroker(t *testing.T) {
 		{"what waits comes back first", retiresAfterWhatWaits},
 		{"classic queues", retiresClassic},
 		{"classic queue with an unacknowledged message", keepsUnacknowledged},
-		{"shared scope", retiresShared},
+		{"shared queues", retiresShared},
 		{"the retry exchange is gone", retiresWithoutExchange},
 		{"odd names", retiresOddNames},
 		{"dead letters that cannot be delivered", keepsUndeliverable},
@@ -275,10 +275,10 @@ func retiresAfterWhatWaits(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 const classicTime = 18 * time.Second
 
 func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), QueueType: config.QueueTypeClassic},
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), ClassicQueues: true},
 		topology.Names{})
 	b.send(t, queue, 5)
-	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic},
+	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true},
 		topology.Names{})
 	b.send(t, full, 1)
 	retired, kept := b.retire(t, queue), b.keeps(t, full, 1, classicTime)
@@ -296,7 +296,7 @@ func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 // AMQP says 0 ready, and a deletion "if empty" would take it away.
 func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic},
+	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true},
 		topology.Names{})
 	b.send(t, queue, 1)
 	ch := b.channel()
@@ -316,7 +316,7 @@ func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 func retiresShared(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	names := topology.Names{Shared: uniqueName("shared")}
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(4000), Scope: config.ScopeShared}, names)
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(4000), Strategy: config.StrategyShared}, names)
 	b.PublishTo(plan.RetryExchange, plan.Queue, amqp.Publishing{Headers: amqp.Table{"amqpretry-delay": "4s"}})
 	retired := b.retire(t, queue)
 	return func(t *testing.T) {
@@ -516,7 +516,7 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, err)
 	q := now.Queue
 	for _, policy := range []config.Policy{{Delays: ms(5000, 1500, 3_600_000)},
-		{Delays: ms(2000), QueueType: config.QueueTypeClassic}} {
+		{Delays: ms(2000), ClassicQueues: true}} {
 		old, err := topology.New(q, policy, topology.Names{})
 		require.NoError(t, err)
 		require.NoError(t, old.Declare(b.channel()))

@@ -84,7 +84,6 @@ type roleTest struct {
 	admin, uri     string // of the virtual host, for one who may do everything and for the role
 	api            *httpapi.Client
 	passiveIsAsked bool // the broker asks for a permission for a passive declaration
-	delays         config.DelayMode
 	strategy       config.Strategy
 	watch          time.Duration // how long a replay watches its canary
 }
@@ -92,36 +91,38 @@ type roleTest struct {
 // roles are the lives: each does all that its role is for and gives the first refusal.
 var roles = map[string]func(*roleTest) error{
 	"consumer": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Declare)
+		return r.consume(queueConfig, "orders", topology.Declare)
 	},
 	"consumer-shared": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeShared, topology.Declare)
+		r.strategy = config.StrategyShared
+		return r.consume(queueConfig, "orders", topology.Declare)
 	},
 	"consumer-exact": func(r *roleTest) error {
-		r.delays = config.DelayExact
-		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Declare)
+		r.strategy = config.StrategyLadder
+		return r.consume(queueConfig, "orders", topology.Declare)
 	},
 	"consumer-cycle": func(r *roleTest) error {
 		r.strategy = config.StrategyCycle
-		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Declare)
+		return r.consume(queueConfig, "orders", topology.Declare)
 	},
 	"consumer-fanout": func(r *roleTest) error {
-		return r.consume(billing, "events", config.ScopeQueue, topology.Declare)
+		return r.consume(billing, "events", topology.Declare)
 	},
 	"worker": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Assume)
+		return r.consume(queueConfig, "orders", topology.Assume)
 	},
 	"worker-canary": (*roleTest).canary,
 	"worker-shared": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeShared, topology.Assume)
+		r.strategy = config.StrategyShared
+		return r.consume(queueConfig, "orders", topology.Assume)
 	},
 	"worker-exact": func(r *roleTest) error {
-		r.delays = config.DelayExact
-		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Assume)
+		r.strategy = config.StrategyLadder
+		return r.consume(queueConfig, "orders", topology.Assume)
 	},
 	"observer": func(r *roleTest) error { return r.observe(2) },
 	"observer-exact": func(r *roleTest) error {
-		r.delays = config.DelayExact
+		r.strategy = config.StrategyLadder
 		return r.observe(56) // those of the ladder with its unroutable queue, and the dead-letter queue
 	},
 	"dead-letters":         func(r *roleTest) error { return r.deadLetters(topology.Declare) },
@@ -223,7 +224,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 		api := operator.asIn(t, vhost, user, "secret")
 
 		return &roleTest{t, at(url.UserPassword("guest", "guest")), at(url.UserPassword(user, "secret")), api,
-			passiveIsAsked, config.DelayTiers, config.StrategyCopy, 10 * time.Second}
+			passiveIsAsked, config.StrategyQueues, 10 * time.Second}
 	}
 
 	for role, life := range roles {
@@ -301,20 +302,19 @@ func isRefusal(t *testing.T, role string, err error) {
 	}
 }
 
-func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode,
+func (r *roleTest) retrier(conf amqp.Config, mode topology.Mode,
 	onEvent func(retry.Event)) *adapter.Retrier {
 	return newRetrier(r.t, conf, amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope, DelayMode: r.delays,
-			Strategy: r.strategy}},
+		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Strategy: r.strategy}},
 		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
 		OnEvent: onEvent,
 	})
 }
 
 // provision declares everything, as somebody else.
-func (r *roleTest) provision(configure func(string) amqp.Config, topic string, scope config.Scope) topology.Plan {
+func (r *roleTest) provision(configure func(string) amqp.Config, topic string) topology.Plan {
 	r.t.Helper()
-	retrier := r.retrier(configure(r.admin), scope, topology.Declare, nil)
+	retrier := r.retrier(configure(r.admin), topology.Declare, nil)
 	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	require.NoError(r.t, sub.SubscribeInitialize(topic))
@@ -326,13 +326,13 @@ func (r *roleTest) provision(configure func(string) amqp.Config, topic string, s
 
 // consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the
 // depths as well.
-func (r *roleTest) consume(configure func(string) amqp.Config, topic string, scope config.Scope,
+func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 	mode topology.Mode) error {
 	if mode == topology.Assume {
-		r.provision(configure, topic, scope)
+		r.provision(configure, topic)
 	}
 	outcome := make(chan retry.Event, 100)
-	retrier := r.retrier(configure(r.uri), scope, mode, func(e retry.Event) {
+	retrier := r.retrier(configure(r.uri), mode, func(e retry.Event) {
 		var refused *amqp091.Error
 		if e.Kind == retry.EventDeadLettered || e.Kind == retry.EventHeld && errors.As(e.Err, &refused) {
 			outcome <- e // what is held without a reason waits for a busy broker
@@ -385,7 +385,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 
 // canary handles the canary of a replay at its second attempt, and tells of it.
 func (r *roleTest) canary() error {
-	r.provision(queueConfig, "orders", config.ScopeQueue)
+	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1", "2")...)
 	logged := newLogs(r.t)
 	ctx, isHeld := context.WithCancelCause(r.t.Context())
@@ -443,8 +443,8 @@ func (r *roleTest) canary() error {
 
 // observe only looks at the depths.
 func (r *roleTest) observe(queues int) error {
-	r.provision(queueConfig, "orders", config.ScopeQueue)
-	retrier := r.retrier(queueConfig(r.uri), config.ScopeQueue, topology.Assume, nil)
+	r.provision(queueConfig, "orders")
+	retrier := r.retrier(queueConfig(r.uri), topology.Assume, nil)
 	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	require.NoError(r.t, sub.SubscribeInitialize("orders"))
@@ -459,9 +459,9 @@ func (r *roleTest) observe(queues int) error {
 // letters consumes a dead letter.
 func (r *roleTest) deadLetters(mode topology.Mode) error {
 	if mode == topology.Assume {
-		r.provision(queueConfig, "orders", config.ScopeQueue)
+		r.provision(queueConfig, "orders")
 	}
-	sub, err := r.retrier(queueConfig(r.uri), config.ScopeQueue, mode, nil).NewDeadLetterSubscriber()
+	sub, err := r.retrier(queueConfig(r.uri), mode, nil).NewDeadLetterSubscriber()
 	require.NoError(r.t, err)
 	letters, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
@@ -479,7 +479,7 @@ func (r *roleTest) deadLetters(mode topology.Mode) error {
 
 // deadLetterQueue works with a dead-letter queue that has one message.
 func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
-	r.provision(queueConfig, "orders", config.ScopeQueue)
+	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
 	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.uri, NoDeliveryLimitPolicy: true})
 	require.NoError(r.t, err)
@@ -490,7 +490,7 @@ func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
 
 // replay moves a dead letter to its queue, as the docs say.
 func (r *roleTest) replay() error {
-	r.provision(queueConfig, "orders", config.ScopeQueue)
+	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
 	err := newRabbit(r.t, r.uri).Try(func(ch *amqp091.Channel) error {
 		ctx, cancel := context.WithTimeout(r.t.Context(), await.Bound)
@@ -527,10 +527,10 @@ func (r *roleTest) replay() error {
 
 // publish publishes with watermill-amqp's publisher, which does not say why it fails, and with the retrier's.
 func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mode topology.Mode) error {
-	r.provision(configure, topic, config.ScopeQueue)
+	r.provision(configure, topic)
 	conf := configure(r.uri)
 	conf.Publish.ConfirmDelivery = true
-	retrier := r.retrier(conf, config.ScopeQueue, mode, nil)
+	retrier := r.retrier(conf, mode, nil)
 	stock, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
 	if err != nil {
 		return err
@@ -554,7 +554,7 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mod
 
 // publishLater publishes a message that waits for a second, and one that is due already.
 func (r *roleTest) publishLater(mode topology.Mode) error {
-	r.provision(queueConfig, "orders", config.ScopeQueue)
+	r.provision(queueConfig, "orders")
 	if mode == topology.Assume {
 		ladder, err := topology.NewLadder(config.ScheduleLadder())
 		require.NoError(r.t, err)
@@ -564,7 +564,7 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 		newRabbit(r.t, r.admin).Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
 	}
 	conf := queueConfig(r.uri)
-	retrier := r.retrier(conf, config.ScopeQueue, mode, nil)
+	retrier := r.retrier(conf, mode, nil)
 	publisher, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
 	require.NoError(r.t, err)
 	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: await.Bound})
@@ -584,7 +584,7 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 
 // retire lists the retry queue as obsolete and retires it.
 func (r *roleTest) retire() error {
-	plan := r.provision(queueConfig, "orders", config.ScopeQueue)
+	plan := r.provision(queueConfig, "orders")
 	without := topology.Plan{Queue: plan.Queue} // as under the policy off
 	obsolete, err := retire.Find(r.t.Context(), r.api, topology.Names{}, without)
 	require.NoError(r.t, err)

@@ -78,11 +78,11 @@ func TestProcessor_SharedFailedQueue(t *testing.T) {
 				policy := config.Policy{Delays: ms(100, 200, 150)[:1+i%3]}
 				switch i {
 				case 3:
-					policy.QueueType = config.QueueTypeClassic
+					policy.ClassicQueues = true
 				case 4:
-					policy.Scope = config.ScopeShared
+					policy.Strategy = config.StrategyShared
 				case 5:
-					policy.DelayMode, policy.Ladder = config.DelayExact, commonLadder
+					policy.Strategy, policy.Ladder = config.StrategyLadder, commonLadder
 				case 6:
 					policy = config.Policy{Mode: config.ModeDeadLetter}
 				}
@@ -218,8 +218,8 @@ func TestProcessor_SharedFailedQueue_OtherOrigin(t *testing.T) {
 func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]config.Policy{
-		"tiers": {Delays: ms(100)}, "classic": {Delays: ms(100), QueueType: config.QueueTypeClassic},
-		"shared": {Delays: ms(100), Scope: config.ScopeShared},
+		"tiers": {Delays: ms(100)}, "classic": {Delays: ms(100), ClassicQueues: true},
+		"shared": {Delays: ms(100), Strategy: config.StrategyShared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -33,9 +33,9 @@ func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
 	t.Parallel()
 	policies := map[string]config.Policy{
 		"tiers":   {Delays: ms(200, 400)},
-		"classic": {Delays: ms(200, 400), QueueType: config.QueueTypeClassic},
-		"shared":  {Delays: ms(200, 400), Scope: config.ScopeShared},
-		"exact":   {Delays: ms(200, 400), DelayMode: config.DelayExact, Ladder: commonLadder},
+		"classic": {Delays: ms(200, 400), ClassicQueues: true},
+		"shared":  {Delays: ms(200, 400), Strategy: config.StrategyShared},
+		"exact":   {Delays: ms(200, 400), Strategy: config.StrategyLadder, Ladder: commonLadder},
 		"jitter":  {Delays: ms(200, 400), Jitter: 0.5},
 	}
 	for name, policy := range policies {
@@ -496,7 +496,7 @@ func TestProcessor_ManyQueues(t *testing.T) {
 	broker := newRabbit(t, brokertest.URI(t))
 	prefix := uniqueName("proc-many")
 	options := processor.Options{Policies: config.Policies{
-		Default: config.Policy{Delays: ms(300), Scope: config.ScopeShared},
+		Default: config.Policy{Delays: ms(300), Strategy: config.StrategyShared},
 	}}
 	options.Names.Shared = prefix + "-shared"
 	// Classic queues: the test is about the processor, and the broker starts a cluster for each quorum queue.

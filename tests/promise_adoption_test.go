@@ -450,12 +450,14 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 	})
 }
 
-// In the scope "shared" dead letters go by the default exchange. Who may not write to it learns so from Subscribe; and
-// where nobody asks, one dead letter that is refused again and again takes no retry with it.
+// With shared retry queues, dead letters go by the default exchange. Who may not write to it learns so from Subscribe;
+// and where nobody asks, one dead letter that is refused again and again takes no retry with it.
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	sharing := func(mode topology.Mode) amqpretry.Options {
 		return amqpretry.Options{Topology: mode,
-			Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Scope: config.ScopeShared}}}
+			Policies: config.Policies{
+				Default: config.Policy{Delays: ms(50), Retries: 20, Strategy: config.StrategyShared},
+			}}
 	}
 
 	t.Run("the default exchange may not be written to", func(t *testing.T) {

@@ -647,7 +647,7 @@ func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
 
 	handler, closes := failsInAClose(1)
 	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
-	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(300), QueueType: config.QueueTypeClassic}}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(300), ClassicQueues: true}}
 	c.Options.CloseTimeout = 15 * time.Second
 	svc := start(t, c)
 	svc.publish("1")

@@ -46,24 +46,24 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 		"other ages and jitter": {"classic", old, config.Policy{Delays: ms(100, 500), Jitter: 0.5, Immediate: 1,
 			MaxAge: 2 * time.Hour, NeverRetry: []config.ErrorMatch{config.Is(errNever)}}},
 		"other type of queues": {"quorum", old,
-			config.Policy{Delays: old.Delays, QueueType: config.QueueTypeClassic}},
-		"shared instead of own": {"classic", old, config.Policy{Delays: old.Delays, Scope: config.ScopeShared}},
-		"own instead of shared": {"quorum", config.Policy{Delays: old.Delays, Scope: config.ScopeShared,
-			QueueType: config.QueueTypeClassic}, old},
+			config.Policy{Delays: old.Delays, ClassicQueues: true}},
+		"shared instead of own": {"classic", old, config.Policy{Delays: old.Delays, Strategy: config.StrategyShared}},
+		"own instead of shared": {"quorum", config.Policy{Delays: old.Delays, Strategy: config.StrategyShared,
+			ClassicQueues: true}, old},
 		"fewer retries than ago": {"quorum", config.Policy{Delays: ms(100, 200), Retries: 8}, old},
 		"exact instead of tiers": {"quorum", old, config.Policy{Delays: ms(100, 1200), Jitter: 0.3,
-			DelayMode: config.DelayExact, Ladder: ownLadder()}},
-		"tiers instead of exact": {"classic", config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
+			Strategy: config.StrategyLadder, Ladder: ownLadder()}},
+		"tiers instead of exact": {"classic", config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
 			Ladder: ownLadder()}, old},
-		"another ladder": {"quorum", config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
-			Ladder: ownLadder()}, config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
+		"another ladder": {"quorum", config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
+			Ladder: ownLadder()}, config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
 			Ladder: config.Ladder{Prefix: uniqueName("ladder"), Unit: 50 * time.Millisecond, Radix: 4, Levels: 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			prefix := uniqueName("shared")
-			options := shared(t, prefix, "", append(test.old.DistinctDelays(), test.now.DistinctDelays()...)...)
+			options := shared(t, prefix, false, append(test.old.DistinctDelays(), test.now.DistinctDelays()...)...)
 			version := func(policy config.Policy, s *seen) setup {
 				c := setup{URI: brokertest.URI(t), QueueType: test.queueType, Prefetch: 30, Options: amqpretry.Options{
 					Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names,

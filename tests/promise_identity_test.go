@@ -112,16 +112,16 @@ func TestP6_MessageStaysItself(t *testing.T) {
 
 	for _, test := range []struct {
 		name, queueType string
-		retryType       config.QueueType
+		classic         bool // retry queues
 		mode            uint8
 		stock           bool
 	}{
-		{"classic", "classic", config.QueueTypeClassic, amqp091.Persistent, false},
-		{"quorum", "quorum", config.QueueTypeQuorum, amqp091.Persistent, false},
-		{"classic transient", "classic", config.QueueTypeClassic, amqp091.Transient, false},
-		{"classic, quorum retries, transient", "classic", config.QueueTypeQuorum, amqp091.Transient, false},
-		{"stock subscriber, classic", "classic", config.QueueTypeQuorum, amqp091.Persistent, true},
-		{"stock subscriber, quorum", "quorum", config.QueueTypeClassic, amqp091.Transient, true},
+		{"classic", "classic", true, amqp091.Persistent, false},
+		{"quorum", "quorum", false, amqp091.Persistent, false},
+		{"classic transient", "classic", true, amqp091.Transient, false},
+		{"classic, quorum retries, transient", "classic", false, amqp091.Transient, false},
+		{"stock subscriber, classic", "classic", false, amqp091.Persistent, true},
+		{"stock subscriber, quorum", "quorum", true, amqp091.Transient, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +133,7 @@ func TestP6_MessageStaysItself(t *testing.T) {
 
 			var s seen
 			c := setup{URI: uri, Queue: queue, QueueType: test.queueType}
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60, 80), QueueType: test.retryType}}
+			c.Options.Policies.Default = config.Policy{Delays: ms(60, 80), ClassicQueues: test.classic}
 			c.Configure = func(conf *amqp.Config) { conf.Marshaler = hostile{} }
 			c.Handler = s.handler(func(msg *message.Message) error {
 				for i := range msg.Payload {

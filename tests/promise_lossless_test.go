@@ -307,8 +307,8 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 		}
 	})
 
-	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-		t.Run("memory alarm, retry queues by "+string(scope), func(t *testing.T) { testMemoryAlarm(t, broker, scope) })
+	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
+		t.Run("memory alarm, retry queues "+name, func(t *testing.T) { testMemoryAlarm(t, broker, strategy) })
 	}
 
 	t.Run("killed while messages wait", func(t *testing.T) {
@@ -337,7 +337,7 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 }
 
 // testMemoryAlarm has a service that starts in an alarm, when the broker takes nothing from anybody who publishes.
-func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope) {
+func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, strategy config.Strategy) {
 	c := setup{
 		URI: broker.URI, Prefetch: 10, Queue: uniqueName("alarm"),
 		// From 4.0 on this limit is the default; beyond it the broker drops what it delivered.
@@ -346,7 +346,7 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 		},
 		Handler: byFate,
 	}
-	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(200), Scope: scope}}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(200), Strategy: strategy}}
 	before := newService(t, c)
 	require.NoError(t, before.Sub.SubscribeInitialize(c.Queue))
 	failing := append(rabbit.Numbered("never", 3), rabbit.Numbered("once", 2)...)

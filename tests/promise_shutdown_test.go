@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
@@ -407,8 +408,8 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	policies.Default.CrashLimit = 19
 
 	var err error
-	s.retrier, err = adapter.New(conf, amqpretry.Options{
-		Policies: withDelayMode(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
+	s.retrier, err = amqpv2.New(conf, amqpretry.Options{
+		Policies: withLadder(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
 		CloseTimeout: r.timeout,
 		OnEvent:      func(e retry.Event) { q.ledger.hear(s.number, e) },
 	})

@@ -33,13 +33,13 @@ func lettersOf(t *testing.T, svc *service, uri string) *dlq.Queue {
 // A dead letter that is replayed has a new life, and only in the queue that has failed it; one that dies again says so.
 func TestReplayedMessagesLiveAgain(t *testing.T) {
 	t.Parallel()
-	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-		t.Run(string(scope), func(t *testing.T) {
+	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			uri, topic := brokertest.URI(t), uniqueName("events")
 			group := func(name string, s *seen, h func(*message.Message) error) *service {
 				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
-				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Scope: scope,
+				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Strategy: strategy,
 					MaxAge: 3 * time.Second}}
 				c.Options.Names.Shared = topic + "-shared"
 				c.Configure = func(conf *amqp.Config) {

@@ -312,7 +312,7 @@ const faithful = "faithful-1"
 func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	var w witnessed
 	c := setup{URI: brokertest.URI(t), Queue: queue}
-	if s.policy.BrokerDriven() {
+	if s.policy.Strategy.ByBroker() {
 		c.QueueType = "quorum"
 	}
 	c.Options.Policies = config.Policies{Default: s.policy}

@@ -248,7 +248,7 @@ func TestStock_TypedErrors(t *testing.T) {
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{
-		Default: config.Policy{Delays: ms(50), QueueType: config.QueueTypeQuorum},
+		Default: config.Policy{Delays: ms(50)},
 	}})
 	stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
 	require.NoError(t, err)

@@ -45,9 +45,9 @@ func TestStrategy_Refused(t *testing.T) {
 			`the main queue has what it needs, and its messages could be lost: must be "declare", got "assume"`,
 		`Config.Queue.Arguments["x-queue-type"]: differs from what is needed by the strategy redelivery of ` +
 			`Options.Policies.Default: must be left out, or "quorum", got "classic"`,
-		`Config.Queue.Arguments["x-overflow"]: differs from what is needed by the strategy dead-letter-cycle of ` +
+		`Config.Queue.Arguments["x-overflow"]: differs from what is needed by the strategy cycle of ` +
 			`Options.Policies.Topics["cycle"]: must be left out, or "reject-publish", got "drop-head"`,
-		`Config.Queue.Arguments["x-message-ttl"]: not possible with the strategy dead-letter-cycle of ` +
+		`Config.Queue.Arguments["x-message-ttl"]: not possible with the strategy cycle of ` +
 			`Options.Policies.Topics["cycle"]: must be left out, got 5`,
 	} {
 		require.ErrorContains(t, err, wanted)

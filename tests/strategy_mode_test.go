@@ -12,14 +12,18 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// With STRATEGY=redelivery, services of the tests have that strategy where it can do what their policies say, and
-// their main queues are quorum queues, unless the test says otherwise.
+// With STRATEGY=redelivery or another strategy of the broker, services of the tests have it where it can do what their
+// policies say, and their main queues are quorum queues, unless the test says otherwise. STRATEGY=ladder is
+// exactMode.
 var strategyMode = strategyOf(os.Getenv("STRATEGY"))
 
 func strategyOf(name string) config.Strategy {
 	strategy := config.Strategy(name)
 	if name != "" && !slices.Contains(strategy.Choices(), name) {
 		panic(fmt.Sprintf("STRATEGY is %q, and not one of %q", name, strategy.Choices()))
+	}
+	if !strategy.ByBroker() {
+		return ""
 	}
 
 	return strategy
@@ -52,7 +56,7 @@ func withStrategy(conf amqp.Config, o amqpretry.Options) amqpretry.Options {
 		policy.Strategy = strategyMode
 		o.Policies.Topics[topic] = policy
 		if !can(o.Policies, topic) {
-			policy.Strategy = config.StrategyCopy // not that of the default
+			policy.Strategy = config.StrategyQueues // not that of the default
 			o.Policies.Topics[topic] = policy
 		}
 	}
@@ -68,11 +72,11 @@ func withoutStrategy(p config.Policies) config.Policies {
 	if p.Default.IsZero() && p.Topics == nil {
 		p = retries(ms(200)...) // as newService has it
 	}
-	p.Default.Strategy = config.StrategyCopy
+	p.Default.Strategy = config.StrategyQueues
 
 	return p
 }
 
 func isOpen(p config.Policy) bool {
-	return p.Strategy == "" && p.DelayMode == "" && (p.Mode == "" || p.Mode == config.ModeRetry)
+	return p.Strategy == "" && (p.Mode == "" || p.Mode == config.ModeRetry)
 }

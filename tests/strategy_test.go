@@ -46,11 +46,9 @@ func hasNative(t *testing.T) bool {
 func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	t.Helper()
 	t.Parallel()
-	shared, linear := cyclePolicy(), nativePolicy()
-	shared.Scope = config.ScopeShared
+	linear := nativePolicy()
 	linear.Delays = ms(150, 300, 450)
-	policies := map[string]config.Policy{"cycle": cyclePolicy(), "cycle shared": shared,
-		"redelivery": redeliveryPolicy()}
+	policies := map[string]config.Policy{"cycle": cyclePolicy(), "redelivery": redeliveryPolicy()}
 	if hasNative(t) {
 		policies["native"], policies["native linear"] = nativePolicy(), linear
 	}
@@ -415,7 +413,7 @@ func TestStrategy_Killer(t *testing.T) {
 		assert.Equal(t, []string{"killer", "crashed"}, []string{rabbit.UUID(letter), rabbit.Text(letter,
 			header.Reason)})
 		want := policy.CrashLimit * (policy.MaxRetries() + 1)
-		if policy.CountsReturns() {
+		if policy.Strategy.CountsReturns() {
 			want = policy.MaxRetries() + policy.CrashLimit // one cannot be told from the other
 		}
 		assert.Len(t, svc.Calls.of("killer"), want)
@@ -488,7 +486,7 @@ func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
 		svc.publish("a")
 		await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "its end")
 		assert.Equal(t, numbersTo(46), svc.Calls.attempts("a"))
-		if policy.CountsReturns() {
+		if policy.Strategy.CountsReturns() {
 			assert.Equal(t, 2, svc.byCopy(), "with each the broker counts anew")
 		}
 	})
@@ -497,9 +495,9 @@ func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
 // Only what was rejected goes round: what has died of anything else is a dead letter, and the queue goes on.
 func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 	t.Parallel()
-	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+	for _, classic := range []bool{false, true} {
 		policy := cyclePolicy()
-		policy.Scope = scope
+		policy.ClassicQueues = classic
 		s := withPolicy(t, policy)
 		s.Handler = func(*message.Message) error { return errFate }
 		svc := newService(t, s)

@@ -90,7 +90,7 @@ func newPubSub(t *testing.T, conf amqp.Config, v variant) (message.Publisher, me
 
 	retrier, err := adapter.New(conf, amqpretry.Options{
 		Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
-		Policies: withDelayMode(suitePolicies),
+		Policies: withLadder(suitePolicies),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })

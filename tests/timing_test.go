@@ -131,19 +131,19 @@ func measureAttempts(t *testing.T) (late []string) {
 	}
 	var runs []run
 	for name, c := range map[string]struct {
-		main   string
-		retry  config.QueueType
-		runner func(*testing.T, setup) *service
+		main    string
+		classic bool
+		runner  func(*testing.T, setup) *service
 	}{
-		"classic": {"classic", config.QueueTypeClassic, start},
-		"quorum":  {"quorum", config.QueueTypeQuorum, start},
-		"stock": {"classic", config.QueueTypeQuorum, func(t *testing.T, c setup) *service {
+		"classic": {"classic", true, start},
+		"quorum":  {"quorum", false, start},
+		"stock": {"classic", false, func(t *testing.T, c setup) *service {
 			return startStock(t, c).service
 		}},
 	} {
 		s := &seen{}
 		service := setup{URI: brokertest.URI(t), QueueType: c.main}
-		service.Options.Policies = config.Policies{Default: config.Policy{Delays: delays, QueueType: c.retry}}
+		service.Options.Policies = config.Policies{Default: config.Policy{Delays: delays, ClassicQueues: c.classic}}
 		service.Handler = s.handler(func(msg *message.Message) error {
 			a, _ := retry.AttemptFromContext(msg.Context())
 			if a.Number <= len(delays) {

@@ -58,7 +58,7 @@ func (b *topologyBroker) plan(policy config.Policy) topology.Plan {
 
 var topologyPolicies = map[string]config.Policy{
 	"quorum":      {Delays: []time.Duration{300 * time.Millisecond, time.Hour, config.MaxDelay}},
-	"classic":     {Delays: []time.Duration{300 * time.Millisecond, time.Hour}, QueueType: config.QueueTypeClassic},
+	"classic":     {Delays: []time.Duration{300 * time.Millisecond, time.Hour}, ClassicQueues: true},
 	"dead-letter": {Mode: config.ModeDeadLetter},
 	"off":         {Mode: config.ModeOff},
 }

@@ -27,7 +27,7 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 	// What comes out of a classic retry queue while its main queue is not available is lost, and while a broker starts,
 	// a quorum queue is not: what was due while the broker was down is lost.
 	lossy := func(p config.Policy, queueType string) bool {
-		return p.QueueType == config.QueueTypeClassic && queueType == "quorum"
+		return p.ClassicQueues && queueType == "quorum"
 	}
 	kinds := []struct {
 		queue, queueType string
@@ -35,14 +35,14 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 	}{
 		{"own", "quorum", config.Policy{Delays: wait}},
 		{"own.on.classic", "classic", config.Policy{Delays: wait}},
-		{"classic.on.classic", "classic", config.Policy{Delays: wait, QueueType: config.QueueTypeClassic}},
-		{"shared", "quorum", config.Policy{Delays: wait, Scope: config.ScopeShared}},
-		{"shared.on.classic", "classic", config.Policy{Delays: wait, Scope: config.ScopeShared}},
+		{"classic.on.classic", "classic", config.Policy{Delays: wait, ClassicQueues: true}},
+		{"shared", "quorum", config.Policy{Delays: wait, Strategy: config.StrategyShared}},
+		{"shared.on.classic", "classic", config.Policy{Delays: wait, Strategy: config.StrategyShared}},
 		{"protected", "quorum", config.Policy{Delays: wait, Protect: config.ProtectionArguments}},
 		{"dead.letters", "quorum", config.Policy{Mode: config.ModeDeadLetter}},
-		{"classic", "quorum", config.Policy{Delays: wait, QueueType: config.QueueTypeClassic}},
-		{"shared.classic", "quorum", config.Policy{Delays: wait, Scope: config.ScopeShared,
-			QueueType: config.QueueTypeClassic}},
+		{"classic", "quorum", config.Policy{Delays: wait, ClassicQueues: true}},
+		{"shared.classic", "quorum", config.Policy{Delays: wait, Strategy: config.StrategyShared,
+			ClassicQueues: true}},
 	}
 	services := func(handler func(*message.Message) error) (all []*service) {
 		for _, k := range kinds {

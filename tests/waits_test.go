@@ -269,8 +269,8 @@ func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) 
 // never before its own time, never after the whole delay.
 func TestJitter(t *testing.T) {
 	t.Parallel()
-	for _, queueType := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
-		t.Run(string(queueType), func(t *testing.T) {
+	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			const delay = time.Second
@@ -278,7 +278,7 @@ func TestJitter(t *testing.T) {
 			c := setup{URI: brokertest.URI(t), Prefetch: 100, Handler: s.handler(failing(1))}
 			c.Options.Concurrency = 8
 			c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8,
-				QueueType: queueType}}
+				ClassicQueues: classic}}
 			svc := start(t, c)
 
 			inTime := false

@@ -150,7 +150,7 @@ func limitOf(q httpapi.Queue, version string) int64 {
 
 // argumentsOfOurs are those of a dead-letter queue that a service declares.
 func argumentsOfOurs() (amqp091.Table, error) {
-	plan, err := topology.New("any", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared},
+	plan, err := topology.New("any", config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared},
 		topology.Names{})
 	if err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ func (c Config) Format(f fmt.State, _ rune) {
 
 // Options say what a processor does. The zero value is useful.
 type Options struct {
-	// Policies by the names of main queues. Their strategy must be config.StrategyCopy. Lists of errors do not count:
+	// Policies by the names of main queues. Their strategy must be config.StrategyQueues. Lists of errors do not count:
 	// the broker does not report which error a consumer had.
 	Policies config.Policies
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
@@ -136,7 +136,7 @@ func validate(c Config, o Options) ([]pattern, error) {
 	}
 	patterns, patternErrs := parsePatterns(c)
 	errs = append(errs, patternErrs...)
-	errs = append(errs, config.Below("Options", o.Policies.Validate())...)
+	errs = append(errs, config.WithPath("Options", o.Policies.Validate())...)
 	switch o.Topology {
 	case "", topology.Declare, topology.Assume:
 	default:

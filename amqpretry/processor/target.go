@@ -138,9 +138,9 @@ func newMain(failed, name string, policy config.Policy, names topology.Names) ma
 	case policy.Mode == config.ModeOff:
 		m.err = fmt.Errorf("the policy of %q has mode off, so a processor can neither retry nor dead-letter; use "+
 			"another mode", name)
-	case policy.BrokerDriven():
+	case policy.Strategy.ByBroker():
 		m.err = fmt.Errorf("the policy of %q has the strategy %s: a processor needs %s, as the main queue "+
-			"dead-letters to the failed queue", name, policy.Strategy, config.StrategyCopy)
+			"dead-letters to the failed queue", name, policy.Strategy, config.StrategyQueues)
 	default:
 		m.plan, m.err = topology.New(name, policy, names)
 	}

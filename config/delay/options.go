@@ -40,7 +40,7 @@ func (o Options) WithDefaults() Options {
 
 // Validate reports all problems in one error, as joined *config.FieldErrors.
 func (o Options) Validate() error {
-	errs := config.Below("Options.Ladder", o.Ladder.Or(config.ScheduleLadder()).Validate())
+	errs := config.WithPath("Options.Ladder", o.Ladder.Or(config.ScheduleLadder()).Validate())
 	if o.PublishTimeout < 0 {
 		errs = append(errs, &config.FieldError{Path: "Options.PublishTimeout", Problem: "negative",
 			Wanted: "more than 0, or left out for " + DefaultPublishTimeout.String(), Found: o.PublishTimeout.String()})

@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -31,12 +32,14 @@ type decoder struct {
 	errs    []error
 	sources map[string]source // by path; what is not there has that of what it is missing from
 	failed  map[string]bool   // by path: reported already
+	untrue  map[string]source // by path: false that somebody has written
 	seen    map[*node]bool    // by unused
 	values  int
 }
 
 func newDecoder() *decoder {
-	return &decoder{sources: map[string]source{}, failed: map[string]bool{}, seen: map[*node]bool{}}
+	return &decoder{sources: map[string]source{}, failed: map[string]bool{}, untrue: map[string]source{},
+		seen: map[*node]bool{}}
 }
 
 func (d *decoder) fail(path string, at source, problem, wanted, found string) {
@@ -86,6 +89,8 @@ func (d *decoder) decode(n *node, v reflect.Value, path string, at source) {
 		d.integer(n, v, path, at)
 	case reflect.Float64:
 		d.float(n, v, path, at)
+	case reflect.Bool:
+		d.boolean(n, v, path, at)
 	default:
 		panic("config: no rule to decode " + v.Type().String()) // a field that was added without one
 	}
@@ -107,6 +112,7 @@ func noneForZero(v reflect.Value, path string) {
 // mark remembers where a value comes from, with all of its fields: those that are there are marked again.
 func (d *decoder) mark(t reflect.Type, path string, at source) {
 	d.sources[path] = at
+	delete(d.untrue, path)
 	if t.Kind() != reflect.Struct || t == reflect.TypeFor[config.ErrorMatch]() {
 		return
 	}
@@ -272,6 +278,16 @@ func (d *decoder) float(n *node, v reflect.Value, path string, at source) {
 	v.SetFloat(number)
 }
 
+func (d *decoder) boolean(n *node, v reflect.Value, path string, at source) {
+	if n.kind != kindBoolean {
+		d.wrongType(path, at, "true or false, without quotes", n)
+		return
+	}
+	if v.SetBool(strings.EqualFold(n.text, "true")); !v.Bool() {
+		d.untrue[path] = at
+	}
+}
+
 // validate adds what is wrong with the policies as a whole to what was wrong with their values, and returns all of it,
 // in the order of the file, and of variables after it.
 func (d *decoder) validate(p config.Policies, file string) error {
@@ -289,6 +305,13 @@ func (d *decoder) validate(p config.Policies, file string) error {
 			from := d.sources[fault.Path]
 			fault.Line, fault.Variable = from.line, from.variable
 			d.errs = append(d.errs, fault)
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
+		path := inStruct(inMapping("topics", topic), "classic_queues")
+		if at, written := d.untrue[path]; written && p.For(topic).ClassicQueues {
+			d.fail(path, at, "does not undo that of the default", "left out, with the topic's own strategy in its "+
+				"place: a topic with a strategy has quorum queues, unless it says otherwise", "false")
 		}
 	}
 	return joined(d.errs, file)

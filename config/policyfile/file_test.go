@@ -30,8 +30,8 @@ default:
   max_postpone: 12h
   retry_only: ["*url.Error", "*net.OpError"]
   never_retry: ["*fs.PathError"]
-  queue_type: classic
-  scope: shared
+  strategy: shared
+  classic_queues: true
   protect: policy
   crash_limit: 5
 topics:
@@ -52,10 +52,10 @@ func everyFieldInCode() config.Policies {
 			Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Factor: 3,
 				Max: time.Minute},
 			Immediate: 2, Jitter: 0.2, MaxAge: 90 * time.Minute, OnExpiry: config.ExpiryDrop,
-			MaxPostpone: 12 * time.Hour,
-			RetryOnly:   []config.ErrorMatch{config.TypeName("*url.Error"), config.TypeName("*net.OpError")},
-			NeverRetry:  []config.ErrorMatch{config.TypeName("*fs.PathError")},
-			QueueType:   config.QueueTypeClassic, Scope: config.ScopeShared, Protect: config.ProtectionPolicy,
+			MaxPostpone:   12 * time.Hour,
+			RetryOnly:     []config.ErrorMatch{config.TypeName("*url.Error"), config.TypeName("*net.OpError")},
+			NeverRetry:    []config.ErrorMatch{config.TypeName("*fs.PathError")},
+			ClassicQueues: true, Strategy: config.StrategyShared, Protect: config.ProtectionPolicy,
 			CrashLimit: 5,
 		},
 		Topics: map[string]config.Policy{
@@ -106,8 +106,8 @@ var files = []struct {
 		"line 2: default.retires: unknown key, did you mean retries?",
 		"line 3: default.maxAge: unknown key, did you mean max_age?",
 		"line 4: default.foo: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, " +
-			"max_age, on_expiry, max_postpone, retry_only, never_retry, strategy, delay_mode, ladder, " +
-			"queue_type, scope, protect, crash_limit",
+			"max_age, on_expiry, max_postpone, retry_only, never_retry, strategy, classic_queues, " +
+			"ladder, protect, crash_limit",
 		"line 5: default.backoff.maxx: unknown key, did you mean max?",
 		"line 6: orders: unknown key: must be one of default, topics",
 	}},
@@ -224,8 +224,8 @@ var files = []struct {
 	}},
 	{"odd names", "default: {\"a\\nb\": 1}\n", []string{
 		"line 1: default[\"a\\nb\"]: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, " +
-			"max_age, on_expiry, max_postpone, retry_only, never_retry, strategy, delay_mode, ladder, " +
-			"queue_type, scope, protect, crash_limit",
+			"max_age, on_expiry, max_postpone, retry_only, never_retry, strategy, classic_queues, " +
+			"ladder, protect, crash_limit",
 	}},
 	{"as if octal", "default: {jitter: 01}\n", []string{"line 1: default.jitter: wrong type: must be a number in " +
 		"decimal digits, without quotes, got 01 (a number)"}},
@@ -477,4 +477,32 @@ func TestZeroIsNoneForTopics(t *testing.T) {
 	policies, err = policyfile.Parse([]byte("default: {jitter: 0, immediate: 0, max_age: 0s}"))
 	require.NoError(t, err)
 	assert.True(t, policies.Default.IsZero())
+}
+
+// A topic takes the default's classic queues unless it says a strategy, so false alone would be said in vain.
+func TestClassicQueuesFalse(t *testing.T) {
+	const classic = "default: {classic_queues: true}\n"
+	policies, err := policyfile.Parse([]byte(classic + "topics: {a: {strategy: queues, classic_queues: false}, b: }"))
+	require.NoError(t, err)
+	assert.False(t, policies.For("a").ClassicQueues)
+	assert.True(t, policies.For("b").ClassicQueues)
+	_, err = policyfile.Parse([]byte("topics: {a: {classic_queues: false}}"))
+	require.NoError(t, err)
+
+	_, err = policyfile.Parse([]byte(classic + "topics: {a: {classic_queues: false}, b: {classic_queues: no}}"))
+	assert.Equal(t, []string{
+		`line 2: topics["b"].classic_queues: wrong type: must be true or false, without quotes, got "no"`,
+		`line 2: topics["a"].classic_queues: does not undo that of the default: must be left out, with the topic's ` +
+			"own strategy in its place: a topic with a strategy has quorum queues, unless it says otherwise, got false",
+	}, faults(t, err))
+
+	policies = config.Policies{Topics: map[string]config.Policy{"a": {}}}
+	for variables, fails := range map[string]bool{"false": true, "false true": false, "false null": false} {
+		environ := []string{"AMQPRETRY__DEFAULT__CLASSIC_QUEUES=true"}
+		for value := range strings.SplitSeq(variables, " ") {
+			environ = append(environ, "AMQPRETRY__TOPICS__A__CLASSIC_QUEUES="+value)
+		}
+		_, err := policyfile.Override(policies, environ)
+		assert.Equal(t, fails, err != nil, variables)
+	}
 }

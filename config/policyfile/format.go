@@ -117,6 +117,8 @@ func (f *formatter) scalar(v reflect.Value, path string) string {
 			return "0s"
 		}
 		return value.String()
+	case bool:
+		return strconv.FormatBool(value)
 	case int:
 		if value == config.None {
 			return "0"

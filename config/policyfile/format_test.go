@@ -47,8 +47,8 @@ func TestFormatIsTheInverseOfParse(t *testing.T) {
 		}
 	}
 	for _, field := range []string{"mode", "retries", "delays", "backoff", "immediate", "jitter", "max_age",
-		"on_expiry", "max_postpone", "retry_only", "never_retry", "strategy", "delay_mode", "ladder", "queue_type",
-		"scope", "protect", "crash_limit", "factor", "max", "step", "unit", "levels", "radix", "prefix",
+		"on_expiry", "max_postpone", "retry_only", "never_retry", "strategy", "classic_queues", "ladder",
+		"protect", "crash_limit", "factor", "max", "step", "unit", "levels", "radix", "prefix",
 		"never_retry: []", "jitter: 0"} {
 		assert.Contains(t, strings.Join(all, ""), " "+field, "in none of them")
 	}
@@ -84,11 +84,11 @@ func randomPolicy(random *rand.Rand, ofTopic bool) config.Policy {
 		func() { p.NeverRetry = matches[random.IntN(len(matches))] },
 		func() { p.Strategy = config.StrategyRedelivery },
 		func() {
-			p.DelayMode, p.Delays = config.DelayExact, []time.Duration{time.Minute}
+			p.Strategy, p.Delays = config.StrategyLadder, []time.Duration{time.Minute}
 			p.Ladder = config.Ladder{Prefix: "a: b", Unit: time.Second, Radix: 4, Levels: 5}
 		},
-		func() { p.QueueType = config.QueueTypeClassic },
-		func() { p.Scope = config.ScopeShared },
+		func() { p.ClassicQueues = true },
+		func() { p.Strategy = config.StrategyShared },
 		func() { p.Protect = config.ProtectionPolicy },
 		func() { p.CrashLimit = 1 + random.IntN(19) },
 		func() { p.Immediate, p.Jitter, p.MaxAge = config.None, config.None, config.None },

@@ -40,17 +40,16 @@ type jsonPolicy struct {
 	MaxPostpone jsonDuration        `json:"max_postpone"`
 	RetryOnly   []config.ErrorMatch `json:"retry_only"`
 	NeverRetry  []config.ErrorMatch `json:"never_retry"`
-	DelayMode   config.DelayMode    `json:"delay_mode"`
 	Ladder      struct {
 		Prefix string       `json:"prefix"`
 		Unit   jsonDuration `json:"unit"`
 		Radix  int          `json:"radix"`
 		Levels int          `json:"levels"`
 	} `json:"ladder"`
-	QueueType  config.QueueType  `json:"queue_type"`
-	Scope      config.Scope      `json:"scope"`
-	Protect    config.Protection `json:"protect"`
-	CrashLimit int               `json:"crash_limit"`
+	Strategy      config.Strategy   `json:"strategy"`
+	ClassicQueues bool              `json:"classic_queues"`
+	Protect       config.Protection `json:"protect"`
+	CrashLimit    int               `json:"crash_limit"`
 }
 
 type jsonDuration time.Duration
@@ -76,10 +75,10 @@ func (p jsonPolicy) policy() config.Policy {
 			Factor: b.Factor, Max: time.Duration(b.Max)},
 		Immediate: p.Immediate, Jitter: p.Jitter, MaxAge: time.Duration(p.MaxAge), OnExpiry: p.OnExpiry,
 		MaxPostpone: time.Duration(p.MaxPostpone),
-		RetryOnly:   p.RetryOnly, NeverRetry: p.NeverRetry, DelayMode: p.DelayMode,
+		RetryOnly:   p.RetryOnly, NeverRetry: p.NeverRetry,
 		Ladder: config.Ladder{Prefix: p.Ladder.Prefix, Unit: time.Duration(p.Ladder.Unit), Radix: p.Ladder.Radix,
 			Levels: p.Ladder.Levels},
-		QueueType: p.QueueType, Scope: p.Scope, Protect: p.Protect,
+		Strategy: p.Strategy, ClassicQueues: p.ClassicQueues, Protect: p.Protect,
 		CrashLimit: p.CrashLimit,
 	}
 }

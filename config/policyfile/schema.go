@@ -49,12 +49,13 @@ var abouts = map[string]about{
 		"at once. Go types, as dead letters show them.", nil, nil, nil},
 	"never_retry": {"Never retry", "Errors that go to the dead-letter queue at once. Go types, as dead letters show " +
 		"them.", nil, nil, nil},
-	"strategy": {"Strategy", "By whom failed messages are brought back. copy: a copy waits in a retry queue; " +
-		"dead-letter-cycle: the broker sends a rejected message there; redelivery: the broker delivers it again at " +
-		"once; native: after a delay, from RabbitMQ 4.3 on.", config.StrategyCopy, nil, nil},
-	"delay_mode": {"Delay mode", "tiers: a retry queue for each delay; exact: messages wait in a ladder, for any " +
-		"delay.", config.DelayTiers, nil, nil},
-	"ladder": {"Ladder", "What messages wait in with the delay mode exact. All that use one share its queues.", nil,
+	"strategy": {"Strategy", "How failed messages come back. queues: a copy waits in a retry queue, one for each " +
+		"delay; shared: in one of a set for all main queues; ladder: in a ladder, for any delay; cycle: the broker " +
+		"sends a rejected message to a retry queue; redelivery: it delivers it again at once; native: after a delay, from " +
+		"RabbitMQ 4.3 on.", config.StrategyQueues, nil, nil},
+	"classic_queues": {"Classic queues", "Whether the retry queues are classic ones, which are lighter and can lose " +
+		"messages.", false, nil, nil},
+	"ladder": {"Ladder", "What messages wait in with the strategy ladder. All that use one share its queues.", nil,
 		nil, nil},
 	"ladder.prefix": {"Prefix", "Of the names of its exchanges and queues.", config.DefaultLadderPrefix, nil, nil},
 	"ladder.unit": {"Unit", "The shortest delay, to whose multiples all others are rounded up, 1ms to 1h.",
@@ -62,9 +63,6 @@ var abouts = map[string]about{
 	"ladder.radix": {"Radix", "How many different digits there are: a queue for each but 0 at each level.",
 		config.RetryLadder().Radix, 0, 16},
 	"ladder.levels": {"Levels", "How many digits a delay has.", config.RetryLadder().Levels, 0, 32},
-	"queue_type":    {"Queue type", "Of the retry queues.", config.QueueTypeQuorum, nil, nil},
-	"scope": {"Scope", "queue: retry queues of its own for each main queue; shared: one set for all.",
-		config.ScopeQueue, nil, nil},
 	"protect": {"Protect", "What keeps a quorum main queue from dropping messages by itself: arguments declares " +
 		"it so, policy says that the operator has seen to it.", config.ProtectionNone, nil, nil},
 	"crash_limit": {"Crash limit", "The deliveries without an answer that count as a failed attempt.",
@@ -184,6 +182,8 @@ func valueSchema(t reflect.Type, path string) *schema {
 		return &schema{Type: orNull("integer")}
 	case float64:
 		return &schema{Type: orNull("number")}
+	case bool:
+		return &schema{Type: orNull("boolean")}
 	}
 	switch t.Kind() {
 	case reflect.Slice:

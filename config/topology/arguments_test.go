@@ -71,7 +71,7 @@ queue orders.retry.1500ms
   amqpretry-delay string 1500ms
   x-match string all
 ` + fmt.Sprintf(endBinding, "orders.retry")},
-		{"own, classic", config.Policy{QueueType: config.QueueTypeClassic}, `exchange orders.retry.classic headers
+		{"own, classic", config.Policy{ClassicQueues: true}, `exchange orders.retry.classic headers
 queue orders.retry.1500ms.classic
   x-dead-letter-exchange string ` + `
   x-dead-letter-routing-key string orders
@@ -81,7 +81,7 @@ queue orders.retry.1500ms.classic
   amqpretry-delay string 1500ms
   x-match string all
 ` + fmt.Sprintf(endBinding, "orders.retry.classic")},
-		{"shared, quorum", config.Policy{Scope: config.ScopeShared}, `exchange retry headers
+		{"shared, quorum", config.Policy{Strategy: config.StrategyShared}, `exchange retry headers
 exchange retry.return direct
 queue retry.1500ms
   x-dead-letter-exchange string retry.return
@@ -96,7 +96,7 @@ queue retry.1500ms
   x-match string all
 binding retry.return "orders" orders
 `},
-		{"shared, classic", config.Policy{Scope: config.ScopeShared, QueueType: config.QueueTypeClassic},
+		{"shared, classic", config.Policy{Strategy: config.StrategyShared, ClassicQueues: true},
 			`exchange retry.classic headers
 exchange retry.return direct
 queue retry.1500ms.classic
@@ -110,7 +110,7 @@ binding retry.return "orders" orders
 `},
 		{"dead letters only", config.Policy{Mode: config.ModeDeadLetter}, "exchange orders.retry headers\n" +
 			deadLetters + fmt.Sprintf(endBinding, "orders.retry")},
-		{"dead letters only, shared", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared},
+		{"dead letters only, shared", config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared},
 			deadLetters},
 		{"off", config.Policy{Mode: config.ModeOff}, ""},
 	} {

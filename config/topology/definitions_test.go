@@ -49,8 +49,8 @@ func readDefinitions(t *testing.T, file []byte) (f definitionsFile) {
 func TestDefinitionsHaveThePlan(t *testing.T) {
 	for name, policy := range map[string]config.Policy{
 		"queue":       {Delays: []time.Duration{time.Second, time.Hour}},
-		"classic":     {Delays: []time.Duration{time.Second}, QueueType: config.QueueTypeClassic},
-		"shared":      {Delays: []time.Duration{time.Second, time.Hour}, Scope: config.ScopeShared},
+		"classic":     {Delays: []time.Duration{time.Second}, ClassicQueues: true},
+		"shared":      {Delays: []time.Duration{time.Second, time.Hour}, Strategy: config.StrategyShared},
 		"dead-letter": {Mode: config.ModeDeadLetter},
 		"off":         {Mode: config.ModeOff},
 	} {
@@ -109,8 +109,8 @@ func TestDefinitionsHaveThePlan(t *testing.T) {
 
 // What main queues share comes once, also with different delays.
 func TestDefinitionsShareOnce(t *testing.T) {
-	shared := config.Policy{Delays: []time.Duration{time.Second}, Scope: config.ScopeShared}
-	more := config.Policy{Delays: []time.Duration{time.Second, time.Minute}, Scope: config.ScopeShared}
+	shared := config.Policy{Delays: []time.Duration{time.Second}, Strategy: config.StrategyShared}
+	more := config.Policy{Delays: []time.Duration{time.Second, time.Minute}, Strategy: config.StrategyShared}
 	fanout := []topology.MainExchange{{Name: "events", Type: "fanout", Durable: true}}
 	file, err := topology.Definitions("/",
 		topology.MainQueue{Plan: mustPlan(t, "a", shared), Exchanges: fanout,
@@ -218,7 +218,7 @@ func TestDefinitionsLeaveTheBrokersExchanges(t *testing.T) {
 
 // A main queue without what a cycle needs would lose what is rejected.
 func TestDefinitionsUnderStrategies(t *testing.T) {
-	plan := strategyPlan(t, cycle(""), topology.Names{})
+	plan := strategyPlan(t, cycle(), topology.Names{})
 	file, err := topology.Definitions("vh", topology.MainQueue{Plan: plan, Arguments: plan.WithMainArguments(nil)})
 	require.NoError(t, err)
 	f := readDefinitions(t, file)
@@ -238,9 +238,9 @@ func TestDefinitionsUnderStrategies(t *testing.T) {
 	arguments["x-overflow"] = "drop-head"
 	_, err = topology.Definitions("vh", topology.MainQueue{Plan: plan, Arguments: arguments})
 	assert.ErrorContains(t, err, `queue "orders".arguments["x-dead-letter-exchange"]: not as the strategy `+
-		`dead-letter-cycle needs it: must be "orders.rejected.30s", as Plan.WithMainArguments adds it, got <nil>`)
+		`cycle needs it: must be "orders.rejected.30s", as Plan.WithMainArguments adds it, got <nil>`)
 	assert.ErrorContains(t, err, `["x-overflow"]: not as the strategy`)
-	assert.ErrorContains(t, err, `["x-message-ttl"]: not possible with the strategy dead-letter-cycle`)
+	assert.ErrorContains(t, err, `["x-message-ttl"]: not possible with the strategy cycle`)
 
 	redelivery := strategyPlan(t, config.Policy{Strategy: config.StrategyRedelivery}, topology.Names{})
 	_, err = topology.Definitions("vh", topology.MainQueue{Plan: redelivery,

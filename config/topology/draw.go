@@ -126,7 +126,6 @@ func (p Plan) drawStrategy(exchanges map[string]string, deadLetters string, edge
 	case config.StrategyNative:
 		edge("consumer", "failed: returned after "+p.nativeDelays(), "main")
 		edge("main", "delivery limit", deadLetters)
-	case config.StrategyCopy:
 	}
 }
 

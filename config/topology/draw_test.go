@@ -68,7 +68,8 @@ func TestDOT(t *testing.T) {
 }
 `, plan.DOT())
 
-	shared := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second}, Scope: config.ScopeShared})
+	shared := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second},
+		Strategy: config.StrategyShared})
 	for _, line := range []string{
 		`queue1 -> exchange2 [label="after 1s"]`, `exchange2 -> main [label="key orders"]`,
 		`consumer -> queue2 [label="the end"]`,
@@ -125,12 +126,12 @@ func TestStrategiesAreDrawn(t *testing.T) {
 	for wanted, policy := range map[string]config.Policy{
 		`    consumer -- "failed: rejected" --> main
     main -- "dead-lettered" --> exchange2
-`: cycle(""),
+`: cycle(),
 		`    exchange2 -- "x-first-death-reason: rejected" --> queue1
     exchange2 -- "x-first-death-reason: expired" --> queue2
     exchange2 -- "x-first-death-reason: maxlen" --> queue2
     exchange2 -- "x-first-death-reason: delivery_limit" --> queue2
-`: cycle(""),
+`: cycle(),
 		`    consumer -- "failed: returned at once" --> main
     main -- "delivery limit" --> queue2
 `: {Strategy: config.StrategyRedelivery, Delays: []time.Duration{time.Second}},

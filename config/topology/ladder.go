@@ -154,7 +154,7 @@ func (l Ladder) Shared() Plan {
 		p.Bindings = append(p.Bindings, Binding{Exchange: exchange, ToExchange: l.below(level), Key: before + "0.#"})
 		for digit := 1; digit < c.Radix; digit++ {
 			queue, ttl := l.WaitQueue(level, digit), c.TTL(level, digit)
-			arguments := retryArguments(ttl, config.QueueTypeQuorum)
+			arguments := retryArguments(ttl, false)
 			arguments["x-dead-letter-exchange"] = l.below(level)
 			p.Queues = append(p.Queues, Queue{Name: queue, Delay: ttl, Arguments: arguments, Shared: true})
 			key := before + spell(digit) + ".#"
@@ -173,7 +173,7 @@ func (l Ladder) Of(target Target, names Names) (Plan, error) {
 	); err != nil {
 		return Plan{}, err
 	}
-	arguments := retryArguments(0, config.QueueTypeQuorum)
+	arguments := retryArguments(0, false)
 	arguments["x-dead-letter-exchange"], arguments["x-dead-letter-routing-key"] = target.Exchange, target.Key
 	return Plan{
 		Queues:   []Queue{{Name: landing, Arguments: arguments, Landing: true}},

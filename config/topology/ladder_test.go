@@ -41,7 +41,7 @@ binding p.v1.500ms.3x2.level-1 -> p.v1.500ms.3x2.1500ms key 1.#
 binding p.v1.500ms.3x2.level-1 -> p.v1.500ms.3x2.3s key 2.#`),
 		oneSpace(ladder.Shared().String()))
 
-	plan, err := topology.New("orders", config.Policy{DelayMode: config.DelayExact, Ladder: ladder.Config,
+	plan, err := topology.New("orders", config.Policy{Strategy: config.StrategyLadder, Ladder: ladder.Config,
 		Delays: []time.Duration{time.Second}},
 		topology.Names{})
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func topicMatches(pattern, words []string) bool {
 }
 
 func TestLadderNames(t *testing.T) {
-	policy := config.Policy{DelayMode: config.DelayExact}
+	policy := config.Policy{Strategy: config.StrategyLadder}
 	fits := strings.Repeat("q", 255-len("0.0.0.0.0.0.q."))
 	short := topology.Names{Landing: func(topology.Target) string { return "l" }, DeadLetterQueue: func(string) string {
 		return "d"
@@ -224,7 +224,7 @@ func TestLadderAddress(t *testing.T) {
 }
 
 func TestLadderDefinitions(t *testing.T) {
-	policy := config.Policy{DelayMode: config.DelayExact, Delays: []time.Duration{100 * time.Millisecond},
+	policy := config.Policy{Strategy: config.StrategyLadder, Delays: []time.Duration{100 * time.Millisecond},
 		Ladder: config.Ladder{Levels: 2, Radix: 2}}
 	var queues []topology.MainQueue
 	for _, queue := range []string{"orders", "payments"} {
@@ -246,7 +246,7 @@ func TestLadderDefinitions(t *testing.T) {
 }
 
 func TestLadderIsDrawn(t *testing.T) {
-	plan, err := topology.New("orders", config.Policy{DelayMode: config.DelayExact}, topology.Names{})
+	plan, err := topology.New("orders", config.Policy{Strategy: config.StrategyLadder}, topology.Names{})
 	require.NoError(t, err)
 	assert.Equal(t, `flowchart LR
     publisher(["publisher"]) --> main["orders"]
@@ -281,7 +281,7 @@ func TestDefinitions_OfSeveralTargets(t *testing.T) {
 
 		return topology.MainQueue{Plan: plan, Arguments: amqp.Table{"x-queue-type": "quorum"}}
 	}
-	retries, err := topology.New("orders", config.Policy{DelayMode: config.DelayExact}, topology.Names{})
+	retries, err := topology.New("orders", config.Policy{Strategy: config.StrategyLadder}, topology.Names{})
 	require.NoError(t, err)
 	orders := topology.MainQueue{Plan: retries, Arguments: amqp.Table{"x-queue-type": "quorum"}}
 	later := part(topology.QueueTarget("orders"))

@@ -6,8 +6,6 @@ import (
 	"hash/fnv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/amqpretry/watermill-retry/config"
 )
 
 // Names are the functions that name what is declared for a main queue. A nil one means the default. They must give the
@@ -20,10 +18,10 @@ type Names struct {
 	// RetryQueue names the queue in which messages wait for one delay.
 	// Default: orders.retry.30s, and orders.retry.30s.classic for classic ones.
 	RetryQueue func(RetryQueueParams) string
-	// Rejected names the exchange to which a main queue with the strategy dead-letter-cycle dead-letters. Its bindings
+	// Rejected names the exchange to which a main queue with the strategy cycle dead-letters. Its bindings
 	// are for one retry queue and one dead-letter queue, so the name must depend on everything that theirs do. Default:
-	// orders.rejected.30s, with .classic and .shared added for such retry queues, and with eight digits more where
-	// RetryQueue, Shared or DeadLetterQueue give other names than by default.
+	// orders.rejected.30s, with .classic added for such retry queues, and with eight digits more where RetryQueue or
+	// DeadLetterQueue give other names than by default.
 	Rejected func(RejectedParams) string
 	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
 	DeadLetterQueue func(queue string) string
@@ -31,8 +29,8 @@ type Names struct {
 	// queue orders, orders.exchange.landing for the exchange orders, and orders.exchange.paid.landing for that exchange
 	// with the routing key paid.
 	Landing func(Target) string
-	// Shared begins the names of what all main queues of the scope "shared" have in common: the retry exchange, which
-	// has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
+	// Shared begins the names of what all main queues with the strategy shared have in common: the retry exchange,
+	// which has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
 	// Services that give it different values share nothing. Default: retry.
 	Shared string
 }
@@ -43,15 +41,13 @@ type RetryQueueParams struct {
 	Queue string
 	// Delay in its canonical spelling, such as 30s or 1500ms: see config.FormatDelay.
 	Delay string
-	// Type of the retry queue.
-	Type config.QueueType
+	// Classic tells that the retry queue is a classic queue.
+	Classic bool
 }
 
 // RejectedParams are what the name of a rejected exchange must depend on.
 type RejectedParams struct {
 	RetryQueueParams
-	// Scope of the retry queue.
-	Scope config.Scope
 	// RetryQueue and DeadLetterQueue are the names of the queues to which the exchange leads.
 	RetryQueue, DeadLetterQueue string
 }
@@ -100,7 +96,7 @@ func defaultRetryQueue(p RetryQueueParams) string { return retryQueueName(p.Queu
 
 func retryQueueName(prefix string, p RetryQueueParams) string {
 	name := prefix + "." + p.Delay
-	if p.Type == config.QueueTypeClassic {
+	if p.Classic {
 		name += classicSuffix
 	}
 	return name
@@ -110,10 +106,7 @@ func retryQueueName(prefix string, p RetryQueueParams) string {
 func defaultRejected(p RejectedParams) string {
 	name := retryQueueName(p.Queue+".rejected", p.RetryQueueParams)
 	defaults := Names{}.WithDefaults()
-	if p.Scope == config.ScopeShared {
-		name += ".shared"
-	}
-	if p.RetryQueue != defaults.retryQueue(p.Scope, p.RetryQueueParams) ||
+	if p.RetryQueue != defaults.RetryQueue(p.RetryQueueParams) ||
 		p.DeadLetterQueue != defaults.DeadLetterQueue(p.Queue) {
 		hash := fnv.New32a()
 		_, _ = fmt.Fprintf(hash, "%q %q", p.RetryQueue, p.DeadLetterQueue) // never fails
@@ -122,41 +115,32 @@ func defaultRejected(p RejectedParams) string {
 	return name
 }
 
-func (n Names) returnExchange() string { return n.Shared + ".return" }
-
-func (n Names) retryQueue(scope config.Scope, p RetryQueueParams) string {
-	if scope == config.ScopeShared {
-		return retryQueueName(n.Shared, p)
-	}
-	return n.RetryQueue(p)
+// rejected names the exchange to which the main queue of a retry queue dead-letters.
+func (n Names) rejected(p RetryQueueParams) string {
+	return n.Rejected(RejectedParams{
+		RetryQueueParams: p, RetryQueue: n.RetryQueue(p), DeadLetterQueue: n.DeadLetterQueue(p.Queue),
+	})
 }
 
-// RetryQueues lists the names of all queues from which a message can come back to a main queue after a delay: of both
-// types and both scopes, and the landing queue, since it may have begun to wait under another policy.
+func (n Names) returnExchange() string { return n.Shared + ".return" }
+
+// RetryQueues lists the names of all queues from which a message can come back to a main queue after a delay: its own
+// and shared ones, of both types, and the landing queue, since it may have begun to wait under another policy.
 func (n Names) RetryQueues(queue, delay string) []string {
 	n = n.WithDefaults()
 	names := []string{n.Landing(QueueTarget(queue))}
-	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-		for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
-			names = append(names, n.retryQueue(scope, RetryQueueParams{Queue: queue, Delay: delay, Type: t}))
-		}
+	for _, classic := range []bool{false, true} {
+		params := RetryQueueParams{Queue: queue, Delay: delay, Classic: classic}
+		names = append(names, n.RetryQueue(params), retryQueueName(n.Shared, params))
 	}
 	return names
 }
 
-// RejectedExchanges lists the names of all rejected exchanges through which a main queue can wait for a delay: of both
-// types and both scopes.
+// RejectedExchanges lists the names of all rejected exchanges through which a main queue can wait for a delay.
 func (n Names) RejectedExchanges(queue, delay string) []string {
 	n = n.WithDefaults()
-	var names []string
-	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-		for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
-			params := RetryQueueParams{Queue: queue, Delay: delay, Type: t}
-			names = append(names, n.Rejected(RejectedParams{RetryQueueParams: params, Scope: scope,
-				RetryQueue: n.retryQueue(scope, params), DeadLetterQueue: n.DeadLetterQueue(queue)}))
-		}
-	}
-	return names
+	return []string{n.rejected(RetryQueueParams{Queue: queue, Delay: delay}),
+		n.rejected(RetryQueueParams{Queue: queue, Delay: delay, Classic: true})}
 }
 
 // maxNameBytes is what a name on the wire has room for. A longer one would close the whole connection.

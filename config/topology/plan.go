@@ -19,19 +19,19 @@ import (
 type Plan struct {
 	// Queue is the main queue.
 	Queue string
-	// RetryExchange is where failed messages are published; see [Plan.Route]. Empty under the mode off, and in the
-	// scope "shared" without retries.
+	// RetryExchange is where failed messages are published; see [Plan.Route]. Empty under the mode off, and with
+	// the strategy shared without retries.
 	RetryExchange string
 	// DeadLetterQueue is where they end. Empty under the mode off.
 	DeadLetterQueue string
 
-	// Strategy by which the broker brings failed messages back; empty for config.StrategyCopy.
+	// Strategy by which the broker brings failed messages back; empty for those by copies.
 	// MainArguments are those that the main queue needs for it; nil where it needs none.
 	Strategy      config.Strategy
 	MainArguments amqp.Table
 
-	// Backend is what messages wait in with config.DelayExact; nil with config.DelayTiers. Its shared objects are not in
-	// the following, but Declare declares them.
+	// Backend is what messages wait in with config.StrategyLadder, else nil. Its shared objects are not in the
+	// following, but Declare declares them.
 	Backend Backend
 
 	// Exchanges, Queues and Bindings in the order in which they are declared. All empty under the mode off.
@@ -44,8 +44,8 @@ type Plan struct {
 type Exchange struct {
 	// Name of the exchange.
 	Name string
-	// Type is headers for the retry exchange and the rejected exchange, direct for the return exchange in the scope
-	// "shared", and topic or fanout in a [Ladder].
+	// Type is headers for the retry exchange and the rejected exchange, direct for the return exchange of shared
+	// queues, and topic or fanout in a [Ladder].
 	Type      string
 	Arguments amqp.Table
 	// Shared with other main queues.
@@ -82,12 +82,12 @@ const unlimited = int64(math.MaxInt32)
 // New plans the retries of a main queue under a policy, whose defaults are applied:
 //
 //	mode retry        retry exchange, one queue and binding per distinct delay, dead-letter queue and its binding
-//	  delays exact    retry exchange, landing queue and its binding, dead-letter queue and its binding
-//	  dead-letter-cycle   the same with the rejected exchange and its bindings
+//	  ladder          retry exchange, landing queue and its binding, dead-letter queue and its binding
+//	  cycle           as mode retry, with the rejected exchange and its bindings
 //	mode dead-letter  retry exchange, dead-letter queue and its binding
 //	mode off          nothing
 //
-// In the scope "shared" the retry exchange and the retry queues are those of all main queues with this scope. A second
+// With the strategy shared the retry exchange and the retry queues are those of all main queues that have it. A second
 // exchange leads back, to which each main queue binds its own name, so that nobody reaches a queue that takes no part;
 // and the dead-letter queue, which stays the main queue's own, is reached through the default exchange.
 //
@@ -137,8 +137,8 @@ func (p Plan) endsByDefaultExchange() bool {
 }
 
 // ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a
-// trace: in the scope "shared" the return exchange with the main queue's binding, with a [Backend] the landing queue
-// with its binding, with the strategy dead-letter-cycle all that the plan declares, else nothing.
+// trace: of shared retry queues the return exchange with the main queue's binding, with a [Backend] the landing queue
+// with its binding, with the strategy cycle all that the plan declares, else nothing.
 func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
 	if p.Strategy == config.StrategyCycle {
@@ -193,10 +193,10 @@ func (b *builder) build() {
 	deadLetters := Queue{Name: b.plan.DeadLetterQueue, Arguments: deadLetterArguments()}
 
 	switch {
-	case b.policy.Scope != config.ScopeShared:
+	case b.policy.Strategy != config.StrategyShared:
 		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders},
 			"retry exchange", "Names.RetryExchange")
-		if b.policy.IsExact() {
+		if b.policy.Strategy == config.StrategyLadder {
 			b.landing()
 		} else {
 			b.retryQueues()
@@ -221,7 +221,7 @@ func (b *builder) build() {
 // ofType keeps the retry queues of both types apart: with one exchange, a delay that has a queue of each, because the
 // type was changed, would be routed to both.
 func (b *builder) ofType(exchange string) string {
-	if b.policy.Mode == config.ModeRetry && b.policy.QueueType == config.QueueTypeClassic {
+	if b.policy.ClassicQueues {
 		return exchange + classicSuffix
 	}
 	return exchange
@@ -235,18 +235,17 @@ func (b *builder) exchange(x Exchange, object, field string) {
 }
 
 func (b *builder) retryQueues() {
-	shared := b.policy.Scope == config.ScopeShared
-	field := "Names.RetryQueue"
+	shared := b.policy.Strategy == config.StrategyShared
+	field, name := "Names.RetryQueue", b.names.RetryQueue
 	if shared {
-		field = "Names.Shared"
+		field, name = "Names.Shared", func(p RetryQueueParams) string { return retryQueueName(b.names.Shared, p) }
 	}
 	for _, delay := range b.policy.DistinctDelays() {
 		spelled := config.FormatDelay(delay)
 		q := Queue{
-			Name: b.names.retryQueue(b.policy.Scope, RetryQueueParams{Queue: b.plan.Queue, Delay: spelled,
-				Type: b.policy.QueueType}),
+			Name:      name(RetryQueueParams{Queue: b.plan.Queue, Delay: spelled, Classic: b.policy.ClassicQueues}),
 			Delay:     delay,
-			Arguments: retryArguments(delay, b.policy.QueueType),
+			Arguments: retryArguments(delay, b.policy.ClassicQueues),
 			Shared:    shared,
 		}
 		if shared { // without a key of its own: what waits keeps the one that it was published with
@@ -305,21 +304,22 @@ func (b *builder) check(object, name, field string) {
 }
 
 // retryArguments never depend on the broker's version, since instances of one service may meet several.
-func retryArguments(delay time.Duration, queueType config.QueueType) amqp.Table {
-	args := amqp.Table{
-		amqp.QueueTypeArg: string(queueType),
-		// int64, as the library sends an int with 32 bits, which wraps beyond 24 days.
-		amqp.QueueMessageTTLArg: delay.Milliseconds(),
+func retryArguments(delay time.Duration, classic bool) amqp.Table {
+	// int64, as the library sends an int with 32 bits, which wraps beyond 24 days.
+	ttl := delay.Milliseconds()
+	if classic {
+		return amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeClassic, amqp.QueueMessageTTLArg: ttl}
 	}
-	if queueType == config.QueueTypeQuorum {
+	return amqp.Table{
+		amqp.QueueTypeArg:       amqp.QueueTypeQuorum,
+		amqp.QueueMessageTTLArg: ttl,
 		// At-least-once silently becomes at-most-once unless a full queue rejects what is published.
-		args["x-dead-letter-strategy"] = "at-least-once"
-		args[amqp.QueueOverflowArg] = amqp.QueueOverflowRejectPublish
-		args["x-queue-leader-locator"] = "balanced"
+		"x-dead-letter-strategy": "at-least-once",
+		amqp.QueueOverflowArg:    amqp.QueueOverflowRejectPublish,
+		"x-queue-leader-locator": "balanced",
 		// Else, since RabbitMQ 4.0, a message that was looked at 21 times is dead-lettered at once: a retry too early.
-		args["x-delivery-limit"] = unlimited
+		"x-delivery-limit": unlimited,
 	}
-	return args
 }
 
 func deadLetterArguments() amqp.Table {

@@ -64,7 +64,7 @@ func TestNewRetryPlan(t *testing.T) {
 }
 
 func TestNewClassicRetryQueue(t *testing.T) {
-	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic})
+	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true})
 	require.Len(t, plan.Queues, 2)
 	assert.Equal(t, topology.Queue{Name: "orders.retry.1h.classic", Delay: time.Hour, Arguments: amqp.Table{
 		"x-queue-type":              "classic",
@@ -219,11 +219,11 @@ func TestNewReportsThePolicyWithThePath(t *testing.T) {
 func TestCustomNamesGetWhatTheyMustDependOn(t *testing.T) {
 	var got []topology.RetryQueueParams
 	_, err := topology.New("q", config.Policy{Delays: []time.Duration{90 * time.Second},
-		QueueType: config.QueueTypeClassic}, topology.Names{
+		ClassicQueues: true}, topology.Names{
 		RetryQueue: func(p topology.RetryQueueParams) string { got = append(got, p); return "x" },
 	})
 	require.NoError(t, err)
-	assert.Equal(t, []topology.RetryQueueParams{{Queue: "q", Delay: "90s", Type: config.QueueTypeClassic}}, got)
+	assert.Equal(t, []topology.RetryQueueParams{{Queue: "q", Delay: "90s", Classic: true}}, got)
 }
 
 func TestCheck(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -76,10 +75,10 @@ func brokerPolicy(vhost, queue string, keys map[string]any) BrokerPolicy {
 }
 
 // MainPolicy is the policy that does for a quorum queue that exists what MainArguments do for a new one. ok is false for
-// a strategy that cannot have it by a policy, as nobody could see that it is not there: dead-letter-cycle; and for
-// copies, which need none.
+// a strategy that cannot have it by a policy, as nobody could see that it is not there: cycle; and for copies,
+// which need none.
 func (p Plan) MainPolicy(vhost string) (policy BrokerPolicy, ok bool) {
-	if p.Strategy != config.StrategyRedelivery && p.Strategy != config.StrategyNative {
+	if !p.Strategy.CountsReturns() {
 		return BrokerPolicy{}, false
 	}
 	definition := map[string]any{}

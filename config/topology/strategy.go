@@ -12,7 +12,7 @@ import (
 
 // strategy adds what a broker-driven strategy needs beside the retry queues, in which copies wait.
 func (b *builder) strategy() {
-	if !b.policy.BrokerDriven() {
+	if !b.policy.Strategy.ByBroker() {
 		return
 	}
 	b.plan.Strategy = b.policy.Strategy
@@ -39,19 +39,16 @@ func (b *builder) strategy() {
 // cycleArguments.
 func (b *builder) rejected() {
 	delay := b.policy.Delay(1)
-	params := RetryQueueParams{Queue: b.plan.Queue, Delay: config.FormatDelay(delay), Type: b.policy.QueueType}
-	retryQueue := b.names.retryQueue(b.policy.Scope, params)
-	name := b.names.Rejected(RejectedParams{RetryQueueParams: params, Scope: b.policy.Scope, RetryQueue: retryQueue,
-		DeadLetterQueue: b.plan.DeadLetterQueue})
+	params := RetryQueueParams{Queue: b.plan.Queue, Delay: config.FormatDelay(delay), Classic: b.policy.ClassicQueues}
+	retryQueue, name := b.names.RetryQueue(params), b.names.rejected(params)
 	b.check("rejected exchange", name, "Names.Rejected")
-	if name == b.plan.RetryExchange || name == b.names.returnExchange() {
+	if name == b.plan.RetryExchange {
 		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: "rejected exchange", Name: name,
 			Problem: "has the same name as another exchange of the plan; give another name through Names.Rejected"})
 	}
 	other := params
 	other.Delay = config.FormatDelay(delay + config.MinDelay)
-	if name != "" && name == b.names.Rejected(RejectedParams{RetryQueueParams: other, Scope: b.policy.Scope,
-		RetryQueue: b.names.retryQueue(b.policy.Scope, other), DeadLetterQueue: b.plan.DeadLetterQueue}) {
+	if name != "" && name == b.names.rejected(other) {
 		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: "rejected exchange", Name: name,
 			Problem: "does not depend on the delay; under another delay its bindings would lead to two retry queues, " +
 				"and double each message; use RejectedParams in Names.Rejected"})
@@ -80,8 +77,7 @@ const firstReason = "x-first-death-reason"
 func DeathReasons() []string { return []string{Rejected, "expired", "maxlen", "delivery_limit"} }
 
 // cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high
-// to be reached: what has reached it would come to the retry queue as well, and be lost there. A queue in the scope
-// "shared" needs its own name as the key, by which it comes back.
+// to be reached: what has reached it would come to the retry queue as well, and be lost there.
 func cycleArguments(exchange, queue string) amqp.Table {
 	return amqp.Table{
 		amqp.QueueTypeArg:           amqp.QueueTypeQuorum,
@@ -112,10 +108,10 @@ func (p Plan) WithMainArguments(arguments amqp.Table) amqp.Table {
 const deliveryLimit = "x-delivery-limit"
 
 // KeepsLimit tells whether a main queue may have this delivery limit of its own: any, where the broker sends what
-// reaches it to the dead-letter queue. With a dead-letter cycle it would come to the retry queue, and be lost there.
+// reaches it to the dead-letter queue. With the strategy cycle it would come to the retry queue, and be lost there.
 func (p Plan) KeepsLimit(limit any) bool {
 	n, is := rabbitmq.Integer(limit)
-	return is && n >= 0 && (p.Strategy == config.StrategyRedelivery || p.Strategy == config.StrategyNative)
+	return is && n >= 0 && p.Strategy.CountsReturns()
 }
 
 // MainConflicts lists in order the arguments of a main queue that say otherwise than its strategy needs, or that it

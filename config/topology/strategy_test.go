@@ -19,44 +19,38 @@ func strategyPlan(t *testing.T, policy config.Policy, names topology.Names) topo
 	return plan
 }
 
-func cycle(scope config.Scope) config.Policy {
-	return config.Policy{Strategy: config.StrategyCycle, Delays: []time.Duration{30 * time.Second}, Retries: 3,
-		Scope: scope}
+func cycle() config.Policy {
+	return config.Policy{Strategy: config.StrategyCycle, Delays: []time.Duration{30 * time.Second}, Retries: 3}
 }
 
 func TestCyclePlan(t *testing.T) {
-	for scope, wanted := range map[config.Scope]struct{ exchange, retryQueue string }{
-		config.ScopeQueue:  {"orders.rejected.30s", "orders.retry.30s"},
-		config.ScopeShared: {"orders.rejected.30s.shared", "retry.30s"},
-	} {
-		plan := strategyPlan(t, cycle(scope), topology.Names{})
-		assert.Equal(t, config.StrategyCycle, plan.Strategy)
-		assert.Contains(t, plan.Exchanges, topology.Exchange{Name: wanted.exchange, Type: "headers"})
-		routes := map[string]string{}
-		for _, b := range plan.Bindings {
-			if b.Exchange == wanted.exchange {
-				assert.Equal(t, "all-with-x", b.Arguments["x-match"])
-				routes[b.Arguments["x-first-death-reason"].(string)] = b.Queue
-			}
+	const rejected = "orders.rejected.30s"
+	plan := strategyPlan(t, cycle(), topology.Names{})
+	assert.Equal(t, config.StrategyCycle, plan.Strategy)
+	assert.Contains(t, plan.Exchanges, topology.Exchange{Name: rejected, Type: "headers"})
+	routes := map[string]string{}
+	for _, b := range plan.Bindings {
+		if b.Exchange == rejected {
+			assert.Equal(t, "all-with-x", b.Arguments["x-match"])
+			routes[b.Arguments["x-first-death-reason"].(string)] = b.Queue
 		}
-		assert.Equal(t, map[string]string{"rejected": wanted.retryQueue, "expired": "orders.dlq",
-			"maxlen":         "orders.dlq",
-			"delivery_limit": "orders.dlq"}, routes, "a reason without a binding would stop the dead-lettering")
-		assert.Equal(t, amqp091.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wanted.exchange,
-			"x-dead-letter-routing-key": "orders", "x-dead-letter-strategy": "at-least-once",
-			"x-overflow": "reject-publish", "x-delivery-limit": int64(2147483647)}, plan.MainArguments)
-		_, ok := plan.MainPolicy("/")
-		assert.False(t, ok)
-
-		// copies take the same way as without the strategy
-		copied := strategyPlan(t, config.Policy{Delays: []time.Duration{30 * time.Second}, Scope: scope},
-			topology.Names{})
-		exchange, key := plan.End()
-		wantedExchange, wantedKey := copied.End()
-		assert.Equal(t, []string{wantedExchange, wantedKey}, []string{exchange, key})
-		assert.Equal(t, copied.Queues, plan.Queues)
-		assert.Nil(t, copied.MainArguments)
 	}
+	assert.Equal(t, map[string]string{"rejected": "orders.retry.30s", "expired": "orders.dlq",
+		"maxlen":         "orders.dlq",
+		"delivery_limit": "orders.dlq"}, routes, "a reason without a binding would stop the dead-lettering")
+	assert.Equal(t, amqp091.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": rejected,
+		"x-dead-letter-routing-key": "orders", "x-dead-letter-strategy": "at-least-once",
+		"x-overflow": "reject-publish", "x-delivery-limit": int64(2147483647)}, plan.MainArguments)
+	_, ok := plan.MainPolicy("/")
+	assert.False(t, ok)
+
+	// copies take the same way as without the strategy
+	copied := strategyPlan(t, config.Policy{Delays: []time.Duration{30 * time.Second}}, topology.Names{})
+	exchange, key := plan.End()
+	wantedExchange, wantedKey := copied.End()
+	assert.Equal(t, []string{wantedExchange, wantedKey}, []string{exchange, key})
+	assert.Equal(t, copied.Queues, plan.Queues)
+	assert.Nil(t, copied.MainArguments)
 }
 
 func TestRedeliveryAndNativePlans(t *testing.T) {
@@ -81,7 +75,7 @@ func TestRedeliveryAndNativePlans(t *testing.T) {
 }
 
 func TestMainConflicts(t *testing.T) {
-	plan := strategyPlan(t, cycle(""), topology.Names{})
+	plan := strategyPlan(t, cycle(), topology.Names{})
 	assert.Equal(t, []string{"x-dead-letter-exchange", "x-message-ttl", "x-overflow", "x-queue-type"},
 		plan.MainConflicts(amqp091.Table{"x-queue-type": "classic", "x-message-ttl": 5, "x-overflow": "drop-head",
 			"x-max-length": 5, "x-dead-letter-exchange": "dlx", "x-delivery-limit": int32(2147483647)}))
@@ -100,22 +94,22 @@ func TestMainConflicts(t *testing.T) {
 
 func TestRejectedExchangeIsNamedByItsBindings(t *testing.T) {
 	names := func(n topology.Names) string {
-		return strategyPlan(t, cycle(""), n).MainArguments["x-dead-letter-exchange"].(string)
+		return strategyPlan(t, cycle(), n).MainArguments["x-dead-letter-exchange"].(string)
 	}
 	other := names(topology.Names{DeadLetterQueue: func(string) string { return "graveyard" }})
 	assert.Regexp(t, `^orders\.rejected\.30s\.[0-9a-f]{8}$`, other)
 	assert.NotEqual(t, other, names(topology.Names{DeadLetterQueue: func(string) string { return "cemetery" }}))
-	classic := cycle("")
-	classic.QueueType = config.QueueTypeClassic
+	classic := cycle()
+	classic.ClassicQueues = true
 	assert.Equal(t, "orders.rejected.30s.classic", strategyPlan(t, classic,
 		topology.Names{}).MainArguments["x-dead-letter-exchange"])
 
-	_, err := topology.New("orders", cycle(""),
+	_, err := topology.New("orders", cycle(),
 		topology.Names{Rejected: func(topology.RejectedParams) string { return "x" }})
 	var name *topology.NameError
 	require.ErrorAs(t, err, &name)
 	assert.ErrorContains(t, err, `rejected exchange "x": does not depend on the delay`)
-	_, err = topology.New("orders", cycle(""), topology.Names{Rejected: func(p topology.RejectedParams) string {
+	_, err = topology.New("orders", cycle(), topology.Names{Rejected: func(p topology.RejectedParams) string {
 		if p.Delay == "30s" {
 			return "orders.retry"
 		}

@@ -51,7 +51,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 var delays = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
 
 // policy has the plugin's delays. Exact means that any of them works, as with the plugin, and none needs a queue.
-var policy = config.Policy{Delays: delays, DelayMode: config.DelayExact}
+var policy = config.Policy{Delays: delays, Strategy: config.StrategyLadder}
 
 // ship is the handler. It fails twice.
 func ship(out io.Writer, attempt int, msg *message.Message) error {

@@ -1,8 +1,8 @@
 // Exact-delays shows retries that wait just as long as they are asked to. Look at
 //
-//   - policies: delay mode exact, with a jitter that spreads a burst of failures,
-//   - order, the handler: it obeys the Retry-After of an API, in one wait. With delays in tiers, the wait would be made
-//     of the policy's own delays.
+//   - policies: the strategy ladder, with a jitter that spreads a burst of failures,
+//   - order, the handler: it obeys the Retry-After of an API, in one wait. In retry queues, the wait would be made of
+//     the policy's own delays.
 //
 // The ladder has a prefix of its own, so that the program can delete it. A service leaves Ladder out: all services of a
 // virtual host share the default one, and nobody deletes it.
@@ -36,10 +36,10 @@ import (
 // policies have one delay, of which up to 80 % are random: a retry comes after 200ms to 1s.
 func policies(ladder config.Ladder) config.Policies {
 	return config.Policies{Default: config.Policy{
-		Delays:    []time.Duration{time.Second},
-		Jitter:    0.8,
-		DelayMode: config.DelayExact,
-		Ladder:    ladder,
+		Delays:   []time.Duration{time.Second},
+		Jitter:   0.8,
+		Strategy: config.StrategyLadder,
+		Ladder:   ladder,
 	}}
 }
 

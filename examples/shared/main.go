@@ -1,6 +1,6 @@
 // Shared shows two topics that share one set of retry queues. Look at
 //
-//   - policies: the scope; the name of the shared queues is in the options,
+//   - policies: the strategy; the name of the shared queues is in the options,
 //   - the plans that run prints: each topic has a dead-letter queue of its own.
 //
 // Each handler gets back only its own messages.
@@ -30,8 +30,8 @@ import (
 )
 
 var policies = config.Policies{Default: config.Policy{
-	Delays: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
-	Scope:  config.ScopeShared,
+	Delays:   []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
+	Strategy: config.StrategyShared,
 }}
 
 // handle is the handler of both topics.

@@ -31,9 +31,9 @@ import (
 var policies = config.Policies{
 	Default: config.Policy{Delays: []time.Duration{time.Second}, Retries: 2}, // by copies
 	Topics: map[string]config.Policy{
-		"dead-letter-cycle-*": {Strategy: config.StrategyCycle},
-		"redelivery-*":        {Strategy: config.StrategyRedelivery},
-		"native-*":            {Strategy: config.StrategyNative},
+		"cycle-*":      {Strategy: config.StrategyCycle},
+		"redelivery-*": {Strategy: config.StrategyRedelivery},
+		"native-*":     {Strategy: config.StrategyNative},
 	},
 }
 
@@ -84,7 +84,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	router.AddMiddleware(retrier.Middleware)
 	router.AddPlugin(retrier.CheckRouter)
 
-	for _, strategy := range (config.Strategy("")).Choices() {
+	for _, strategy := range []string{"queues", "cycle", "redelivery", "native"} {
 		topic := strategy + "-" + watermill.NewShortUUID()
 		defer tidy.Up(uri, retrier, topic) // no service deletes its queues
 		err := subscribe(router, retrier, topic, ship(strategy, out))

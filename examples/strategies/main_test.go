@@ -21,18 +21,18 @@ native: dead letter, exhausted after 3 calls: the warehouse is closed (3)
 	if !rabbit.New(t, brokertest.URI(t)).AtLeast(4, 3) {
 		native = "native: not on this broker, it needs RabbitMQ 4.3 or later\n"
 	}
-	exampletest.Output(t, run, `copy: attempt 1 of 3, fresh, errors known: 0
-copy: failed, a copy waits for 1s
-copy: attempt 2 of 3, after 1s, errors known: 1
-copy: failed, a copy waits for 1s
-copy: attempt 3 of 3, after 1s, errors known: 2
-copy: dead letter, exhausted after 3 calls: the warehouse is closed (3)
-dead-letter-cycle: attempt 1 of 3, fresh, errors known: 0
-dead-letter-cycle: failed, the broker brings it back
-dead-letter-cycle: attempt 2 of 3, after 1s, errors known: 0
-dead-letter-cycle: failed, the broker brings it back
-dead-letter-cycle: attempt 3 of 3, after 1s, errors known: 0
-dead-letter-cycle: dead letter, exhausted after 3 calls: the warehouse is closed (3)
+	exampletest.Output(t, run, `queues: attempt 1 of 3, fresh, errors known: 0
+queues: failed, a copy waits for 1s
+queues: attempt 2 of 3, after 1s, errors known: 1
+queues: failed, a copy waits for 1s
+queues: attempt 3 of 3, after 1s, errors known: 2
+queues: dead letter, exhausted after 3 calls: the warehouse is closed (3)
+cycle: attempt 1 of 3, fresh, errors known: 0
+cycle: failed, the broker brings it back
+cycle: attempt 2 of 3, after 1s, errors known: 0
+cycle: failed, the broker brings it back
+cycle: attempt 3 of 3, after 1s, errors known: 0
+cycle: dead letter, exhausted after 3 calls: the warehouse is closed (3)
 redelivery: attempt 1 of 3, fresh, errors known: 0
 redelivery: failed, the broker brings it back
 redelivery: attempt 2 of 3, at once, errors known: 0

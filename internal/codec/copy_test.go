@@ -329,15 +329,15 @@ func TestReturns(t *testing.T) {
 	}
 
 	for _, queue := range []string{"orders", strings.Repeat("q", 200)} {
-		for mode, way := range map[config.DelayMode][]any{
-			config.DelayTiers: {death(queue+".retry", queue+".retry.10m", queue)},
-			config.DelayExact: {
+		for strategy, way := range map[config.Strategy][]any{
+			config.StrategyQueues: {death(queue+".retry", queue+".retry.10m", queue)},
+			config.StrategyLadder: {
 				death(ladder+".delivery", queue+".landing", "0.0.0.3.7.0.q."+queue),
 				death(ladder+".level-1", ladder+".7s", "0.0.0.3.7.0.q."+queue),
 				death(ladder+".level-2", ladder+".30s", "0.0.0.3.7.0.q."+queue),
 			},
 		} {
-			plan, err := topology.New(queue, config.Policy{DelayMode: mode}, topology.Names{})
+			plan, err := topology.New(queue, config.Policy{Strategy: strategy}, topology.Names{})
 			require.NoError(t, err)
 			first, last := way[len(way)-1].(amqp091.Table), way[0].(amqp091.Table)
 			added := frame(amqp091.Table{

@@ -55,7 +55,7 @@ func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 // A message that waits for an exact delay has a lower priority, and its own in a header. Sent on by hand it has its own
 // again.
 func TestReplayOfAWaitingMessageRestoresItsPriority(t *testing.T) {
-	policy := config.Policy{DelayMode: config.DelayExact, Delays: []time.Duration{time.Second}}
+	policy := config.Policy{Strategy: config.StrategyLadder, Delays: []time.Duration{time.Second}}
 	plan, err := topology.New("orders", policy, topology.Names{})
 	require.NoError(t, err)
 	for own, waits := range map[uint8]uint8{9: header.MaxWaitingPriority, 3: 3, 0: 0} {

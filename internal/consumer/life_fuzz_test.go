@@ -33,10 +33,10 @@ var fuzzedPolicies = []config.Policy{
 	{Delays: []time.Duration{time.Second, 30 * time.Second}, MaxPostpone: 2 * time.Minute},
 	{Delays: []time.Duration{time.Second}, Retries: 3, Jitter: 1, MaxPostpone: time.Minute},
 	{Mode: config.ModeDeadLetter},
-	{Delays: []time.Duration{30 * time.Second}, MaxAge: 45 * time.Second, Scope: config.ScopeShared,
+	{Delays: []time.Duration{30 * time.Second}, MaxAge: 45 * time.Second, Strategy: config.StrategyShared,
 		MaxPostpone: time.Minute},
 	{Delays: []time.Duration{time.Second, 30 * time.Second}, OnExpiry: config.ExpiryDrop,
-		QueueType: config.QueueTypeClassic, Immediate: 2, MaxPostpone: time.Minute},
+		ClassicQueues: true, Immediate: 2, MaxPostpone: time.Minute},
 }
 
 // FuzzDelivery is the life of a message of any kind, with a broker of a few lines: read, decoded, handled, failed,

@@ -66,7 +66,7 @@ func (s *Queue) isUsable(err error) bool {
 
 	return errors.As(err, &conflict) && conflict.Kind == topology.KindQueue && conflict.Name == s.Name &&
 		strings.HasPrefix(conflict.Argument, "x-") && conflict.Found != amqp091.QueueTypeStream &&
-		!s.Policy.BrokerDriven()
+		!s.Policy.Strategy.ByBroker()
 }
 
 // tell tells the run that has replayed a message, if one wants to know, what has become of it.
@@ -91,7 +91,7 @@ func (s *Queue) arrive(
 		Headers: d.Headers, Expiration: d.Expiration, Timestamp: d.Timestamp,
 		Redelivered: d.Redelivered, Deliveries: s.deaths(d, from.version),
 	}
-	if s.Policy.BrokerDriven() {
+	if s.Policy.Strategy.ByBroker() {
 		m.Returned = s.returned(d, m.Deliveries, from)
 	}
 	if wire.Carries(d.Headers, s.Name) {

@@ -11,11 +11,11 @@ import (
 )
 
 // deaths is how many consumers may have died of a delivery: how often it was delivered without an answer, as far as the
-// broker tells. RabbitMQ 4.0 to 4.2 count the rejections of a dead-letter cycle as well, and the counts travel along.
+// broker tells. RabbitMQ 4.0 to 4.2 count the rejections of the strategy cycle as well, and the counts travel along.
 // More of those than a policy allows are none of ours, so as to hide no death.
 func (s *Queue) deaths(d *amqp091.Delivery, version string) int64 {
 	count := codec.DeliveryCount(d.Headers)
-	if !s.Policy.BrokerDriven() || s.Policy.Strategy != config.StrategyCycle ||
+	if s.Policy.Strategy != config.StrategyCycle ||
 		!rabbitmq.AtLeast(version, 4, 0) || rabbitmq.AtLeast(version, 4, 3) {
 		return count
 	}

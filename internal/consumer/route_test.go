@@ -47,20 +47,20 @@ func anyPolicy(t *rapid.T) config.Policy {
 	p := config.Policy{
 		Mode: rapid.SampledFrom([]config.Mode{config.ModeRetry, config.ModeRetry, config.ModeDeadLetter}).Draw(t,
 			"mode"),
-		Scope:     rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
+		Strategy: rapid.SampledFrom([]config.Strategy{config.StrategyQueues, config.StrategyShared}).Draw(t,
+			"strategy"),
 		OnExpiry:  rapid.SampledFrom([]config.Expiry{config.ExpiryDeadLetter, config.ExpiryDrop}).Draw(t, "on expiry"),
 		MaxAge:    rapid.SampledFrom([]time.Duration{0, time.Hour, 10 * time.Hour}).Draw(t, "max age"),
 		Immediate: rapid.IntRange(0, 2).Draw(t, "immediate"),
 	}
 	if p.Mode == config.ModeRetry {
-		types := []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}
-		p.QueueType = rapid.SampledFrom(types).Draw(t, "type")
+		p.ClassicQueues = rapid.Bool().Draw(t, "classic")
 		p.Delays = rapid.SliceOfN(delay, 1, 6).Draw(t, "delays")
 		p.Retries = len(p.Delays) + rapid.IntRange(0, 3).Draw(t, "more")
 		p.Jitter = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "jitter")
 		p.MaxAge = min(p.MaxAge, 1) * (p.Delay(1) + time.Second)
 		if rapid.Bool().Draw(t, "exact") {
-			p.DelayMode, p.Scope, p.QueueType = config.DelayExact, "", ""
+			p.Strategy, p.ClassicQueues = config.StrategyLadder, false
 		}
 	}
 

@@ -77,7 +77,7 @@ func (n *session) hasCrashed(d *received) bool {
 // to the queue, all that have failed would be, and an open consumer would be careful all the time: there, only those of
 // a consumer that has just started are. That is when a process may have died.
 func (n *session) isSuspectNow(d *received, isOpen bool) bool {
-	if isOpen && n.queue.Policy.CountsReturns() {
+	if isOpen && n.queue.Policy.Strategy.CountsReturns() {
 		return n.suspectsFrom != never && n.hasCrashed(d)
 	}
 

@@ -199,7 +199,7 @@ func TestIsSuspectNow(t *testing.T) {
 		"x-delivery-count": int64(3)}}}
 	crashed := &received{Delivery: amqp091.Delivery{Headers: amqp091.Table{"amqpretry-queue": "q",
 		"amqpretry-history": `[{"reason":"crashed"}]`}}}
-	for strategy, open := range map[config.Strategy]bool{config.StrategyCopy: true, config.StrategyCycle: true,
+	for strategy, open := range map[config.Strategy]bool{config.StrategyQueues: true, config.StrategyCycle: true,
 		config.StrategyRedelivery: false, config.StrategyNative: false} {
 		n := &session{suspectsFrom: 2, queue: &Queue{Name: "q", Policy: config.Policy{Strategy: strategy}}}
 		assert.True(t, n.isSuspectNow(returned, false), strategy)
@@ -222,6 +222,6 @@ func TestDeaths(t *testing.T) {
 		assert.Equal(t, want, queue.deaths(rejected(2), version), version)
 	}
 	assert.EqualValues(t, 1, queue.deaths(rejected(100), "4.0.5"), "more than the policy allows are none of ours")
-	queue.Policy.Strategy = config.StrategyCopy
+	queue.Policy.Strategy = config.StrategyQueues
 	assert.EqualValues(t, 5, queue.deaths(rejected(2), "4.0.5"))
 }

@@ -65,10 +65,10 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 		Now: now,
 	})
 	a.Replay, a.Unknown = kind == wire.Replay, kind == wire.UnknownVersion
-	if policy.BrokerDriven() {
+	if policy.Strategy.ByBroker() {
 		a.returned(policy, m, kind)
 	}
-	counted := policy.CountsReturns() && !m.Returned.Foreign // each is an attempt
+	counted := policy.Strategy.CountsReturns() && !m.Returned.Foreign // each is an attempt
 	if m.Redelivered && m.Deliveries >= int64(policy.CrashLimit) && !counted {
 		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement; the policy's CrashLimit is %d",
 			m.Deliveries, policy.CrashLimit)

@@ -79,7 +79,7 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 		wait -= time.Duration(policy.Jitter * c.Random * float64(v.Delay))
 		wait = max(wait.Round(config.MinDelay), config.MinDelay)
 		switch {
-		case policy.IsExact(): // it can wait for just that
+		case policy.Strategy == config.StrategyLadder: // it can wait for just that
 			wait = policy.DelayFor(wait)
 			v.Delay = wait
 		case wait < v.Delay:
@@ -93,7 +93,7 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 // byBroker tells whether the broker brings a failed message back. One that its consumers have died of comes back by a
 // copy, which carries that.
 func byBroker(policy config.Policy, c Case) bool {
-	return policy.BrokerDriven() && !c.Copy && c.Class != retry.ClassCrashed
+	return policy.Strategy.ByBroker() && !c.Copy && c.Class != retry.ClassCrashed
 }
 
 func postpone(policy config.Policy, c Case) retry.Verdict {

@@ -15,7 +15,7 @@ import (
 func TestDecideExact(t *testing.T) {
 	const second = time.Second
 	now := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
-	policy := config.Policy{DelayMode: config.DelayExact, Delays: []time.Duration{second, 10 * second},
+	policy := config.Policy{Strategy: config.StrategyLadder, Delays: []time.Duration{second, 10 * second},
 		MaxPostpone: 100 * time.Hour}
 	jitter := policy
 	jitter.Jitter = 0.8
@@ -62,12 +62,13 @@ func TestDecideExact(t *testing.T) {
 // Whatever is asked for: one wait is enough up to the longest delay, never short, and longer by less than a unit.
 func TestDecideExactWaits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := config.Policy{DelayMode: config.DelayExact, MaxPostpone: 1000 * time.Hour, Ladder: config.Ladder{
+		policy := config.Policy{Strategy: config.StrategyLadder, MaxPostpone: 1000 * time.Hour, Ladder: config.Ladder{
 			Unit:   rapid.SampledFrom([]time.Duration{10 * time.Millisecond, time.Second}).Draw(t, "unit"),
 			Radix:  rapid.IntRange(2, 16).Draw(t, "radix"),
 			Levels: rapid.IntRange(1, 5).Draw(t, "levels"),
 		}}
-		require.NoError(t, config.Policy{DelayMode: config.DelayExact, Delays: []time.Duration{10 * time.Millisecond},
+		require.NoError(t, config.Policy{Strategy: config.StrategyLadder,
+			Delays: []time.Duration{10 * time.Millisecond},
 			Ladder: policy.Ladder}.Validate())
 		unit, longest := policy.Ladder.Unit, policy.Ladder.Longest()
 		after := time.Duration(rapid.Int64Range(1, int64(2*longest)).Draw(t, "after"))

@@ -36,7 +36,7 @@ func (a *Arrival) returned(policy *config.Policy, m *Arriving, kind wire.Kind) {
 	total := a.State.Count + failures
 	a.State.Attempts += failures
 	a.State.Count = min(total, retries)
-	if !policy.CountsReturns() {
+	if !policy.Strategy.CountsReturns() {
 		return
 	}
 
@@ -70,8 +70,13 @@ func needsCopy(policy *config.Policy, m *Arriving, kind wire.Kind, s *wire.State
 		// counted twice, and forged ones would be taken for a copy's.
 		return kind != wire.Replay && wire.Carries(m.Headers, s.Queue)
 	default:
-		return m.Returned.Uncounted || m.Deliveries >= mostReturns || isCopy(kind) && policy.IsLinear()
+		return m.Returned.Uncounted || m.Deliveries >= mostReturns || isCopy(kind) && grows(policy)
 	}
+}
+
+// grows tells whether the broker counts the steps of the delays: those of the strategy native that are not constant.
+func grows(policy *config.Policy) bool {
+	return policy.Strategy == config.StrategyNative && policy.Delay(1) < policy.Delay(config.MaxRetries)
 }
 
 // isCopy tells whether a message is a copy, that has failed before.

@@ -17,7 +17,7 @@ func TestCheckAccess_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker() // it does not know the question
 		f := newTestForwarder(t, b)
-		plan := scriptedPlan(t, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared})
+		plan := scriptedPlan(t, config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared})
 		for range 3 {
 			began := time.Now()
 			require.NoError(t, f.CheckAccess(plan), "nothing is known to be wrong")

@@ -204,7 +204,7 @@ func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Delays: []time.Duration{time.Second},
-			Scope: config.ScopeShared}))
+			Strategy: config.StrategyShared}))
 		for range 3 {
 			for _, o := range []*codec.CopyRequest{failure(), death()} {
 				_, err := queue.Forward(t.Context(), o, isThere)
@@ -237,7 +237,7 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 				time.AfterFunc(time.Minute, u.Ack)
 			}
 		}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{DelayMode: config.DelayExact}))
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Strategy: config.StrategyLadder}))
 		forbidden, allowed := failure(), failure()
 		forbidden.State.Delay, allowed.State.Delay = "10m", "1s"
 		ctx, cancel := context.WithCancelCause(t.Context())

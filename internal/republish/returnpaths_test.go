@@ -22,7 +22,7 @@ import (
 func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		policy := config.Policy{Delays: []time.Duration{10 * time.Minute, time.Second}, Scope: config.ScopeShared}
+		policy := config.Policy{Delays: []time.Duration{10 * time.Minute, time.Second}, Strategy: config.StrategyShared}
 		f := newTestForwarder(t, b)
 		queue := f.ForQueue(scriptedPlan(t, policy))
 
@@ -75,7 +75,7 @@ func TestReturnPaths_NoAnswer(t *testing.T) {
 		f := newTestForwarder(t, b)
 		for i := range 3 {
 			plan, err := topology.New(fmt.Sprintf("q-%d", i), config.Policy{Delays: []time.Duration{time.Hour},
-				Scope: config.ScopeShared}, topology.Names{})
+				Strategy: config.StrategyShared}, topology.Names{})
 			require.NoError(t, err)
 			o := failure()
 			o.State.Delay = "1h"
@@ -102,7 +102,7 @@ func TestReturnPaths_Backend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		f := newTestForwarder(t, b)
-		policy := config.Policy{DelayMode: config.DelayExact}
+		policy := config.Policy{Strategy: config.StrategyLadder}
 		for _, queue := range []string{"q-0", "q-1"} {
 			plan, err := topology.New(queue, policy, topology.Names{})
 			require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestReturnPaths_BeginAtAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		f := newTestForwarder(t, b)
-		policy := config.Policy{Delays: []time.Duration{20 * time.Second}, Scope: config.ScopeShared}
+		policy := config.Policy{Delays: []time.Duration{20 * time.Second}, Strategy: config.StrategyShared}
 		forward := func(queue string) {
 			plan, err := topology.New(queue, policy, topology.Names{})
 			require.NoError(t, err)

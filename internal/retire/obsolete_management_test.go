@@ -1,6 +1,7 @@
 package retire
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,11 +18,12 @@ func TestPlanOfFindsWhatNewMakes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		delay := time.Duration(rapid.Int64Range(1, 315_360_000_000).Draw(t, "ms")) * time.Millisecond
 		policy := config.Policy{Delays: []time.Duration{delay},
-			QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
-				"type")}
+			ClassicQueues: rapid.Bool().Draw(t, "classic")}
 		names := topology.Names{}
 		if rapid.Bool().Draw(t, "custom names") {
-			names.RetryQueue = func(p topology.RetryQueueParams) string { return string(p.Type) + "/" + p.Delay + "/" + p.Queue }
+			names.RetryQueue = func(p topology.RetryQueueParams) string {
+				return fmt.Sprint(p.Classic, "/", p.Delay, "/", p.Queue)
+			}
 		}
 		plan, err := topology.New("q", policy, names)
 		if err != nil {

@@ -44,7 +44,7 @@ func TestObsolete(t *testing.T) {
 	plan := func(queue string, policy config.Policy) topology.Plan { return mustPlan(t, queue, policy) }
 	two, three := config.Policy{Delays: seconds(1, 5)}, config.Policy{Delays: seconds(1, 5, 30)}
 	shared := func(delays ...int) config.Policy {
-		return config.Policy{Delays: seconds(delays...), Scope: config.ScopeShared}
+		return config.Policy{Delays: seconds(delays...), Strategy: config.StrategyShared}
 	}
 	for name, test := range map[string]struct {
 		now, old []topology.Plan
@@ -63,7 +63,7 @@ func TestObsolete(t *testing.T) {
 		"only dead letters": {[]topology.Plan{plan("q", config.Policy{Mode: config.ModeDeadLetter})},
 			[]topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
 		"another type": {[]topology.Plan{plan("q", config.Policy{Delays: seconds(1, 5),
-			QueueType: config.QueueTypeClassic})}, []topology.Plan{plan("q", two)},
+			ClassicQueues: true})}, []topology.Plan{plan("q", two)},
 			[]string{"q.retry.1s", "q.retry.5s"}},
 		"another main queue": {[]topology.Plan{plan("p", two)}, []topology.Plan{plan("q", two)},
 			[]string{"q.retry.1s", "q.retry.5s"}},
@@ -100,11 +100,11 @@ func TestObsoleteIsTheDifference(t *testing.T) {
 				config.ModeOff}).Draw(t, "mode"),
 		}
 		if policy.Mode != config.ModeOff {
-			policy.Scope = rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope")
+			policy.Strategy = rapid.SampledFrom([]config.Strategy{config.StrategyQueues,
+				config.StrategyShared}).Draw(t, "strategy")
 		}
 		if policy.Mode == config.ModeRetry {
-			types := []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}
-			policy.QueueType = rapid.SampledFrom(types).Draw(t, "type")
+			policy.ClassicQueues = rapid.Bool().Draw(t, "classic")
 			policy.Delays = rapid.SliceOfN(rapid.SampledFrom([]time.Duration{time.Second, time.Minute, time.Hour}), 1,
 				3).Draw(t, "delays")
 		}

@@ -16,7 +16,7 @@ import (
 )
 
 // Exchange is a rejected exchange to which nothing dead-letters any more: the main queue was recreated for
-// another delay, or for another strategy than dead-letter-cycle.
+// another delay, or for another strategy than cycle.
 type Exchange struct {
 	// Name of the exchange, and Queue the main queue that has dead-lettered to it.
 	Name, Queue string

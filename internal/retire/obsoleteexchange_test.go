@@ -62,15 +62,15 @@ func TestObsoleteExchanges(t *testing.T) {
 		"arguments": item{"x-match": "all-with-x", "x-first-death-reason": "maxlen"}}
 	headers := func(name string) item { return item{"name": name, "type": "headers", "arguments": item{}} }
 	for name, test := range map[string]struct {
-		delay  time.Duration // of the present plan; 0: its strategy is copy
+		delay  time.Duration // of the present plan; 0: its strategy is queues
 		api    fakeAPI
 		found  string
 		usedBy string // when it is to be deleted all the same
 	}{
 		"of another delay":    {time.Minute, fakeAPI{exchanges: []item{headers(old)}, from: []item{binding}}, old, ""},
 		"of another strategy": {0, fakeAPI{exchanges: []item{headers(old)}}, old, ""},
-		"shared and classic": {0, fakeAPI{exchanges: []item{headers("orders.rejected.1500ms.classic.shared")}},
-			"orders.rejected.1500ms.classic.shared", ""},
+		"of classic queues": {0, fakeAPI{exchanges: []item{headers("orders.rejected.1500ms.classic")}},
+			"orders.rejected.1500ms.classic", ""},
 		"in use":           {30 * time.Second, fakeAPI{exchanges: []item{headers(old)}}, "", ""},
 		"of another queue": {0, fakeAPI{exchanges: []item{headers("payments.rejected.30s")}}, "", ""},
 		"of another type":  {0, fakeAPI{exchanges: []item{{"name": old, "type": "fanout"}}}, "", ""},
@@ -100,7 +100,7 @@ func TestObsoleteExchanges(t *testing.T) {
 			api := client(t, server)
 			policy := config.Policy{Delays: []time.Duration{time.Second}}
 			if test.delay > 0 {
-				policy = cycle("")
+				policy = cycle()
 				policy.Delays = []time.Duration{test.delay}
 			}
 			found, err := retire.FindExchanges(t.Context(), api, topology.Names{}, strategyPlan(t, policy,
@@ -149,7 +149,7 @@ func TestObsoleteExchangesWithOwnNames(t *testing.T) {
 	server := httptest.NewServer(&api)
 	defer server.Close()
 	found, err := retire.FindExchanges(t.Context(), client(t, server), names,
-		strategyPlan(t, cycle(""), names))
+		strategyPlan(t, cycle(), names))
 	require.NoError(t, err)
 	assert.Equal(t, []retire.Exchange{{Name: "no-7s-orders", Queue: "orders"}}, found)
 }
@@ -161,8 +161,8 @@ func client(t *testing.T, server *httptest.Server) *httpapi.Client {
 	return client
 }
 
-func cycle(scope config.Scope) config.Policy {
-	return config.Policy{Strategy: config.StrategyCycle, Scope: scope, Delays: []time.Duration{30 * time.Second}, Retries: 3}
+func cycle() config.Policy {
+	return config.Policy{Strategy: config.StrategyCycle, Delays: []time.Duration{30 * time.Second}, Retries: 3}
 }
 
 func strategyPlan(t *testing.T, policy config.Policy, names topology.Names) topology.Plan {

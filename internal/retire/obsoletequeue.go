@@ -27,8 +27,8 @@ type Queue struct {
 // Obsolete returns the retry queues of old plans that no current plan uses, in the order of the old plans. It never
 // returns a dead-letter queue, a main queue, or a queue of a current plan.
 //
-// now must have all current plans that may use the queues. With the default scope these are the plans of the main
-// queues in question. With the scope "shared" these are the plans of all topics of all services on the virtual host
+// now must have all current plans that may use the queues. For retry queues of their own these are the plans of
+// the main queues in question. For shared ones these are the plans of all topics of all services on the virtual host
 // with the same Names.Shared: one that is missing may be the one that still uses the queue.
 func Obsolete(now []topology.Plan, old ...topology.Plan) []Queue {
 	kept := map[string]bool{}
@@ -53,7 +53,7 @@ func Obsolete(now []topology.Plan, old ...topology.Plan) []Queue {
 // Find returns the retry queues that the broker has for the main queues of these plans and that none of the plans
 // uses, whatever their delays. names must be those of the old plans.
 //
-// Under a plan of the mode off, all retry queues of its main queue are obsolete. Queues of the scope "shared" are never
+// Under a plan of the mode off, all retry queues of its main queue are obsolete. Shared retry queues are never
 // returned, as other services may use them: see [Obsolete] for these.
 //
 // now must have the plans of all services that consume these main queues. A queue that another service uses under a
@@ -86,7 +86,7 @@ func planOf(queue string, names topology.Names, name string, arguments amqp.Tabl
 		return topology.Plan{}, false
 	}
 	delays := []time.Duration{time.Duration(ms) * config.MinDelay}
-	plan, err := topology.New(queue, config.Policy{Delays: delays, QueueType: config.QueueType(queueType)}, names)
+	plan, err := topology.New(queue, config.Policy{Delays: delays, ClassicQueues: queueType == amqp.QueueTypeClassic}, names)
 	if err != nil {
 		return topology.Plan{}, false
 	}

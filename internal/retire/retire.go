@@ -154,7 +154,7 @@ func (r *retirement) check(ctx context.Context) error {
 }
 
 // classic reports the type that the queue has: without an argument it is the default of the virtual host.
-func (r *retirement) classic() bool { return r.last.Type == string(config.QueueTypeClassic) }
+func (r *retirement) classic() bool { return r.last.Type == amqp.QueueTypeClassic }
 
 // look asks for the queue. It must be the one that is meant, and nobody may consume from it.
 func (r *retirement) look(ctx context.Context) error {

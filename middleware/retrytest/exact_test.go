@@ -13,7 +13,7 @@ import (
 )
 
 func exactly(jitter float64, delays ...time.Duration) config.Policy {
-	return config.Policy{DelayMode: config.DelayExact, Delays: delays, Jitter: jitter}
+	return config.Policy{Strategy: config.StrategyLadder, Delays: delays, Jitter: jitter}
 }
 
 // With exact delays a life waits what the policy or the error asks for, to the unit of the ladder.

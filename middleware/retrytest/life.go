@@ -195,7 +195,7 @@ func (l *life) arrive(at queued) engine.Arrival {
 
 // failures are those that the broker tells of, under a broker-driven strategy.
 func (l *life) failures(at queued) int {
-	if l.policy.CountsReturns() {
+	if l.policy.Strategy.CountsReturns() {
 		return at.deliveries
 	}
 
@@ -328,7 +328,7 @@ func (l *life) brought(at queued, s engine.Settlement) queued {
 	s.Done(s.Verdict)
 	l.carries(at)
 	l.waits(s.Verdict.Delay)
-	if l.policy.CountsReturns() {
+	if l.policy.Strategy.CountsReturns() {
 		at.deliveries++
 		return at
 	}

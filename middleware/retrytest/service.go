@@ -104,8 +104,8 @@ func (s Service) policy() config.Policy {
 
 // validate reports all problems in one error.
 func (s Service) validate() error {
-	errs := append(config.Below("Service.Policy", s.Policy.Validate()),
-		config.Below("Service", s.Policies.Validate())...)
+	errs := append(config.WithPath("Service.Policy", s.Policy.Validate()),
+		config.WithPath("Service", s.Policies.Validate())...)
 	add := func(field, problem, wanted, found string) {
 		errs = append(errs, &config.FieldError{Path: "Service." + field, Problem: problem, Wanted: wanted,
 			Found: found})

@@ -21,7 +21,9 @@ import (
 // size is what a folder has of Go that is not for tests.
 type size struct{ lines, files, names int }
 
-func (s *size) add(o size) { s.lines, s.files, s.names = s.lines+o.lines, s.files+o.files, s.names+o.names }
+func (s *size) add(o size) {
+	s.lines, s.files, s.names = s.lines+o.lines, s.files+o.files, s.names+o.names
+}
 
 // sizes are those of all folders with code, by path from the root. What is only for tests, and examples, has none.
 func sizes(t *testing.T) map[string]size {

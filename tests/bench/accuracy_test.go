@@ -81,7 +81,7 @@ func percentiles(values []float64) [3]float64 {
 // they came late.
 func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare []float64) {
 	b.Helper()
-	policy := config.Policy{Delays: []time.Duration{accuracyDelay}, QueueType: config.QueueType(queueType)}
+	policy := config.Policy{Delays: []time.Duration{accuracyDelay}, ClassicQueues: queueType == "classic"}
 	forRetrier, forBare := newWaits(messages, accuracyDelay), newWaits(messages, accuracyDelay)
 
 	queue, stop := startWaiting(b, queueType, policy, amqpretry.Options{}, forRetrier)

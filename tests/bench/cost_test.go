@@ -76,7 +76,7 @@ func BenchmarkCost(b *testing.B) {
 			for _, cost := range costs {
 				r := r
 				r.delay, r.policy = cost.delay, config.Policy{
-					Delays: []time.Duration{cost.delay}, DelayMode: config.DelayExact,
+					Delays: []time.Duration{cost.delay}, Strategy: config.StrategyLadder,
 					Ladder: config.Ladder{Prefix: "bench-cost", Unit: time.Millisecond},
 				}
 				contenders = append(contenders, contender{cost.name, func(b *testing.B) figures {

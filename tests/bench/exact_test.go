@@ -85,7 +85,7 @@ func exactDelays(b *testing.B) []time.Duration {
 
 // exactPolicy has the default ladder, but for its name: it is removed after the benchmark.
 func exactPolicy(delays []time.Duration) config.Policy {
-	return config.Policy{Delays: delays, DelayMode: config.DelayExact,
+	return config.Policy{Delays: delays, Strategy: config.StrategyLadder,
 		Ladder: config.Ladder{Prefix: "bench-" + watermill.NewShortUUID()}}
 }
 

@@ -41,13 +41,12 @@ func BenchmarkForwards(b *testing.B) {
 		Head: []string{"main queue", "retry queue", "forwarded by", "msg/s", "of the limit"},
 	}
 	for _, way := range []struct {
-		main    string
-		waiting config.QueueType
-		others  bool
+		main, waiting string
+		others        bool
 	}{
-		{"classic", config.QueueTypeQuorum, true},
-		{"quorum", config.QueueTypeQuorum, true},
-		{"classic", config.QueueTypeClassic, false},
+		{"classic", "quorum", true},
+		{"quorum", "quorum", true},
+		{"classic", "classic", false},
 	} {
 		b.Run(fmt.Sprintf("%s to %s", way.main, way.waiting), func(b *testing.B) {
 			const limit = "amqp091-go alone, the limit"
@@ -65,7 +64,7 @@ func BenchmarkForwards(b *testing.B) {
 					forwarder{"Watermill's publisher, confirms", 300, byPublisher(true, 0)},
 					forwarder{"Watermill's publisher, confirms, pool of 8, 8 goroutines", 3000, byPublisher(true, 8)})
 			}
-			policy := config.Policy{Delays: []time.Duration{time.Hour}, QueueType: way.waiting}
+			policy := config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: way.waiting == "classic"}
 			headers := copied(b, way.main, policy)
 
 			contenders := make([]contender, len(ways))

@@ -22,7 +22,7 @@ func BenchmarkStrategies(b *testing.B) {
 	t := report.Table{
 		Title: "Strategies",
 		Notes: []string{
-			"Messages per second, as a share of what the same consumer does with the strategy copy. Higher is " +
+			"Messages per second, as a share of what the same consumer does with the strategy queues. Higher is " +
 				"better. " +
 				"Quorum queues, one handler at a time that takes no time, prefetch " + strconv.Itoa(failurePrefetch) +
 				", three retries, 100 ms apart; a redelivery has no delay.",
@@ -31,7 +31,7 @@ func BenchmarkStrategies(b *testing.B) {
 				"while one in 10 fails for good. Measured from the first call until all of them are done.",
 		},
 		Head: []string{"load", string(config.StrategyCycle), string(config.StrategyRedelivery),
-			string(config.StrategyNative), "copy msg/s"},
+			string(config.StrategyNative), "queues msg/s"},
 	}
 	defer t.WriteOn(b, brokertest.URI(b))
 
@@ -41,7 +41,7 @@ func BenchmarkStrategies(b *testing.B) {
 	}
 	for _, load := range strategyLoads {
 		b.Run(load.name, func(b *testing.B) {
-			contenders := []contender{{string(config.StrategyCopy), load.with(config.StrategyCopy)}}
+			contenders := []contender{{string(config.StrategyQueues), load.with(config.StrategyQueues)}}
 			for _, strategy := range others {
 				contenders = append(contenders, contender{string(strategy), load.with(strategy)})
 			}
@@ -54,9 +54,9 @@ func BenchmarkStrategies(b *testing.B) {
 					row = append(row, "") // the broker does not have it
 					continue
 				}
-				row = append(row, all.ratio(string(strategy), string(config.StrategyCopy), strategyRate))
+				row = append(row, all.ratio(string(strategy), string(config.StrategyQueues), strategyRate))
 			}
-			t.Add(append(row, all.median(string(config.StrategyCopy), strategyRate))...)
+			t.Add(append(row, all.median(string(config.StrategyQueues), strategyRate))...)
 		})
 	}
 }

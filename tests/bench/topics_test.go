@@ -40,8 +40,10 @@ func BenchmarkTopics(b *testing.B) {
 		connect func(*testing.B) (subscriber message.Subscriber, stop func() error)
 	}{
 		{"none: stock", openStock},
-		{"own", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.ScopeQueue) }},
-		{"shared", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.ScopeShared) }},
+		{"own", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.StrategyQueues) }},
+		{"shared", func(b *testing.B) (message.Subscriber, func() error) {
+			return openRetrier(b, config.StrategyShared)
+		}},
 	} {
 		b.Run(report.Unit(c.name), func(b *testing.B) {
 			once(b, func() {
@@ -100,10 +102,10 @@ func openStock(b *testing.B) (message.Subscriber, func() error) {
 	return subscriber, subscriber.Close
 }
 
-func openRetrier(b *testing.B, scope config.Scope) (message.Subscriber, func() error) {
+func openRetrier(b *testing.B, strategy config.Strategy) (message.Subscriber, func() error) {
 	b.Helper()
 	retrier := newRetrier(b, durable(b, "classic", amqpretry.DefaultPrefetch),
-		amqpretry.Options{Policies: config.Policies{Default: config.Policy{Scope: scope}}})
+		amqpretry.Options{Policies: config.Policies{Default: config.Policy{Strategy: strategy}}})
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b, err)
 

@@ -68,7 +68,7 @@ const (
 // wait has so many messages fail once and come back after a delay. It looks at the memory if it is given the broker.
 func wait(b *testing.B, queueType string, messages int, delay time.Duration, broker *brokertest.Broker) figures {
 	b.Helper()
-	policy := config.Policy{Delays: []time.Duration{delay}, QueueType: config.QueueType(queueType)}
+	policy := config.Policy{Delays: []time.Duration{delay}, ClassicQueues: queueType == "classic"}
 	waits := newWaits(messages, delay)
 	queue, stop := startWaiting(b, queueType, policy, amqpretry.Options{Concurrency: waitingConcurrency}, waits)
 	defer stop()

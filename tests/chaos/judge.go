@@ -368,7 +368,7 @@ func (j *judge) explained(l *life, at time.Time) bool {
 // returned tells whether the broker may have counted an attempt by that time that nobody has made: a consumer died of
 // something else while it had the message, or closed. Nothing has waited then. For topics where it counts returns only.
 func (j *judge) returned(l *life, at time.Time) bool {
-	return find(l.Topic).CountsReturns() && (l.Times > 1 || j.incident(l.Published, at))
+	return find(l.Topic).Strategy.CountsReturns() && (l.Times > 1 || j.incident(l.Published, at))
 }
 
 func (j *judge) incident(from, to time.Time) bool {

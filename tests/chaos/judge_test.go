@@ -409,7 +409,7 @@ func TestTopics_OfStrategies(t *testing.T) {
 			for _, v := range []Version{VersionA, VersionB} {
 				policy := Policies(v, topic.Main, broker).For(topic.Name)
 				require.NoError(t, policy.Validate(), topic.Name)
-				assert.Equal(t, topic.BrokerDriven(), policy.BrokerDriven(), topic.Name)
+				assert.Equal(t, topic.Strategy.ByBroker(), policy.Strategy.ByBroker(), topic.Name)
 				plan, err := topology.New(topic.Name, policy, topology.Names{})
 				require.NoError(t, err, topic.Name)
 				arguments = append(arguments, plan.MainArguments)

@@ -94,7 +94,7 @@ func inspect(sent *Sent, letter Letter, returned bool) []string {
 // history of what it brings back by itself. Where it counts returns, some of them can be attempts that nobody has made.
 func areAttempts(topic Topic, calls, history int, returned bool) bool {
 	fewest, most := attempts()
-	if !topic.BrokerDriven() {
+	if !topic.Strategy.ByBroker() {
 		return calls >= fewest && calls <= most && history == calls
 	}
 	return calls >= fewest && (calls <= most || returned) && history >= 1 && history <= calls

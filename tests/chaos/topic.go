@@ -30,8 +30,8 @@ func Topics() []Topic {
 		{Name: "quorum", Main: "quorum"},
 		{Name: "protected", Main: "quorum", Policy: config.Policy{Protect: config.ProtectionArguments}},
 		{Name: "classic", Main: "classic"},
-		{Name: "shared", Main: "quorum", Policy: config.Policy{Scope: config.ScopeShared}},
-		{Name: "lossy", Main: "classic", Policy: config.Policy{QueueType: config.QueueTypeClassic}, Lossy: true},
+		{Name: "shared", Main: "quorum", Policy: config.Policy{Strategy: config.StrategyShared}},
+		{Name: "lossy", Main: "classic", Policy: config.Policy{ClassicQueues: true}, Lossy: true},
 		{Name: "exact", Main: "quorum", Exact: []Version{VersionA, VersionB}},
 		{Name: "exact-classic", Main: "classic", Exact: []Version{VersionA, VersionB}},
 		{Name: "mixed", Main: "quorum", Exact: []Version{VersionB}},
@@ -93,11 +93,11 @@ func Policies(v Version, main, broker string) config.Policies {
 		p.Delays, p.Retries = v.delaysOf(t), len(v.Delays())
 		// Broker-driven strategies retry a message without a timestamp by copies because of it: most of them, in one of
 		// the versions.
-		if !t.BrokerDriven() || v == VersionB {
+		if !t.Strategy.ByBroker() || v == VersionB {
 			p.MaxAge = 6 * time.Hour // beyond all steps of the clock
 		}
 		if slices.Contains(t.Exact, v) {
-			p.DelayMode, p.Jitter = config.DelayExact, 0.5
+			p.Strategy, p.Jitter = config.StrategyLadder, 0.5
 		}
 		topics[t.Name] = p
 	}
@@ -149,9 +149,9 @@ func deadLetterQueue(topic string) string { return topic + ".dlq" }
 func retryQueue(topic string, delay time.Duration) string {
 	t, name := find(topic), config.FormatDelay(delay)
 	switch {
-	case t.Scope == config.ScopeShared:
+	case t.Strategy == config.StrategyShared:
 		return "retry." + name
-	case t.QueueType == config.QueueTypeClassic:
+	case t.ClassicQueues:
 		return topic + ".retry." + name + ".classic"
 	}
 
@@ -163,7 +163,7 @@ func landingQueue(topic string) string { return topic + ".landing" }
 // exchanges are those through which a topic's failed messages go. One of them is deleted now and then.
 func exchanges(t Topic) []string {
 	switch {
-	case t.Scope == config.ScopeShared:
+	case t.Strategy == config.StrategyShared:
 		return []string{"retry"}
 	case len(t.Exact) > 0:
 		return []string{ladder.Level(0), ladder.Level(1), ladder.Level(2)}
@@ -176,7 +176,7 @@ func exchanges(t Topic) []string {
 
 // targets are the queues through which a failed message goes, or its copy.
 func targets(topic string, failed Record) []string {
-	if failed.ByBroker && find(topic).CountsReturns() {
+	if failed.ByBroker && find(topic).Strategy.CountsReturns() {
 		return nil // it stays in its own
 	}
 	if failed.Delay == 0 {

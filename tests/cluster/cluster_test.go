@@ -46,11 +46,11 @@ type wait struct {
 
 var waits = []wait{
 	{"quorum", config.Policy{Delays: delays}},
-	{"exact", config.Policy{Delays: delays, DelayMode: config.DelayExact}},
-	{"classic", config.Policy{Delays: delays, QueueType: config.QueueTypeClassic}},
+	{"exact", config.Policy{Delays: delays, Strategy: config.StrategyLadder}},
+	{"classic", config.Policy{Delays: delays, ClassicQueues: true}},
 }
 
-func (w wait) atLeastOnce() bool { return w.policy.QueueType != config.QueueTypeClassic }
+func (w wait) atLeastOnce() bool { return !w.policy.ClassicQueues }
 
 type scenario struct {
 	name   string

@@ -103,11 +103,11 @@ func (s *service) config() amqp.Config {
 	return conf
 }
 
-// policy has exact delays with DELAY_MODE=exact. Each service has a ladder of its own, which its test removes.
+// policy has exact delays with STRATEGY=ladder. Each service has a ladder of its own, which its test removes.
 func (s *service) policy() config.Policy {
 	policy := config.Policy{Delays: []time.Duration{200 * time.Millisecond}}
-	if os.Getenv("DELAY_MODE") == string(config.DelayExact) {
-		policy.DelayMode, policy.Ladder = config.DelayExact, config.Ladder{Prefix: s.Queues[0], Levels: 2}
+	if os.Getenv("STRATEGY") == string(config.StrategyLadder) {
+		policy.Strategy, policy.Ladder = config.StrategyLadder, config.Ladder{Prefix: s.Queues[0], Levels: 2}
 	}
 
 	return policy

@@ -35,8 +35,8 @@ retry:
     max_postpone: 12h
     retry_only: ["*url.Error", "*net.OpError"]
     never_retry: ["*fs.PathError"]
-    queue_type: classic
-    scope: shared
+    strategy: shared
+    classic_queues: true
     protect: policy
     crash_limit: 5
   topics:

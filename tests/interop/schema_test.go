@@ -72,7 +72,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"default: {crash_limit: 20}",
 		"default: {backoff: 5s}", "default: {backoff: {kind: cubic}}", "default: {backoff: {maxx: 1s}}",
 		"default: {backoff: {factor: -1}}", "default: {backoff: {step: 1}}",
-		"default: {on_expiry: lose}", "default: {queue_type: stream}", "default: {scope: vhost}",
+		"default: {on_expiry: lose}", "default: {strategy: copy}", "default: {classic_queues: 1}",
 		"default: {protect: yes}",
 		"default: {retry_only: '*fs.PathError'}", "default: {never_retry: [PathError]}", "default: {never_retry: ['']}",
 		"default: {never_retry: [5]}", "default: {never_retry: [a/b.C]}",

@@ -71,7 +71,7 @@ func Bodies(n int) []string {
 // Queue returns the name and the arguments of the dead-letter queue that the library declares for a main queue.
 func Queue(t testing.TB, main string) (name string, arguments amqp091.Table) {
 	t.Helper()
-	onlyDead := config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}
+	onlyDead := config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}
 	plan, err := topology.New(main, onlyDead, topology.Names{})
 	require.NoError(t, err)
 

@@ -42,7 +42,7 @@ func (r retrier) start(b *testing.B, uri string, q queue, c *calls) func() {
 	own, err := adapter.New(conf, amqpretry.Options{
 		Logger: watermill.NopLogger{},
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{wait},
-			QueueType: config.QueueType(q.retryType)}},
+			ClassicQueues: q.retryType == "classic"}},
 	})
 	require.NoError(b, err)
 	subscriber, err := own.NewSubscriber()

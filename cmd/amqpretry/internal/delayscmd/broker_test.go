@@ -56,7 +56,7 @@ func newLabOf(t *testing.T, uri string, c config.Ladder) *lab {
 
 	c = l.ladder.Config
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
-	text := fmt.Sprintf("default: {delays: [100ms], delay_mode: exact, ladder: {prefix: %q, unit: %s, levels: %d, "+
+	text := fmt.Sprintf("default: {delays: [100ms], strategy: ladder, ladder: {prefix: %q, unit: %s, levels: %d, "+
 		"radix: %d}}\n", c.Prefix, config.FormatDelay(c.Unit), c.Levels, c.Radix)
 	require.NoError(t, os.WriteFile(policies, []byte(text), 0o600))
 	l.environ = map[string]string{cli.EnvURI: uri, cli.EnvPolicies: policies, cli.EnvNoLimitPolicy: "yes"}
@@ -470,7 +470,7 @@ func (l *lab) shown() []string {
 func TestSeveralLadders(t *testing.T) {
 	t.Parallel()
 	l, other := newLab(t, brokertest.URI(t)), newLab(t, brokertest.URI(t))
-	text := fmt.Sprintf("default: {delays: [100ms], delay_mode: exact, ladder: {prefix: %q, levels: 3, radix: 3}}\n"+
+	text := fmt.Sprintf("default: {delays: [100ms], strategy: ladder, ladder: {prefix: %q, levels: 3, radix: 3}}\n"+
 		"topics: {other: {ladder: {prefix: %q}}}\n", l.ladder.Config.Prefix, other.ladder.Config.Prefix)
 	require.NoError(t, os.WriteFile(l.environ[cli.EnvPolicies], []byte(text), 0o600))
 	d := l.ok("stat")

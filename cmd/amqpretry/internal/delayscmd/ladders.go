@@ -77,7 +77,7 @@ func (l *ladders) candidates() ([]candidate, error) {
 		used = append(used, policies.For(topic))
 	}
 	for _, policy := range used {
-		if policy.IsExact() {
+		if policy.Strategy == config.StrategyLadder {
 			err = errors.Join(err, add(policy.Ladder, retries))
 		}
 	}

@@ -41,9 +41,9 @@ func (f *Facts) assumed(ctx context.Context, a *api, p *prober, queue string) co
 	case len(policy.Delays) > 0:
 	case slices.ContainsFunc(bindings(queue), returns):
 		policy = f.waitsIn(p, names.Shared)
-		policy.Scope = config.ScopeShared
+		policy.Strategy = config.StrategyShared
 	case f.hasQueue(p, landing):
-		policy = config.Policy{DelayMode: config.DelayExact, Ladder: config.RetryLadder()}
+		policy = config.Policy{Strategy: config.StrategyLadder, Ladder: config.RetryLadder()}
 		for _, b := range bindings(landing) {
 			if l, err := topology.ParseLadderName(strings.TrimSuffix(b.Exchange, ".delivery")); err == nil {
 				policy.Ladder = l.Config
@@ -56,7 +56,7 @@ func (f *Facts) assumed(ctx context.Context, a *api, p *prober, queue string) co
 	case p.exchange(names.RetryExchange(queue), nil).Exists.Value:
 		policy = config.Policy{Mode: config.ModeDeadLetter}
 	case f.hasQueue(p, names.DeadLetterQueue(queue)):
-		policy = config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared} // without an exchange
+		policy = config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared} // without an exchange
 	default:
 		return config.Policy{Mode: config.ModeOff}
 	}
@@ -86,26 +86,25 @@ func (f *Facts) waitsIn(p *prober, prefix string) config.Policy {
 			}
 		}
 	}
-	found := map[config.QueueType][]time.Duration{}
+	var quorum, classic []time.Duration
 	for _, name := range queues {
 		rest, is := strings.CutPrefix(name, prefix+".")
-		spelled, classic := strings.CutSuffix(rest, ".classic")
+		spelled, isClassic := strings.CutSuffix(rest, ".classic")
 		delay, err := config.ParseDelay(spelled)
-		if !is || err != nil {
-			continue
+		switch {
+		case !is || err != nil:
+		case isClassic:
+			classic = append(classic, delay)
+		default:
+			quorum = append(quorum, delay)
 		}
-		queueType := config.QueueTypeQuorum
-		if classic {
-			queueType = config.QueueTypeClassic
-		}
-		found[queueType] = append(found[queueType], delay)
 	}
-	queueType := config.QueueTypeQuorum
-	if len(found[queueType]) == 0 && len(found[config.QueueTypeClassic]) > 0 {
-		queueType = config.QueueTypeClassic
+	policy := config.Policy{Delays: quorum}
+	if len(quorum) == 0 && len(classic) > 0 {
+		policy = config.Policy{Delays: classic, ClassicQueues: true}
 	}
-	slices.Sort(found[queueType])
-	return config.Policy{Delays: found[queueType], QueueType: queueType}
+	slices.Sort(policy.Delays)
+	return policy
 }
 
 // hasQueue tells whether there is such a queue.

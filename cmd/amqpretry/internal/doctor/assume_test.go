@@ -26,15 +26,14 @@ func testWithoutPolicies(l *lab) {
 			Max: time.Minute}},
 		"mails":        {Mode: config.ModeDeadLetter},
 		"off":          {Mode: config.ModeOff},
-		"classic":      {Delays: delays, QueueType: config.QueueTypeClassic},
-		"shared":       {Delays: delays, Scope: config.ScopeShared},
-		"shared-mails": {Mode: config.ModeDeadLetter, Scope: config.ScopeShared},
-		"exact":        {DelayMode: config.DelayExact},
-		"own-ladder": {DelayMode: config.DelayExact, Delays: []time.Duration{300 * time.Millisecond},
+		"classic":      {Delays: delays, ClassicQueues: true},
+		"shared":       {Delays: delays, Strategy: config.StrategyShared},
+		"shared-mails": {Mode: config.ModeDeadLetter, Strategy: config.StrategyShared},
+		"exact":        {Strategy: config.StrategyLadder},
+		"own-ladder": {Strategy: config.StrategyLadder, Delays: []time.Duration{300 * time.Millisecond},
 			Ladder: config.Ladder{Prefix: "own", Levels: 2, Radix: 3}},
-		"cycle":        {Strategy: config.StrategyCycle, Delays: delays[1:], Retries: 3},
-		"cycle-shared": {Strategy: config.StrategyCycle, Delays: delays[:1], Retries: 3, Scope: config.ScopeShared},
-		"redelivery":   {Strategy: config.StrategyRedelivery, Delays: delays},
+		"cycle":      {Strategy: config.StrategyCycle, Delays: delays[1:], Retries: 3},
+		"redelivery": {Strategy: config.StrategyRedelivery, Delays: delays},
 	}
 	if since(4, 3)(l.version) {
 		policies["native"] = config.Policy{Strategy: config.StrategyNative, Delays: delays[1:], Retries: 3}

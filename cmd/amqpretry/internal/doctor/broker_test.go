@@ -47,8 +47,8 @@ const policyFile = `default:
   delays: [1m, 2m]
 topics:
   stuck: {delays: [200ms]}
-  classic-retry: {delays: [1m], queue_type: classic}
-  shared-*: {delays: [4m], scope: shared}
+  classic-retry: {delays: [1m], classic_queues: true}
+  shared-*: {delays: [4m], strategy: shared}
 `
 
 // rabbitmqctl is that of the broker.

@@ -72,7 +72,7 @@ func counts(version string) string {
 
 func lookNackRule(f Facts) []Finding {
 	return f.detailed("types of main queues", func(_ object, q httpapi.Queue) []Finding {
-		if q.Type != string(config.QueueTypeQuorum) {
+		if q.Type != amqp.QueueTypeQuorum {
 			return nil
 		}
 		return []Finding{{Severity: Note, Found: "RabbitMQ " + f.Version + " counts deliveries of this quorum queue",

@@ -64,7 +64,7 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 	case exists.Known && !exists.Value:
 		return Problem, fmt.Sprintf("and the main queue %q does not exist", name),
 			"# start the service that consumes " + shell.Quote(name) + ": it declares it with its own arguments"
-	case main.Known && (!slices.Contains(runs, main.Value.State) || main.Value.Type == string(config.QueueTypeQuorum) &&
+	case main.Known && (!slices.Contains(runs, main.Value.State) || main.Value.Type == amqp.QueueTypeQuorum &&
 		len(main.Value.Members) > 0 && !main.Value.HasMajority()):
 		return Problem, fmt.Sprintf("and the main queue %q is down", name),
 			"# start its nodes\nrabbitmqctl cluster_status"
@@ -85,7 +85,7 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 // mayStillRefuse tells of a queue that may have had a length limit: one that dead-letters to it is not told that it has
 // none any more.
 func (f Facts) mayStillRefuse(q httpapi.Queue) bool {
-	return q.Type == string(config.QueueTypeQuorum) && rabbitmq.AtLeast(f.Version, 1, 0) &&
+	return q.Type == amqp.QueueTypeQuorum && rabbitmq.AtLeast(f.Version, 1, 0) &&
 		!rabbitmq.AtLeast(f.Version, 4, 0)
 }
 
@@ -163,8 +163,7 @@ func (f Facts) forTargets(queue string, n int64) string {
 // lookConfirmTimeout reminds of a setting of the broker that nobody can read from outside.
 func lookConfirmTimeout(f Facts) []Finding {
 	used := len(f.Others) > 0 || slices.ContainsFunc(f.Topics, func(t Topic) bool {
-		return t.Plan.Backend != nil || t.Policy.WithDefaults().Mode == config.ModeRetry &&
-			t.Policy.WithDefaults().QueueType == config.QueueTypeQuorum
+		return t.Plan.Backend != nil || t.Policy.WithDefaults().Mode == config.ModeRetry && !t.Policy.ClassicQueues
 	})
 	if !used {
 		return nil

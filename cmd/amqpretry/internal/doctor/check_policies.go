@@ -87,7 +87,7 @@ func weaknesses(o object, q httpapi.Queue, version string) []weakness {
 					"the queue ends in", ttl) + why
 			}
 		}
-		if q.Type == string(config.QueueTypeQuorum) && dropsHead {
+		if q.Type == amqp.QueueTypeQuorum && dropsHead {
 			found("overflow", Problem, "the queue returns messages at most once instead of at least once. Messages "+
 				"that it had not returned were deleted")
 		}
@@ -107,7 +107,7 @@ func weaknesses(o object, q httpapi.Queue, version string) []weakness {
 		found("expires", Problem, expires(o))
 		found("message-ttl", Warning, "the queue removes messages that are not handled in time. Without a "+
 			"dead-letter exchange they are lost")
-		if q.Type == string(config.QueueTypeQuorum) && in["x-dead-letter-strategy"] == "at-least-once" && dropsHead {
+		if q.Type == amqp.QueueTypeQuorum && in["x-dead-letter-strategy"] == "at-least-once" && dropsHead {
 			found("overflow", Problem, "the queue dead-letters at most once instead of at least once, so messages "+
 				"that reach the delivery limit can be lost")
 		}

@@ -7,7 +7,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/mainqueue"
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
@@ -64,7 +63,7 @@ var runs = []string{"", "running", "idle", "flow"}
 func lookAvailable(f Facts) []Finding {
 	return f.detailed("whether queues can be reached", func(_ object, q httpapi.Queue) []Finding {
 		var found []Finding
-		quorum := q.Type == string(config.QueueTypeQuorum)
+		quorum := q.Type == amqp.QueueTypeQuorum
 		if !slices.Contains(runs, q.State) {
 			found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it is %s, on node %s", q.State,
 				orUnknown(q.Node)),
@@ -121,7 +120,7 @@ func lookTypes(f Facts) []Finding {
 					"that restarts skips the messages that it has not read",
 				Fix: "# consume from a queue: bind one to the exchange that the stream is bound to"}}
 		}
-		if q.Type != string(config.QueueTypeClassic) {
+		if q.Type != amqp.QueueTypeClassic {
 			return nil
 		}
 		switch o.Role {
@@ -135,12 +134,12 @@ func lookTypes(f Facts) []Finding {
 				Means: "the queue returns messages at most once. Messages that are due while the main queue is not " +
 					"available are lost"}
 			if main := f.Queues[o.Topic.Plan.Queue].Details; main.Known &&
-				main.Value.Type == string(config.QueueTypeQuorum) {
+				main.Value.Type == amqp.QueueTypeQuorum {
 				finding.Severity = Warning
 				finding.Found += " in front of a quorum main queue"
 				finding.Means += ", as at each start of the broker"
-				finding.Fix = "# set queue_type: quorum in the policy; the old queues stay until they are empty. " +
-					"Then:\n" + f.apply(o.Topic)
+				finding.Fix = "# take classic_queues: true out of the policy; the old queues stay until they are " +
+					"empty. Then:\n" + f.apply(o.Topic)
 			}
 			return []Finding{finding}
 		default:
@@ -213,7 +212,7 @@ func stuck(q httpapi.Queue) int64 {
 	case q.Undeliverable != nil && *q.Undeliverable > 0:
 		return *q.Undeliverable
 	case q.Undeliverable == nil && q.Messages != nil && q.Ready != nil && q.Unacked != nil &&
-		q.Type == string(config.QueueTypeQuorum):
+		q.Type == amqp.QueueTypeQuorum:
 		stuck := *q.Messages - *q.Ready - *q.Unacked
 		if q.Delayed != nil {
 			stuck -= *q.Delayed

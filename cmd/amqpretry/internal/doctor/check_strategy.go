@@ -96,7 +96,7 @@ func withoutArguments(strategy config.Strategy, q httpapi.Queue) string {
 		return "the broker deletes rejected messages: each failure loses a message"
 	case strategy == config.StrategyCycle:
 		return "rejected messages can be lost, or do not return to this queue"
-	case q.Type == string(config.QueueTypeClassic):
+	case q.Type == amqp.QueueTypeClassic:
 		return "the queue counts no returns, so a message that fails returns for ever"
 	case strategy == config.StrategyNative && !topology.DelaysRetries(arguments):
 		return "failed messages return at once, without a delay"
@@ -192,7 +192,7 @@ func (f Facts) recreateMain(o object) string {
 	return mainqueue.Commands{AMQPRetry: f.amqpretry, Ctl: f.ctl}.Recreate(o.Name)
 }
 
-// rejected is the exchange to which the main queue of a plan dead-letters under the strategy dead-letter-cycle; empty
+// rejected is the exchange to which the main queue of a plan dead-letters under the strategy cycle; empty
 // under any other.
 func rejected(plan topology.Plan) string {
 	if plan.Strategy != config.StrategyCycle {

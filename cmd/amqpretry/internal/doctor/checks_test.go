@@ -95,8 +95,8 @@ func (f Facts) change(queue string, how func(*Queue, *httpapi.Queue)) {
 }
 
 func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
-	for _, policy := range []config.Policy{{}, {Scope: config.ScopeShared}, {Mode: config.ModeDeadLetter},
-		{Mode: config.ModeOff}, {DelayMode: config.DelayExact}} {
+	for _, policy := range []config.Policy{{}, {Strategy: config.StrategyShared}, {Mode: config.ModeDeadLetter},
+		{Mode: config.ModeOff}, {Strategy: config.StrategyLadder}} {
 		for _, version := range []string{"3.10.8", "4.0.5", "4.3.6"} {
 			f := healthyUnder(t, policy)
 			f.Version = version
@@ -117,7 +117,7 @@ func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
 func TestNothingIsFoundWhereStrategiesHaveWhatTheyNeed(t *testing.T) {
 	one := []time.Duration{10 * time.Second}
 	for _, policy := range []config.Policy{{Strategy: config.StrategyCycle, Delays: one},
-		{Strategy: config.StrategyCycle, Delays: one, Scope: config.ScopeShared}, {Strategy: config.StrategyRedelivery},
+		{Strategy: config.StrategyRedelivery},
 		{Strategy: config.StrategyNative, Delays: one},
 		{Strategy: config.StrategyNative, Delays: one, Protect: config.ProtectionPolicy}} {
 		for _, version := range []string{"3.10.8", "4.3.6"} {
@@ -143,7 +143,7 @@ func TestNothingCouldBeSeen(t *testing.T) {
 		nothingCouldBeSeen(t, healthy(t), append(anyway, "landing", "unroutable")...)
 	})
 	t.Run("exact", func(t *testing.T) {
-		nothingCouldBeSeen(t, healthyUnder(t, config.Policy{DelayMode: config.DelayExact}), anyway...)
+		nothingCouldBeSeen(t, healthyUnder(t, config.Policy{Strategy: config.StrategyLadder}), anyway...)
 	})
 }
 
@@ -356,7 +356,7 @@ func TestChecks(t *testing.T) {
 			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Type = "stream" })
 		}},
 		{"classic retry", "types", Warning, `retry queue "orders.retry.1m"`, "classic queue in front of a quorum",
-			"queue_type: quorum", func(f *Facts) {
+			"take classic_queues: true out", func(f *Facts) {
 				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Type = "classic" })
 			}},
 
@@ -525,7 +525,7 @@ func TestNoStatistics(t *testing.T) {
 
 // What topics share is told once.
 func TestSharedQueuesAreToldOnce(t *testing.T) {
-	f := healthyUnder(t, config.Policy{Delays: []time.Duration{time.Minute}, Scope: config.ScopeShared})
+	f := healthyUnder(t, config.Policy{Delays: []time.Duration{time.Minute}, Strategy: config.StrategyShared})
 	plan, err := topology.New("payments", f.Topics[0].Policy, topology.Names{})
 	require.NoError(t, err)
 	f.Topics = append(f.Topics, Topic{"payments", f.Topics[0].Policy, plan})

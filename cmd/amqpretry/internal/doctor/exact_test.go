@@ -25,7 +25,7 @@ func exactly(t *testing.T) (Facts, topology.Ladder) {
 	t.Helper()
 	ladder, err := topology.NewLadder(config.RetryLadder())
 	require.NoError(t, err)
-	return healthyUnder(t, config.Policy{DelayMode: config.DelayExact}), ladder
+	return healthyUnder(t, config.Policy{Strategy: config.StrategyLadder}), ladder
 }
 
 const theLadder = `ladder "amqpretry.delay.v1.100ms.10x6"`
@@ -295,8 +295,8 @@ func TestConfirmTimeout(t *testing.T) {
 		told   bool
 	}{
 		"tiers":      {config.Policy{}, true},
-		"exact":      {config.Policy{DelayMode: config.DelayExact}, true},
-		"classic":    {config.Policy{QueueType: config.QueueTypeClassic}, false},
+		"exact":      {config.Policy{Strategy: config.StrategyLadder}, true},
+		"classic":    {config.Policy{ClassicQueues: true}, false},
 		"no retries": {config.Policy{Mode: config.ModeDeadLetter}, false},
 		"off":        {config.Policy{Mode: config.ModeOff}, false},
 	} {
@@ -313,7 +313,7 @@ func TestConfirmTimeout(t *testing.T) {
 // exact makes the delays of all topics exact, on a small ladder.
 func (l *lab) exact() topology.Ladder {
 	l.t.Helper()
-	const text = "default: {delays: [200ms], delay_mode: exact, ladder: {prefix: lad, levels: 2, radix: 3}}\n"
+	const text = "default: {delays: [200ms], strategy: ladder, ladder: {prefix: lad, levels: 2, radix: 3}}\n"
 	require.NoError(l.t, os.WriteFile(l.policies, []byte(text), 0o600))
 	ladder, err := topology.NewLadder(config.Ladder{Prefix: "lad", Levels: 2, Radix: 3})
 	require.NoError(l.t, err)
@@ -336,7 +336,7 @@ func testExactDelays(l *lab) {
 	full["x-max-length"], full["x-overflow"] = 1, "reject-publish"
 	for queue, arguments := range map[string]amqp.Table{"orders": topology.ProtectArguments("orders.dlq"),
 		"gone": topology.ProtectArguments("gone.dlq"), "full": full} {
-		plan, err := topology.New(queue, config.Policy{DelayMode: config.DelayExact, Ladder: ladder.Config,
+		plan, err := topology.New(queue, config.Policy{Strategy: config.StrategyLadder, Ladder: ladder.Config,
 			Delays: []time.Duration{200 * time.Millisecond}}, topology.Names{})
 		require.NoError(t, err)
 		l.declare(queue, arguments)

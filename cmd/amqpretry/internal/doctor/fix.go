@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/config"
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/shell"
@@ -135,7 +136,7 @@ func (f Facts) recreate(o object) string {
 		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), o.Name) + " " + file
 	}
 	deletion := f.ctl("delete_queue", shell.Quote(o.Name))
-	if o.Queue.Details.Value.Type == string(config.QueueTypeClassic) { // a quorum queue knows no conditions
+	if o.Queue.Details.Value.Type == amqp.QueueTypeClassic { // a quorum queue knows no conditions
 		deletion += " --if-empty --if-unused"
 	}
 	return "# Stop its publishers and consumers. The undo file then has its messages:\n" +

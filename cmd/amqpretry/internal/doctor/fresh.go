@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/config"
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
@@ -54,7 +55,7 @@ func (f *Facts) renew(ctx context.Context, a *api, p *prober, queues []object) {
 	for _, o := range stale() {
 		q := f.Queues[o.Name]
 		before, now := first[o.Name].Reductions, q.Details.Value.Reductions
-		q.Stale = q.Details.Value.Type == string(config.QueueTypeQuorum) && before != nil && now != nil &&
+		q.Stale = q.Details.Value.Type == amqp.QueueTypeQuorum && before != nil && now != nil &&
 			*before == *now
 		f.Queues[o.Name] = q
 	}

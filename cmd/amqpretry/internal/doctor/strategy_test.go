@@ -62,7 +62,7 @@ func TestStrategyCheck(t *testing.T) {
 		fix      string
 	}{
 		"rejected messages are dropped": {cycle, "", bare, Problem,
-			"not as its strategy dead-letter-cycle needs it: x-dead-letter-exchange: wanted orders.rejected.10s, " +
+			"not as its strategy cycle needs it: x-dead-letter-exchange: wanted orders.rejected.10s, " +
 				"found none",
 			"Else the broker deletes rejected messages", recreate},
 		"of another delay": {cycle, "", func(a, _ httpapi.Arguments) {
@@ -107,15 +107,15 @@ func TestStrategyCheck(t *testing.T) {
 		"a delay that nobody wants": {redelivery, "", func(_, p httpapi.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"] = "all", int64(5)
 		}, Problem, `delayed-retry-type: all, from the policy "p"`, "do not wait as the policy", "set_policy"},
-		"a delay for copies": {config.StrategyCopy, "", func(_, p httpapi.Arguments) {
+		"a delay for copies": {config.StrategyQueues, "", func(_, p httpapi.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"] = "all", int64(5)
 		}, Warning, `delayed-retry-type: all, from the policy "p"`, "wait before they are delivered again",
 			"set_policy"},
-		"a delay for copies hangs": {config.StrategyCopy, "", func(a, p httpapi.Arguments) {
+		"a delay for copies hangs": {config.StrategyQueues, "", func(a, p httpapi.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"], p["max-length"] = "all", int64(5), int64(5)
 			delete(a, "x-overflow")
 		}, Problem, `delayed-retry-type: all, from the policy "p"`, "the queue hangs", "set_policy"},
-		"a delay for copies, by arguments": {config.StrategyCopy, "", func(a, _ httpapi.Arguments) {
+		"a delay for copies, by arguments": {config.StrategyQueues, "", func(a, _ httpapi.Arguments) {
 			a["x-delayed-retry-type"], a["x-delayed-retry-min"] = "all", int64(5)
 		}, Warning, "x-delayed-retry-type: all, and the strategy of its policy is not native", "wait before", recreate},
 	} {
@@ -228,7 +228,7 @@ func TestPermissionsOfStrategies(t *testing.T) {
 }
 
 const strategyFile = `topics:
-  cycle*: {strategy: dead-letter-cycle, delays: [1m], retries: 3}
+  cycle*: {strategy: cycle, delays: [1m], retries: 3}
   redelivery*: {strategy: redelivery, delays: [1m]}
   policy*: {strategy: redelivery, delays: [1m], protect: policy}
   native*: {strategy: native, delays: [1m], retries: 3}

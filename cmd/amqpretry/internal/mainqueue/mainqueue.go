@@ -109,7 +109,7 @@ func isEnough(wanted, found any) bool {
 }
 
 // Policy is the policy of the broker that gives a main queue all that its strategy needs. ok is false if no policy can:
-// for the strategy dead-letter-cycle, for a queue of another type, and where an argument of the queue says otherwise.
+// for the strategy cycle, for a queue of another type, and where an argument of the queue says otherwise.
 func Policy(plan topology.Plan, vhost string, q httpapi.Queue) (policy topology.BrokerPolicy, ok bool) {
 	if q.Type != amqp.QueueTypeQuorum {
 		return topology.BrokerPolicy{}, false

@@ -102,7 +102,7 @@ func TestDifferences(t *testing.T) {
 	found := Differences(plan, byArguments, classic)
 	require.Len(t, found, 1)
 	assert.Equal(t, "x-queue-type: wanted quorum, found classic", found[0].String())
-	assert.Empty(t, Differences(planOf(t, config.StrategyCopy), byArguments, httpapi.Queue{}))
+	assert.Empty(t, Differences(planOf(t, config.StrategyQueues), byArguments, httpapi.Queue{}))
 }
 
 func TestPolicyOrNot(t *testing.T) {

@@ -53,7 +53,7 @@ func run(s *cli.Session, o options) error {
 func printOff(s *cli.Session, o options) error {
 	if s.JSON {
 		return s.PrintJSON(timeline{Topic: o.topic, Queue: o.queue, Mode: config.ModeOff,
-			Strategy: config.StrategyCopy, Steps: []step{}, End: endless})
+			Strategy: config.StrategyQueues, Steps: []step{}, End: endless})
 	}
 	_, err := fmt.Fprintf(s.Out, "The policy of topic %s is off: the broker returns a failed message to queue %s at "+
 		"once, again and again.\n",
@@ -69,7 +69,7 @@ func (t timeline) print(s *cli.Session, o options, policy config.Policy) error {
 	}
 	heading := fmt.Sprintf("topic %s, queue %s, mode %s", cli.Safe(t.Topic), cli.Safe(t.Queue), t.Mode)
 	columns := []string{"after", "attempt", "outcome", "then", "queue", "for"}
-	if policy.BrokerDriven() {
+	if policy.Strategy.ByBroker() {
 		heading += fmt.Sprintf(", strategy %s", t.Strategy)
 		columns = append(columns, "by")
 	}
@@ -134,7 +134,7 @@ func (t timeline) notes(o options, policy config.Policy) []string {
 		notes = append(notes, "Jitter: with the shortest waits, the number of steps before it expires differs. These "+
 			"are the longest waits.")
 	}
-	if policy.BrokerDriven() {
+	if policy.Strategy.ByBroker() {
 		notes = append(notes, copies(policy))
 	}
 	if len(policy.RetryOnly)+len(policy.NeverRetry) > 0 && o.errorType == "" {
@@ -154,10 +154,10 @@ func copies(policy config.Policy) string {
 	switch {
 	case policy.Strategy == config.StrategyCycle:
 		reasons = append(reasons, "crashed messages", "what a copy has brought back before")
-	case policy.IsLinear():
+	case policy.Strategy == config.StrategyNative && len(policy.DistinctDelays()) > 1:
 		reasons = append(reasons, "what a copy has brought back before")
 	}
-	if policy.CountsReturns() {
+	if policy.Strategy.CountsReturns() {
 		reasons = append(reasons, "messages that were returned 18 times")
 	}
 

@@ -90,7 +90,7 @@ func timelineOf(o options, plan topology.Plan, policy config.Policy, long, short
 		switch {
 		case s.Verdict.ByBroker:
 			line.By = byBroker
-			if policy.CountsReturns() {
+			if policy.Strategy.CountsReturns() {
 				line.Queue = o.queue // which it does not leave
 			}
 		case s.Headers != nil:

@@ -24,7 +24,7 @@ bindings, from a policy file and the names of main queues.
 An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
 queue, as with a fanout exchange: events=events_billing. The first = separates the two.
 
-With exact delays (delay_mode: exact) a main queue has a landing queue in place of retry queues, and
+With exact delays (strategy: ladder) a main queue has a landing queue in place of retry queues, and
 messages wait in a ladder: more than a hundred objects that all services of a virtual host share. The
 commands look at it once, and print it in one line with what is missing or in conflict.
 

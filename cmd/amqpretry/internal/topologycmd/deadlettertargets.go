@@ -47,7 +47,7 @@ func (c *topologies) declareTargets(
 	}
 	deadLetterQueue := t.plan.DeadLetterQueue
 	if deadLetterQueue == "" {
-		policy := config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}
+		policy := config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}
 		plan, err := topology.New(t.Queue, policy, c.names())
 		if err != nil {
 			return nil, err

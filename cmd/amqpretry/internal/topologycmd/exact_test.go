@@ -38,7 +38,7 @@ func newExactLab(t *testing.T, uri string) *exactLab {
 	for i := range 3 {
 		queue := fmt.Sprintf("%s-orders%d", prefix, i)
 		l.queues = append(l.queues, queue)
-		plan, err := topology.New(queue, config.Policy{DelayMode: config.DelayExact, Ladder: l.ladder.Config,
+		plan, err := topology.New(queue, config.Policy{Strategy: config.StrategyLadder, Ladder: l.ladder.Config,
 			Delays: []time.Duration{time.Second}}, topology.Names{})
 		require.NoError(t, err)
 		t.Cleanup(func() { l.RemovePlan(plan); l.Remove("", queue+".retry.1s") })
@@ -48,12 +48,12 @@ func newExactLab(t *testing.T, uri string) *exactLab {
 }
 
 // exact makes the delays exact, and tiers makes them retry queues.
-func (l *exactLab) exact() { l.policies("exact") }
-func (l *exactLab) tiers() { l.policies("tiers") }
+func (l *exactLab) exact() { l.policies("ladder") }
+func (l *exactLab) tiers() { l.policies("queues") }
 
-func (l *exactLab) policies(mode string) {
+func (l *exactLab) policies(strategy string) {
 	l.t.Helper()
-	text := fmt.Sprintf("default: {delays: [1s], delay_mode: %s, ladder: {prefix: %q, levels: 3, radix: 3}}\n", mode,
+	text := fmt.Sprintf("default: {delays: [1s], strategy: %s, ladder: {prefix: %q, levels: 3, radix: 3}}\n", strategy,
 		l.ladder.Config.Prefix)
 	l.environ[cli.EnvPolicies] = policyFile(l.t, text)
 }
@@ -130,7 +130,7 @@ func TestExactHalfDeletedAndConflict(t *testing.T) {
 	assert.Equal(t, 1, l.Depth(wait))
 }
 
-// A change of the delay mode makes retry queues obsolete, and never what other services may use.
+// A change to exact delays makes retry queues obsolete, and never what other services may use.
 func TestExactObsolete_OwnBroker(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Shared(t)

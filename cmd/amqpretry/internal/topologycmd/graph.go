@@ -130,13 +130,13 @@ func (c *topologies) definitions(mainQueueType string, targets []target) (string
 // mainArguments are those with which a service declares its main queue.
 func mainArguments(queueType string, t target, names topology.Names) amqp091.Table {
 	arguments := amqp091.Table{}
-	if queueType == string(config.QueueTypeQuorum) || t.policy.BrokerDriven() {
+	if queueType == amqp091.QueueTypeQuorum || t.policy.Strategy.ByBroker() {
 		arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
 	}
 	switch {
 	case t.policy.Protect != config.ProtectionArguments:
 		return arguments
-	case t.policy.BrokerDriven():
+	case t.policy.Strategy.ByBroker():
 		return t.plan.WithMainArguments(arguments)
 	}
 

@@ -29,7 +29,7 @@ func TestGolden(t *testing.T) {
 		"strategies": {"plan", "--offline", "--policies", "testdata/strategies.yaml", "cycle", "redelivery",
 			"linear"},
 		"strategies-json": {"plan", "--offline", "--json", "--policies", "testdata/strategies.yaml", "redelivery"},
-		"strategies-mermaid": {"graph", "--policies", "testdata/strategies.yaml", "cycle", "shared", "redelivery",
+		"strategies-mermaid": {"graph", "--policies", "testdata/strategies.yaml", "cycle", "classic", "redelivery",
 			"native", "linear"},
 		"strategies-dot": {"graph", "--format", "dot", "--policies", "testdata/strategies.yaml", "cycle"},
 		"strategies-definitions": {"graph", "--format", "definitions", "--policies", "testdata/strategies.yaml",

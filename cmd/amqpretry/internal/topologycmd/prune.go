@@ -46,11 +46,11 @@ repeat the command.
 Pass the policies of all services that consume these main queues, and end instances with old policies
 first.
 
-prune does not search for queues of the scope "shared", because other services may use them.
+prune does not search for shared retry queues, because other services may use them.
 --old-policies FILE adds the queues of the old policies that the new policies do not have, shared
 ones included. Then name all topics of all services.
 
-Under the strategy dead-letter-cycle, another delay has another rejected exchange. prune lists and
+Under the strategy cycle, another delay has another rejected exchange. prune lists and
 deletes those to which no queue and no policy of the broker dead-letters any more, before the queues.
 
 With --json: {"deleted": bool, "exchanges": [{"name", "queue", "state", "detail"}], "queues": [{"name",

@@ -36,7 +36,7 @@ func (l *lab) under(policy string) *lab {
 }
 
 const (
-	cyclePolicy      = "{strategy: dead-letter-cycle, delays: [1s], retries: 3}"
+	cyclePolicy      = "{strategy: cycle, delays: [1s], retries: 3}"
 	redeliveryPolicy = "{strategy: redelivery, delays: [1s]}"
 )
 

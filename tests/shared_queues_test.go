@@ -21,10 +21,10 @@ import (
 
 // shared gives options whose retry queues are shared by all who have the same prefix; what is shared goes with the
 // test.
-func shared(t *testing.T, prefix string, queueType config.QueueType, delays ...time.Duration) amqpretry.Options {
+func shared(t *testing.T, prefix string, classic bool, delays ...time.Duration) amqpretry.Options {
 	t.Helper()
 	o := amqpretry.Options{Policies: config.Policies{Default: config.Policy{
-		Delays: delays, Scope: config.ScopeShared, QueueType: queueType,
+		Delays: delays, Strategy: config.StrategyShared, ClassicQueues: classic,
 	}}}
 	o.Names.Shared = prefix
 	broker := newRabbit(t, brokertest.URI(t))
@@ -41,15 +41,15 @@ func shared(t *testing.T, prefix string, queueType config.QueueType, delays ...t
 }
 
 // Several services share retry queues: everybody gets back what is his, and only that; the dead letters stay apart.
-func TestSharedScope(t *testing.T) {
+func TestSharedQueues(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
-		t.Run(string(queueType), func(t *testing.T) {
+	for suffix, classic := range map[string]bool{"": false, ".classic": true} {
+		t.Run("retry queues"+suffix, func(t *testing.T) {
 			t.Parallel()
 
 			prefix := uniqueName("shared")
-			options := shared(t, prefix, queueType, ms(100, 150)...)
+			options := shared(t, prefix, classic, ms(100, 150)...)
 			runs := map[string]func(*testing.T, setup) *service{
 				"own":     start,
 				"another": start,
@@ -83,8 +83,7 @@ func TestSharedScope(t *testing.T) {
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				require.Len(t, plan.Queues, 3)
-				assert.Equal(t, prefix+".150ms"+
-					map[config.QueueType]string{config.QueueTypeClassic: ".classic"}[queueType], plan.Queues[1].Name)
+				assert.Equal(t, prefix+".150ms"+suffix, plan.Queues[1].Name)
 			}
 			await.Stays(t, 300*time.Millisecond, func() bool {
 				return views["own"].count() == 6 && views["another"].count() == 6 && views["stock"].count() == 6
@@ -94,11 +93,11 @@ func TestSharedScope(t *testing.T) {
 }
 
 // A service that was not asked cannot be reached through the shared queues: its queue is not bound.
-func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
+func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
-	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(50)...),
+	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, true, ms(50)...),
 		Handler: succeed})
 	outsider := uniqueName("outsider")
 	svc.Broker.Declare(outsider, nil)
@@ -112,7 +111,7 @@ func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
 }
 
 // What an operator deletes of what is shared is declared again, with the way back to the main queue.
-func TestSharedScope_DeletedObjects(t *testing.T) {
+func TestSharedQueues_DeletedObjects(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(*amqp091.Channel, string) error{
@@ -138,7 +137,7 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 			t.Parallel()
 
 			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeQuorum,
+			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, false,
 				ms(100)...), Handler: failing(1)})
 			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
 			svc.publish("1")
@@ -150,7 +149,7 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 		t.Parallel()
 
 		svc := start(t, setup{
-			URI: brokertest.URI(t), Options: shared(t, uniqueName("shared"), config.QueueTypeQuorum, ms(100)...),
+			URI: brokertest.URI(t), Options: shared(t, uniqueName("shared"), false, ms(100)...),
 			Handler: func(*message.Message) error { return retry.Permanent(errFate) },
 		})
 		svc.Broker.Remove("", svc.dlq())
@@ -161,11 +160,11 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 
 // What sharing costs, as the docs say: messages of one queue that is gone keep those of all others from coming back,
 // since a quorum retry queue hands back at least once and has no more than 32 under way.
-func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
+func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
-	options := shared(t, prefix, config.QueueTypeQuorum, ms(300)...)
+	options := shared(t, prefix, false, ms(300)...)
 	gone := newService(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(9), Prefetch: 50})
 	svc := start(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(1), Prefetch: 50})
 	require.NoError(t, gone.Sub.SubscribeInitialize(gone.Queue))
@@ -188,11 +187,11 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 }
 
 // Fanout: two queues of one topic share retry queues, and a retry reaches the one that failed.
-func TestSharedScope_Fanout(t *testing.T) {
+func TestSharedQueues_Fanout(t *testing.T) {
 	t.Parallel()
 
 	prefix, topic := uniqueName("shared"), uniqueName("topic")
-	options := shared(t, prefix, config.QueueTypeQuorum, ms(100)...)
+	options := shared(t, prefix, false, ms(100)...)
 	services := map[string]*service{}
 	for group, failures := range map[string]int{"a": 1, "b": 0} {
 		c := setup{URI: brokertest.URI(t), Queue: topic, Options: options, Handler: failing(failures),
@@ -218,7 +217,7 @@ func TestSharedScope_Fanout(t *testing.T) {
 
 // The exchange for the way back can be deleted without any publish failing. It is declared again before it is missed,
 // where there is time: classic retry queues would lose what comes out of them.
-func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
+func TestSharedQueues_WayBackIsLookedAfter(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(ch *amqp091.Channel, prefix, queue string) error{
@@ -233,7 +232,7 @@ func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
 			t.Parallel()
 
 			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic,
+			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, true,
 				ms(18_000)...), Handler: failing(1)})
 			svc.publish("1")
 			await.Until(t, func() bool {
