@@ -63,6 +63,24 @@ func (b Backoff) withDefaults() Backoff {
 // delay before the given retry, 1 being the first.
 func (b Backoff) delay(retry int) time.Duration { return b.capped(b.uncapped(retry)) }
 
+// schedule lists the delays before retry 1 to n, in the time of one walk: a file can have thousands of policies with a
+// thousand retries each.
+func (b Backoff) schedule(n int) []time.Duration {
+	delays := make([]time.Duration, n)
+	if b = b.withDefaults(); b.Kind != BackoffExponential {
+		for i := range delays {
+			delays[i] = b.delay(i + 1)
+		}
+		return delays
+	}
+	ms := b.uncapped(1)
+	for i := range delays {
+		delays[i] = b.capped(ms)
+		ms *= b.Factor // as uncapped does it
+	}
+	return delays
+}
+
 // capped makes a delay of milliseconds: always within 1ms..10 years, whatever the fields are.
 func (b Backoff) capped(ms float64) time.Duration {
 	limit := float64(MaxDelay / MinDelay)
@@ -77,7 +95,7 @@ func (b Backoff) capped(ms float64) time.Duration {
 	return time.Duration(math.Max(ms, 1)) * MinDelay
 }
 
-// uncapped is the delay in milliseconds, unrounded. Beyond all bounds it may be any such number, or infinite.
+// uncapped is the delay in milliseconds, unrounded: maybe infinite.
 func (b Backoff) uncapped(retry int) float64 {
 	b = b.withDefaults()
 	ms := float64(b.Initial) / float64(MinDelay)
@@ -87,7 +105,7 @@ func (b Backoff) uncapped(retry int) float64 {
 	case BackoffExponential:
 		// Repeated multiplication, not math.Pow: it gives the same bits on every architecture, and so the same queue
 		// names in a deployment of several.
-		for i := 1; i < retry && ms <= math.MaxInt64; i++ {
+		for range retry - 1 {
 			ms *= b.Factor
 		}
 	}

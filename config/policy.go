@@ -260,7 +260,15 @@ func (p Policy) available(delay time.Duration) time.Duration {
 
 // Schedule lists the wait before retry 1, 2, …, [Policy.MaxRetries]. It is empty for the modes dead-letter and off.
 func (p Policy) Schedule() []time.Duration {
-	schedule := make([]time.Duration, p.MaxRetries())
+	n := p.MaxRetries()
+	if n > 0 && len(p.delays()) == 0 {
+		schedule := p.Backoff.schedule(n)
+		for i, delay := range schedule {
+			schedule[i] = p.available(delay)
+		}
+		return schedule
+	}
+	schedule := make([]time.Duration, n)
 	for i := range schedule {
 		schedule[i] = p.Delay(i + 1)
 	}

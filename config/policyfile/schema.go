@@ -51,8 +51,8 @@ var abouts = map[string]about{
 		"them.", nil, nil, nil},
 	"strategy": {"Strategy", "How failed messages come back. queues: a copy waits in a retry queue, one for each " +
 		"delay; shared: in one of a set for all main queues; ladder: in a ladder, for any delay; cycle: the broker " +
-		"sends a rejected message to a retry queue; redelivery: it delivers it again at once; native: after a delay, from " +
-		"RabbitMQ 4.3 on.", config.StrategyQueues, nil, nil},
+		"sends a rejected message to a retry queue; redelivery: it delivers it again at once; native: after a " +
+		"delay, from RabbitMQ 4.3 on.", config.StrategyQueues, nil, nil},
 	"classic_queues": {"Classic queues", "Whether the retry queues are classic ones, which are lighter and can lose " +
 		"messages.", false, nil, nil},
 	"ladder": {"Ladder", "What messages wait in with the strategy ladder. All that use one share its queues.", nil,
