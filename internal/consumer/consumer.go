@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -91,9 +90,9 @@ func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.
 	open, cancel := c.untilClose(ctx)
 	defer cancel()
 
-	s, first, err := c.first(ctx, open, queue)
+	s, first, err := c.open(ctx, open, queue)
 	if expired, _ := rabbitmq.HasExpired(err); expired { // which is known now: the next connection has another token
-		s, first, err = c.first(ctx, open, queue)
+		s, first, err = c.open(ctx, open, queue)
 	}
 	if err != nil {
 		return nil, err
@@ -101,7 +100,7 @@ func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.
 
 	if !c.begin(ctx, s, first) {
 		s.close(time.Now().Add(closeGrace))
-		first.close(s) // nothing was handed out
+		first.close() // nothing was handed out
 		s.abort(connection.ErrClosed)
 
 		return nil, connection.ErrClosed
@@ -110,15 +109,15 @@ func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.
 	return s.out, nil
 }
 
-// first begins a subscription.
-func (c *Consumer) first(ctx, open context.Context, queue Queue) (*subscription, *session, error) {
+// open begins a subscription: its first session consumes.
+func (c *Consumer) open(ctx, open context.Context, queue Queue) (*subscription, *session, error) {
 	link, err := c.tryLink(open)
 	if err != nil {
 		return nil, nil, err
 	}
 
 	s := newSubscription(ctx, c, queue)
-	session, err := s.first(open, link)
+	session, err := s.openFirst(open, link)
 	if err != nil {
 		s.abort(err)
 		if expired, _ := rabbitmq.HasExpired(err); expired {
@@ -198,17 +197,42 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 	return nil
 }
 
-func (s *Queue) declare(link *connection.Link) error {
-	if s.DeclareApart != nil {
-		return s.DeclareApart()
-	}
-	channel, err := link.Channel()
+// Initialize declares the topology of a queue. It gives up at the end of ctx, at Close, and with a
+// NoAnswerError when the broker has not answered for declareTimeout.
+func (c *Consumer) Initialize(ctx context.Context, queue Queue) error {
+	ctx, cancel := c.untilClose(ctx)
+	defer cancel()
+	link, err := c.tryLink(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot open a channel: %w", err)
+		return err
 	}
-	defer channel.Close() // fails after an error of the broker, which has closed it
 
-	return s.Declare(channel, link.Version())
+	// In a goroutine of its own: a call that the broker does not answer lasts as long as the connection.
+	result := make(chan error, 1)
+	go func() { result <- c.initialize(link, queue) }()
+
+	timeout := time.NewTimer(declareTimeout)
+	defer timeout.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timeout.C:
+		return c.noAnswer(queue.Name, declareTimeout)
+	}
+}
+
+// initialize declares, and remembers that for the subscription to come.
+func (c *Consumer) initialize(link *connection.Link, queue Queue) error {
+	used := c.queues.use(&queue)
+	if err := c.declare(link, queue); err != nil {
+		used.leave()
+		return err
+	}
+	used.keep()
+
+	return nil
 }
 
 // Close stops consuming, lets what is handed out finish and be settled, and closes the connection unless other
@@ -277,4 +301,66 @@ func latest(a, b time.Time) time.Time {
 // isClosing tells errors that a shutdown explains.
 func isClosing(err error) bool {
 	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, republish.ErrGone)
+}
+
+// Shared lets consumers share one connection. The first consumer opens it, and the last one closes it; then the next
+// one opens another. The zero value is ready to use.
+type Shared struct {
+	mu   sync.Mutex
+	base *base // nil while there is no consumer
+}
+
+// base is a connection, with what its consumers know of their queues.
+type base struct {
+	connection *connection.Connection
+	queues     consumed
+
+	consumers int // guarded by Shared.mu
+}
+
+func newBase(settings connection.Settings, logger watermill.LoggerAdapter) *base {
+	return &base{
+		connection: connection.New(settings, logger),
+		queues:     consumed{queues: map[string]*consumedQueue{}},
+	}
+}
+
+// enter returns the connection for one more consumer, which ends with leave. With s nil it is that consumer's own.
+func (s *Shared) enter(settings connection.Settings, logger watermill.LoggerAdapter) *base {
+	if s == nil {
+		return newBase(settings, logger)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.base == nil {
+		s.base = newBase(settings, logger)
+	}
+	s.base.consumers++
+
+	return s.base
+}
+
+// leave closes the connection if no other consumer has it, at the deadline at the latest.
+func (s *Shared) leave(b *base, deadline time.Time) {
+	if s.isLast(b) {
+		b.connection.Close(deadline)
+	}
+}
+
+func (s *Shared) isLast(b *base) bool {
+	if s == nil {
+		return true
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if b.consumers--; b.consumers > 0 {
+		return false
+	}
+	s.base = nil // whoever comes now must not get one that is closing
+
+	return true
 }

@@ -31,10 +31,10 @@ type received struct {
 	at time.Time
 }
 
-// first is the prefetch to begin with: 1 where the first messages may be suspects, 0 while no worker could take one.
-func (n *session) first(s *subscription) (prefetch int, careful bool) {
-	careful = n.suspectsFrom != never
-	if prefetch = n.sizes.start(s.pace); careful {
+// initial is the prefetch to begin with: 1 where the first messages may be suspects, 0 while no worker could take one.
+func (s *session) initial() (prefetch int, careful bool) {
+	careful = s.suspectsFrom != never
+	if prefetch = s.sizes.start(s.sub.pace); careful {
 		prefetch = min(prefetch, 1)
 	}
 
@@ -45,77 +45,77 @@ func (n *session) first(s *subscription) (prefetch int, careful bool) {
 //
 // Each consumer of a channel has a tag of its own: RabbitMQ 3.10 counts redeliveries wrong when one is used again while
 // deliveries of the consumer before are not settled.
-func (n *session) consume(s *subscription, prefetch int, careful bool) (consumption, error) {
-	settings := s.consumer.settings
+func (s *session) consume(prefetch int, careful bool) (consumption, error) {
+	settings := s.sub.consumer.settings
 
-	if err := n.channel.Qos(prefetch, 0, false); err != nil {
+	if err := s.channel.Qos(prefetch, 0, false); err != nil {
 		return consumption{}, err
 	}
-	n.consumed++
-	tag := n.tag
-	if n.consumed > 1 {
-		tag = n.tagWith(strconv.Itoa(n.consumed))
+	s.consumed++
+	tag := s.tag
+	if s.consumed > 1 {
+		tag = s.tagWith(strconv.Itoa(s.consumed))
 	}
-	n.acker.begin()
-	s.active.now()
-	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, settings.Exclusive, settings.NoLocal,
+	s.acker.begin()
+	s.sub.active.now()
+	deliveries, err := s.channel.Consume(s.queue.Name, tag, false, settings.Exclusive, settings.NoLocal,
 		settings.NoWait, settings.Arguments)
 	if err != nil {
 		return consumption{}, err
 	}
 
 	return consumption{tag: tag, deliveries: deliveries, prefetch: prefetch, careful: careful,
-		calls: s.pace.ended()}, nil
+		calls: s.sub.pace.ended()}, nil
 }
 
 // tagWith is the tag with a suffix. A longer one than AMQP has room for would close the connection.
-func (n *session) tagWith(suffix string) string {
+func (s *session) tagWith(suffix string) string {
 	const most = 255
 
-	return n.tag[:min(len(n.tag), most-1-len(suffix))] + "." + suffix
+	return s.tag[:min(len(s.tag), most-1-len(suffix))] + "." + suffix
 }
 
 // take is the life of a session's consumers: it takes deliveries from the broker and passes them on to the workers,
 // until the broker delivers no more or the subscription closes. What nobody is given then is in returned.
-func (n *session) take(s *subscription, c consumption) {
-	defer close(n.taken)
-	defer close(n.deliveries)
-	defer n.ticks.Stop()
-	if n.suspectsFrom != never {
-		defer s.consumer.settings.Turns.join()()
+func (s *session) take(c consumption) {
+	defer close(s.taken)
+	defer close(s.deliveries)
+	defer s.ticks.Stop()
+	if s.suspectsFrom != never {
+		defer s.sub.consumer.settings.Turns.join()()
 	}
 
 	for going := true; going; {
-		d, ok := n.next(c)
+		d, ok := s.next(c)
 		switch {
 		case !ok:
 			going = false
 		case d == nil:
-			c, going = n.onTick(s, c)
-		case !n.isSuspectNow(d, !c.careful):
+			c, going = s.onTick(c)
+		case !s.isSuspectNow(d, !c.careful):
 			c.careful = false
 			// Before it is handed out: its acknowledgement would make room for another.
-			c, going = n.resize(s, c, n.grown(s, c))
-			n.handOut(*d)
+			c, going = s.resize(c, s.grown(c))
+			s.handOut(*d)
 			if going {
-				c, going = n.grow(s, c)
+				c, going = s.grow(c)
 			}
 		case c.prefetch == 1: // nothing comes beside it
-			if c.careful = true; !n.handOutAlone(s, *d) {
-				c, going = n.again(s, c, nil)
+			if c.careful = true; !s.handOutAlone(*d) {
+				c, going = s.again(c, nil)
 			}
 		default:
-			c, going = n.again(s, c, d)
+			c, going = s.again(c, d)
 		}
 	}
 
-	n.end(c)
+	s.end(c)
 }
 
 // next waits for a delivery. It is false when there will be none, and nil at a tick.
-func (n *session) next(c consumption) (*received, bool) {
-	if d := n.came; d != nil {
-		n.came = nil
+func (s *session) next(c consumption) (*received, bool) {
+	if d := s.came; d != nil {
+		s.came = nil
 		return d, true
 	}
 	select {
@@ -123,93 +123,93 @@ func (n *session) next(c consumption) (*received, bool) {
 		if !ok {
 			return nil, false
 		}
-		n.active.now()
+		s.active.now()
 
-		return n.receive(d), true
-	case <-n.ticks.C:
-		n.isTicking = false
+		return s.receive(d), true
+	case <-s.ticks.C:
+		s.isTicking = false
 		return nil, true
-	case <-n.stop:
+	case <-s.stop:
 		return nil, false
 	}
 }
 
-func (n *session) receive(d amqp091.Delivery) *received {
-	n.acker.arrived(d.DeliveryTag)
-	n.keepTicking()
+func (s *session) receive(d amqp091.Delivery) *received {
+	s.acker.arrived(d.DeliveryTag)
+	s.keepTicking()
 
 	return &received{d, time.Now()}
 }
 
 // again replaces the consumer by a careful one. suspect is the one that was delivered to it, if there is one: it is
 // handed out alone. Others that come before the cancel are given back, or handed out one after the other.
-func (n *session) again(s *subscription, c consumption, suspect *received) (consumption, bool) {
+func (s *session) again(c consumption, suspect *received) (consumption, bool) {
 	stopped := func() (consumption, bool) {
 		if suspect != nil {
-			n.returned = append(n.returned, *suspect)
+			s.returned = append(s.returned, *suspect)
 		}
 
 		return c, false
 	}
-	if n.isStopped() {
+	if s.isStopped() {
 		return stopped()
 	}
-	came, err := n.cancelled(c)
+	came, err := s.cancelled(c)
 	if err != nil {
-		n.returned = append(n.returned, came...)
+		s.returned = append(s.returned, came...)
 		return stopped()
 	}
 	var others []received
 	for _, delivery := range came {
 		switch d := &delivery; {
-		case !n.isSuspectNow(d, !c.careful):
-			n.handOut(*d)
+		case !s.isSuspectNow(d, !c.careful):
+			s.handOut(*d)
 		case suspect == nil:
 			suspect = d
-		case n.mayGoBack(d):
-			_ = n.acker.requeue(d.DeliveryTag) // with the channel it goes back as well
+		case s.mayGoBack(d):
+			_ = s.acker.requeue(d.DeliveryTag) // with the channel it goes back as well
 		default:
 			others = append(others, *d)
 		}
 	}
-	if n.isStopped() {
-		n.returned = append(n.returned, others...)
+	if s.isStopped() {
+		s.returned = append(s.returned, others...)
 		return stopped()
 	}
 	began := time.Now()
-	settled := suspect == nil || n.handOutAlone(s, *suspect)
+	settled := suspect == nil || s.handOutAlone(*suspect)
 	for _, d := range others {
 		switch {
-		case n.isStopped():
-			n.returned = append(n.returned, d)
+		case s.isStopped():
+			s.returned = append(s.returned, d)
 		case settled && time.Since(began) < patience:
-			settled = n.handOutAlone(s, d)
+			settled = s.handOutAlone(d)
 		default:
-			_ = n.acker.requeue(d.DeliveryTag)
+			_ = s.acker.requeue(d.DeliveryTag)
 		}
 	}
 
 	// The broker counts the prefetch of each consumer by itself, and what the one before it has left unsettled is held
 	// here.
-	limit := func() int { return n.usual.most + n.paused.value() }
-	if !n.acker.waitBelow(limit, n.stop) || n.isStopped() {
+	limit := func() int { return s.usual.most + s.paused.value() }
+	if !s.acker.waitBelow(limit, s.stop) || s.isStopped() {
 		return c, false
 	}
 
-	return n.goOn(s, 1, true)
+	return s.goOn(1, true)
 }
 
 // cancelled cancels a consumer, and gives what was delivered to it and not taken yet.
-func (n *session) cancelled(c consumption) (came []received, err error) {
-	err = n.acker.hold(func() error {
-		came = n.gather(c, time.After(quietTime))
-		return n.channel.Cancel(c.tag, false)
+func (s *session) cancelled(c consumption) (came []received, err error) {
+	err = s.acker.hold(func() error {
+		came = s.gather(c, time.After(quietTime))
+		return s.channel.Cancel(c.tag, false)
 	})
 	if err != nil {
 		return came, err
 	}
 	for d := range c.deliveries {
-		came = append(came, *n.receive(d))
+		came = append(came, *s.receive(d))
 	}
 
 	return came, nil
@@ -219,20 +219,20 @@ func (n *session) cancelled(c consumption) (came []received, err error) {
 // again, and counts, what is on its way to a consumer of a quorum queue when that is cancelled. It does not take long:
 // where messages come slowly, none is likely to be on its way. And it ends with a suspect. After a death these come in a
 // row, and each would be given back, or charged with the next death.
-func (n *session) gather(c consumption, over <-chan time.Time) (came []received) {
-	for !n.acker.isFull(c.prefetch) {
+func (s *session) gather(c consumption, over <-chan time.Time) (came []received) {
+	for !s.acker.isFull(c.prefetch) {
 		select {
 		case d, ok := <-c.deliveries:
 			if !ok {
 				return came
 			}
-			came = append(came, *n.receive(d))
-			if n.isSuspectNow(&came[len(came)-1], !c.careful) {
+			came = append(came, *s.receive(d))
+			if s.isSuspectNow(&came[len(came)-1], !c.careful) {
 				return came
 			}
 		case <-over:
 			return came
-		case <-n.stop:
+		case <-s.stop:
 			return came
 		}
 	}
@@ -244,13 +244,13 @@ func (n *session) gather(c consumption, over <-chan time.Time) (came []received)
 const quietTime = 250 * time.Millisecond
 
 // goOn consumes after the consumer before has been cancelled.
-func (n *session) goOn(s *subscription, prefetch int, careful bool) (consumption, bool) {
-	defer n.reportNoAnswer(s)()
-	next, err := n.consume(s, prefetch, careful)
+func (s *session) goOn(prefetch int, careful bool) (consumption, bool) {
+	defer s.reportNoAnswer()()
+	next, err := s.consume(prefetch, careful)
 	if err != nil {
-		if !n.isGone() {
-			s.logger.Error("Cannot resume consuming", cannotConsume(s.queue.Name, err), nil)
-			_ = n.channel.Close()
+		if !s.isGone() {
+			s.sub.logger.Error("Cannot resume consuming", cannotConsume(s.queue.Name, err), nil)
+			_ = s.channel.Close()
 		}
 
 		return consumption{}, false
@@ -260,7 +260,7 @@ func (n *session) goOn(s *subscription, prefetch int, careful bool) (consumption
 }
 
 // reportNoAnswer tells now and then that the broker does not answer, until it is stopped.
-func (n *session) reportNoAnswer(s *subscription) (stop func()) {
+func (s *session) reportNoAnswer() (stop func()) {
 	over := make(chan struct{})
 	go func() {
 		warning := time.NewTicker(openTimeout)
@@ -268,7 +268,7 @@ func (n *session) reportNoAnswer(s *subscription) (stop func()) {
 		for {
 			select {
 			case <-warning.C:
-				s.logger.Error("Cannot resume consuming yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
+				s.sub.logger.Error("Cannot resume consuming yet", s.sub.consumer.noAnswer(s.queue.Name, openTimeout), nil)
 			case <-over:
 				return
 			}
@@ -279,53 +279,53 @@ func (n *session) reportNoAnswer(s *subscription) (stop func()) {
 }
 
 // handOut passes a delivery on to the workers.
-func (n *session) handOut(d received) {
-	n.handed.Add(1)
-	n.ahead.push(d.at)
+func (s *session) handOut(d received) {
+	s.handed.Add(1)
+	s.ahead.push(d.at)
 	select {
-	case n.deliveries <- d:
-	case <-n.stop:
-		n.handed.Done()
-		n.returned = append(n.returned, d)
+	case s.deliveries <- d:
+	case <-s.stop:
+		s.handed.Done()
+		s.returned = append(s.returned, d)
 	}
 }
 
 // handOutAlone passes a suspect on to the workers when nothing else is in flight, and waits until it is handled. It
 // reports whether it is settled.
-func (n *session) handOutAlone(s *subscription, d received) bool {
+func (s *session) handOutAlone(d received) bool {
 	redeliveries := codec.DeliveryCount(d.Headers)
-	n.settled()
-	if n.handed.isZero() {
+	s.settled()
+	if s.handed.isZero() {
 		// else a handler does not return: nothing would be alone, so other topics need not wait for it
-		give, ok := s.consumer.settings.Turns.take(redeliveries, s.queue.Policy.CrashLimit, n.hasCrashed(&d), n.stop)
+		give, ok := s.sub.consumer.settings.Turns.take(redeliveries, s.queue.Policy.CrashLimit, s.hasCrashed(&d), s.stop)
 		if !ok {
-			n.returned = append(n.returned, d)
+			s.returned = append(s.returned, d)
 			return false
 		}
 		defer give()
 	}
-	s.logger.Debug("Handling this message alone: it may have crashed earlier consumers", watermill.LogFields{
+	s.sub.logger.Debug("Handling this message alone: it may have crashed earlier consumers", watermill.LogFields{
 		"message_id": d.MessageId, "redeliveries": redeliveries,
 	})
-	n.handOut(d)
+	s.handOut(d)
 
-	return n.settled()
+	return s.settled()
 }
 
 // settled waits until all that was handed out is handled and settled, as far as the bounds allow, and reports whether
 // it is. It does not wait for pauses: what is in one has been handled. Acknowledgements are written then: a process
 // that dies next must not take them along.
-func (n *session) settled() bool {
-	handled := n.handed.within(aloneLimit, n.stop)
-	copied := n.forwards.within(copyLimit, n.stop)
-	n.acker.flush()
+func (s *session) settled() bool {
+	handled := s.handed.within(aloneLimit, s.stop)
+	copied := s.forwards.within(copyLimit, s.stop)
+	s.acker.flush()
 
-	return handled && copied && n.paused.isZero()
+	return handled && copied && s.paused.isZero()
 }
 
-func (n *session) isStopped() bool {
+func (s *session) isStopped() bool {
 	select {
-	case <-n.stop:
+	case <-s.stop:
 		return true
 	default:
 		return false
@@ -333,25 +333,25 @@ func (n *session) isStopped() bool {
 }
 
 // end cancels the consumer, should it still be there, and collects what was delivered and not handed out.
-func (n *session) end(c consumption) {
-	if n.isGone() || c.deliveries == nil {
+func (s *session) end(c consumption) {
+	if s.isGone() || c.deliveries == nil {
 		return
 	}
-	_ = n.channel.Cancel(c.tag, false) // again, it may be: the broker answers all the same
+	_ = s.channel.Cancel(c.tag, false) // again, it may be: the broker answers all the same
 
 	for d := range c.deliveries {
-		n.returned = append(n.returned, *n.receive(d))
+		s.returned = append(s.returned, *s.receive(d))
 	}
-	n.returned = append(n.returned, n.takeBack()...)
+	s.returned = append(s.returned, s.takeBack()...)
 }
 
 // takeBack is what was handed out and no worker has.
-func (n *session) takeBack() (waiting []received) {
+func (s *session) takeBack() (waiting []received) {
 	for {
 		select {
-		case d := <-n.deliveries:
-			n.ahead.pop()
-			n.handed.Done()
+		case d := <-s.deliveries:
+			s.ahead.pop()
+			s.handed.Done()
 			waiting = append(waiting, d)
 		default:
 			return waiting

@@ -109,7 +109,7 @@ func (l life) run() {
 		back := pause(&d)
 		require.True(t, back >= shortestPause && back <= longestPause)
 
-		h := &inFlight{engine: judge, queue: &l.queue, arrival: a, delivery: d, ctx: t.Context()}
+		h := &handout{engine: judge, queue: &l.queue, arrival: a, delivery: d, ctx: t.Context()}
 		h.Arrive(&policy, &h.arrival.State)
 		msg, err := codec.Decode(marshaler, &d)
 		fail := func(class retry.Class, err error) {

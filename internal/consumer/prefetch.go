@@ -108,42 +108,42 @@ func (z sizes) standing(held, want, soon int) int {
 }
 
 // keepTicking makes the next tick come.
-func (n *session) keepTicking() {
-	if !n.isTicking && (n.sizes.changes() || !n.wellAt.IsZero()) {
-		n.isTicking = true
-		n.ticks.Reset(tick)
+func (s *session) keepTicking() {
+	if !s.isTicking && (s.sizes.changes() || !s.wellAt.IsZero()) {
+		s.isTicking = true
+		s.ticks.Reset(tick)
 	}
 }
 
 // onTick looks after a consumer whose prefetch may be too large or too small.
-func (n *session) onTick(s *subscription, c consumption) (consumption, bool) {
+func (s *session) onTick(c consumption) (consumption, bool) {
 	now := time.Now()
-	if now.After(n.wellAt) {
-		n.sizes, n.wellAt = n.usual, time.Time{}
+	if now.After(s.wellAt) {
+		s.sizes, s.wellAt = s.usual, time.Time{}
 	}
-	idle, free := s.pace.look(now)
+	idle, free := s.sub.pace.look(now)
 	if c.deliveries == nil { // given up
-		prefetch, careful := n.first(s)
+		prefetch, careful := s.initial()
 		if idle == 0 || prefetch == 0 {
-			n.keepTicking()
+			s.keepTicking()
 			return c, true
 		}
 
-		return n.goOn(s, prefetch, careful)
+		return s.goOn(prefetch, careful)
 	}
-	if !n.acker.isIdle() {
-		n.keepTicking()
+	if !s.acker.isIdle() {
+		s.keepTicking()
 	}
-	waited := n.ahead.oldest(now)
-	if idle == 0 && waited > patience && n.sizes.givesBack && n.isWanted(s, now, waited, c.careful) {
-		return n.giveBack(s, c)
+	waited := s.ahead.oldest(now)
+	if idle == 0 && waited > patience && s.sizes.givesBack && s.isWanted(now, waited, c.careful) {
+		return s.giveBack(c)
 	}
 	if c.careful { // only the message that comes next ends that
 		return c, true
 	}
 
-	held, want := n.forwards.value()+n.paused.value(), n.sizes.want(s.pace)
-	if c.still++; held == 0 || idle == 0 || waited > 0 || !n.acker.hasOpen(c.prefetch) {
+	held, want := s.forwards.value()+s.paused.value(), s.sizes.want(s.sub.pace)
+	if c.still++; held == 0 || idle == 0 || waited > 0 || !s.acker.hasOpen(c.prefetch) {
 		c.still = 0
 	}
 	if held > 0 || free == 0 || 2*want > c.prefetch {
@@ -154,128 +154,128 @@ func (n *session) onTick(s *subscription, c consumption) (consumption, bool) {
 
 	switch {
 	case c.still >= stillTicks:
-		if room := n.sizes.standing(held, want, s.pace.within(heldAhead, n.sizes.most)); room > 0 {
-			return n.replace(s, c, room, 0)
+		if room := s.sizes.standing(held, want, s.sub.pace.within(heldAhead, s.sizes.most)); room > 0 {
+			return s.replace(c, room, 0)
 		}
 
 		return c, true
 	case !c.slow.IsZero() && now.Sub(c.slow) >= second:
-		return n.resize(s, c, want)
+		return s.resize(c, want)
 	default:
-		return n.resize(s, c, n.grown(s, c))
+		return s.resize(c, s.grown(c))
 	}
 }
 
 // grown is the prefetch of a consumer that may be too small. It stays where deliveries of earlier consumers are still
 // waiting for handlers, and where those that are held leave no room.
-func (n *session) grown(s *subscription, c consumption) int {
-	start := n.sizes.start(s.pace)
-	if c.prefetch >= max(start, n.sizes.most) {
+func (s *session) grown(c consumption) int {
+	start := s.sizes.start(s.sub.pace)
+	if c.prefetch >= max(start, s.sizes.most) {
 		return c.prefetch
 	}
-	grown := n.sizes.grown(c.prefetch, start, s.pace.ended()-c.calls, n.sizes.want(s.pace))
-	held := n.forwards.value() + n.paused.value()
-	if n.acker.older() > held {
+	grown := s.sizes.grown(c.prefetch, start, s.sub.pace.ended()-c.calls, s.sizes.want(s.sub.pace))
+	held := s.forwards.value() + s.paused.value()
+	if s.acker.older() > held {
 		grown = min(grown, max(c.prefetch, start))
 	}
-	if held > 0 && n.sizes.held > 0 {
-		grown = min(grown, max(c.prefetch, n.sizes.held-held))
+	if held > 0 && s.sizes.held > 0 {
+		grown = min(grown, max(c.prefetch, s.sizes.held-held))
 	}
 
 	return grown
 }
 
 // resize gives the consumer another prefetch.
-func (n *session) resize(s *subscription, c consumption, prefetch int) (consumption, bool) {
+func (s *session) resize(c consumption, prefetch int) (consumption, bool) {
 	if prefetch == c.prefetch {
 		return c, true
 	}
 
-	return n.replace(s, c, prefetch, 0)
+	return s.replace(c, prefetch, 0)
 }
 
 // grow gives the consumer the prefetch that quick handlers need. They are done with a part of the present one before the
 // rest of it has come over a long way, so it would hardly ever be used up: acknowledgements wait for that, now and then.
 // Nothing may wait to be handed out.
-func (n *session) grow(s *subscription, c consumption) (consumption, bool) {
-	prefetch := n.grown(s, c)
-	if prefetch <= c.prefetch || time.Since(n.filled) < second {
+func (s *session) grow(c consumption) (consumption, bool) {
+	prefetch := s.grown(c)
+	if prefetch <= c.prefetch || time.Since(s.filled) < second {
 		return c, true
 	}
-	n.filled = time.Now()
+	s.filled = time.Now()
 
-	return n.replace(s, c, prefetch, quietTime)
+	return s.replace(c, prefetch, quietTime)
 }
 
 // replace replaces the consumer when its prefetch is used up, which may take so long. Else a later try does.
-func (n *session) replace(s *subscription, c consumption, prefetch int, wait time.Duration) (consumption, bool) {
+func (s *session) replace(c consumption, prefetch int, wait time.Duration) (consumption, bool) {
 	wasFull := false
-	err := n.acker.hold(func() error {
+	err := s.acker.hold(func() error {
 		over := time.After(wait)
-		for !n.acker.isFull(c.prefetch) {
-			if wait == 0 || !n.fill(c, over) {
+		for !s.acker.isFull(c.prefetch) {
+			if wait == 0 || !s.fill(c, over) {
 				return nil
 			}
 		}
 		wasFull = true
 
-		return n.channel.Cancel(c.tag, false)
+		return s.channel.Cancel(c.tag, false)
 	})
 	if err != nil || !wasFull {
 		return c, err == nil
 	}
 	for d := range c.deliveries { // of a broker that does not count as RabbitMQ does
-		n.handOut(*n.receive(d))
+		s.handOut(*s.receive(d))
 	}
-	if n.isStopped() {
+	if s.isStopped() {
 		return c, false
 	}
-	s.logger.Debug("Changed the prefetch to the speed of the handlers",
+	s.sub.logger.Debug("Changed the prefetch to the speed of the handlers",
 		watermill.LogFields{"prefetch": prefetch, "before": c.prefetch})
 
-	return n.goOn(s, prefetch, false)
+	return s.goOn(prefetch, false)
 }
 
 // fill takes one more delivery of a consumer that is to be replaced. It is false where none comes, or a suspect has,
 // which is the next one then.
-func (n *session) fill(c consumption, over <-chan time.Time) bool {
+func (s *session) fill(c consumption, over <-chan time.Time) bool {
 	select {
 	case d, ok := <-c.deliveries:
 		if !ok {
 			return false
 		}
-		n.active.now()
-		if n.came = n.receive(d); n.isSuspectNow(n.came, true) {
+		s.active.now()
+		if s.came = s.receive(d); s.isSuspectNow(s.came, true) {
 			return false
 		}
-		n.handOut(*n.came)
-		n.came = nil
+		s.handOut(*s.came)
+		s.came = nil
 
 		return true
 	case <-over:
 		return false
-	case <-n.stop:
+	case <-s.stop:
 		return false
 	}
 }
 
 // isWanted tells whether what has waited for so long is to go back to its queue: others have nothing else to do. Where
 // there are no others it stays, in its order. So do suspects where the broker would count that.
-func (n *session) isWanted(s *subscription, now time.Time, waited time.Duration, suspects bool) bool {
+func (s *session) isWanted(now time.Time, waited time.Duration, suspects bool) bool {
 	if waited > lastPatience {
 		return true
 	}
-	if suspects && !n.countsLeft {
+	if suspects && !s.countsLeft {
 		return false
 	}
-	if n.answer == nil && now.Sub(n.asked) >= second {
-		n.asked, n.answer = now, make(chan bool, 1)
-		go func(answer chan<- bool) { answer <- n.othersAreIdle(s.queue.Name) }(n.answer)
+	if s.answer == nil && now.Sub(s.asked) >= second {
+		s.asked, s.answer = now, make(chan bool, 1)
+		go func(answer chan<- bool) { answer <- s.othersAreIdle(s.queue.Name) }(s.answer)
 	}
 	select {
-	case yes := <-n.answer:
-		n.answer = nil
-		return yes && now.Sub(n.asked) < 2*second // else it is no news any more
+	case yes := <-s.answer:
+		s.answer = nil
+		return yes && now.Sub(s.asked) < 2*second // else it is no news any more
 	default:
 		return false
 	}
@@ -283,31 +283,31 @@ func (n *session) isWanted(s *subscription, now time.Time, waited time.Duration,
 
 // othersAreIdle asks the broker, which may take as long as the connection lives. The channel is one of its own, as a
 // queue that is not available just now closes it.
-func (n *session) othersAreIdle(name string) bool {
-	channel, err := n.link.Channel()
+func (s *session) othersAreIdle(name string) bool {
+	channel, err := s.link.Channel()
 	if err != nil {
 		return false
 	}
 	defer channel.Close()
 	queue, err := channel.QueueDeclarePassive(name, false, false, false, false, nil)
 
-	return err == nil && queue.Messages == 0 && queue.Consumers > n.acker.consumers()
+	return err == nil && queue.Messages == 0 && queue.Consumers > s.acker.consumers()
 }
 
 // giveBack gives what waits for handlers back to its queue. Nothing is consumed then until a handler is done.
-func (n *session) giveBack(s *subscription, c consumption) (consumption, bool) {
-	if n.channel.Cancel(c.tag, false) != nil {
+func (s *session) giveBack(c consumption) (consumption, bool) {
+	if s.channel.Cancel(c.tag, false) != nil {
 		return c, false
 	}
-	waiting := n.takeBack()
+	waiting := s.takeBack()
 	for d := range c.deliveries {
-		waiting = append(waiting, *n.receive(d))
+		waiting = append(waiting, *s.receive(d))
 	}
 	for _, d := range waiting {
-		n.requeueOf(s, d.DeliveryTag)
+		s.requeueOf(d.DeliveryTag)
 	}
-	n.keepTicking()
-	s.logger.Info("All handlers have been busy for long; requeued the messages that waited for them, and paused "+
+	s.keepTicking()
+	s.sub.logger.Info("All handlers have been busy for long; requeued the messages that waited for them, and paused "+
 		"consuming until a handler is free", watermill.LogFields{"messages": len(waiting)})
 
 	return consumption{}, true

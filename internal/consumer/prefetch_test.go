@@ -69,13 +69,13 @@ func TestGrown(t *testing.T) {
 			s.pace.begin(0, 0, time.Now())
 			s.pace.end(0, time.Now())
 		}
-		n := &session{acker: idleAcker(), sizes: sizes{least: 1, most: 50, held: 50}}
+		n := &session{sub: s, acker: idleAcker(), sizes: sizes{least: 1, most: 50, held: 50}}
 		for tag := range test.older {
 			n.acker.arrived(uint64(tag) + 1)
 		}
 		n.acker.begin()
 		n.forwards.Add(test.held)
-		assert.Equal(t, test.want, n.grown(s, consumption{prefetch: present}), name)
+		assert.Equal(t, test.want, n.grown(consumption{prefetch: present}), name)
 	}
 }
 

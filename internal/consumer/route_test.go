@@ -112,7 +112,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 		}
 
 		d := hostile.AnyDelivery(6).Draw(t, "delivery")
-		h := &inFlight{queue: &Queue{Name: "orders", Policy: policy, Plan: plan}, delivery: d}
+		h := &handout{queue: &Queue{Name: "orders", Policy: policy, Plan: plan}, delivery: d}
 		h.arrival.State = wire.State{Queue: "orders", Count: rapid.IntRange(0, policy.MaxRetries()).Draw(t, "failures"),
 			Since: time.Now()}
 		if rapid.Bool().Draw(t, "has a deadline") {

@@ -213,11 +213,14 @@ func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mes
 	if produced, err = h(d.msg); err == nil {
 		end = retry.EventSucceeded
 		s.Captures.forget(d.msg) // its delivery is in its context, should it be handled again
-		d.tellWhenAcked()
+		d.reportWhenAcked()
 	}
 
 	return produced, err
 }
+
+// errRequeued is the cause of a copy that is given up.
+var errRequeued = errors.New("the handler nacked the message, and the stock subscriber requeued it at once")
 
 // stockDelivery is the delivery of a message that a stock subscriber has handed out. That acknowledges as soon as the
 // router has answered, so the copy must be confirmed before: Settle waits.
@@ -256,7 +259,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 		return nil // the middleware gives the handler's error to the router, which nacks
 	case retry.ActionDrop:
 		s.Done(s.Verdict)
-		d.queue.tell(d.arrival.State.Canary, wire.Dropped, nil)
+		d.queue.report(d.arrival.State.Canary, wire.Dropped, nil)
 		return nil
 	case retry.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
@@ -283,22 +286,22 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 		return err
 	}
 	s.Done(final(s.Verdict, published))
-	d.queue.tell(d.arrival.State.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone),
+	d.queue.report(d.arrival.State.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone),
 		published)
 
 	return nil
 }
 
-// tellWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not
+// reportWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not
 // wait.
-func (d *stockDelivery) tellWhenAcked() {
+func (d *stockDelivery) reportWhenAcked() {
 	if d.arrival.State.Canary == "" {
 		return
 	}
 	go func() {
 		select {
 		case <-d.msg.Acked():
-			d.queue.tell(d.arrival.State.Canary, wire.Handled, nil)
+			d.queue.report(d.arrival.State.Canary, wire.Handled, nil)
 		case <-d.msg.Nacked():
 		}
 	}()

@@ -110,6 +110,15 @@ func (s *subscription) close(deadline time.Time) {
 	})
 }
 
+// refuse stops the subscription, whose messages would be lost.
+func (s *subscription) refuse(err error) {
+	if s.refused.Swap(true) {
+		return
+	}
+	s.logger.Error("Stopped the subscription, as a middleware would lose its messages", err, nil)
+	s.close(time.Now().Add(s.consumer.settings.CloseTimeout))
+}
+
 func (s *subscription) isClosing() bool {
 	select {
 	case <-s.closing:
@@ -132,7 +141,7 @@ func (s *subscription) run(session *session) {
 			s.logger.Info("Consuming", nil)
 			s.emit(retry.EventConsuming)
 			s.serve(session)
-			session.close(s)
+			session.close()
 			s.logger.Info("Stopped consuming", nil)
 			s.emit(retry.EventStoppedConsuming)
 		}
@@ -219,8 +228,8 @@ func (s *subscription) reopened(result <-chan opened) (*session, error) {
 	}
 }
 
-// first waits for the first session, for which somebody waits in turn, and so not for ever.
-func (s *subscription) first(ctx context.Context, link *connection.Link) (*session, error) {
+// openFirst waits for the first session, for which somebody waits in turn, and so not for ever.
+func (s *subscription) openFirst(ctx context.Context, link *connection.Link) (*session, error) {
 	result, isDeclared := s.opening(link)
 	bound := declareTimeout
 	timeout := time.NewTimer(bound)
@@ -290,7 +299,7 @@ func (s *subscription) opening(link *connection.Link) (result chan opened, isDec
 func (s *subscription) discard(result <-chan opened) {
 	go func() {
 		if r := <-result; r.session != nil {
-			r.session.close(s)
+			r.session.close()
 		}
 	}()
 }
@@ -337,7 +346,7 @@ func (s *subscription) work(worker int) {
 		case <-s.closing:
 			return
 		case session := <-s.offers:
-			session.work(s, worker)
+			session.work(worker)
 		}
 	}
 }

@@ -54,32 +54,32 @@ func suspectsFrom(policy *config.Policy, version string) int64 {
 // isSuspect tells whether a message may have killed a process. One that was never delivered has its count from its
 // publisher. One that has crashed its consumers in an earlier attempt is a suspect at once: its count begins anew with
 // each attempt.
-func (n *session) isSuspect(d *received) bool {
-	if n.suspectsFrom == never {
+func (s *session) isSuspect(d *received) bool {
+	if s.suspectsFrom == never {
 		return false
 	}
 
-	return d.Redelivered && n.queue.deaths(&d.Delivery, n.broker.version) >= n.suspectsFrom || n.hasCrashed(d)
+	return d.Redelivered && s.queue.deaths(&d.Delivery, s.broker.version) >= s.suspectsFrom || s.hasCrashed(d)
 }
 
 // mayGoBack tells whether a suspect may be given back to its queue while another one is handled. Here it would be charged
 // with each death of this process. Where the broker counts what is given back, many instances that do so would bring it
 // near the crash limit, too: there it is given back a few times.
-func (n *session) mayGoBack(d *received) bool {
-	return n.countsLeft || n.queue.deaths(&d.Delivery, n.broker.version) < int64(n.queue.Policy.CrashLimit)/3
+func (s *session) mayGoBack(d *received) bool {
+	return s.countsLeft || s.queue.deaths(&d.Delivery, s.broker.version) < int64(s.queue.Policy.CrashLimit)/3
 }
 
-func (n *session) hasCrashed(d *received) bool {
-	return wire.Carries(d.Headers, n.queue.Name) && wire.HasCrashed(d.Headers)
+func (s *session) hasCrashed(d *received) bool {
+	return wire.Carries(d.Headers, s.queue.Name) && wire.HasCrashed(d.Headers)
 }
 
 // isSuspectNow tells whether a message is a suspect for a consumer that is open, or not. Where each failure is a return
 // to the queue, all that have failed would be, and an open consumer would be careful all the time: there, only those of
 // a consumer that has just started are. That is when a process may have died.
-func (n *session) isSuspectNow(d *received, isOpen bool) bool {
-	if isOpen && n.queue.Policy.CountsReturns() {
-		return n.suspectsFrom != never && n.hasCrashed(d)
+func (s *session) isSuspectNow(d *received, isOpen bool) bool {
+	if isOpen && s.queue.Policy.CountsReturns() {
+		return s.suspectsFrom != never && s.hasCrashed(d)
 	}
 
-	return n.isSuspect(d)
+	return s.isSuspect(d)
 }

@@ -172,14 +172,14 @@ func TestStuckHandlersTakeOneTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := &Turns{}
 		s := &subscription{consumer: &Consumer{settings: Settings{Turns: turns}}, logger: watermill.NopLogger{}}
-		n := &session{queue: &Queue{}, acker: newAcker(brokenChannel{}), deliveries: make(chan received, 3),
+		n := &session{sub: s, queue: &s.queue, acker: newAcker(brokenChannel{}), deliveries: make(chan received, 3),
 			stop: make(chan struct{})}
 		defer n.acker.close()
 
 		other := make(chan time.Duration, 1)
 		began := time.Now()
 		for i := range 3 { // nobody takes them
-			assert.False(t, n.handOutAlone(s, received{}))
+			assert.False(t, n.handOutAlone(received{}))
 			if i == 0 {
 				go func() {
 					give, ok := turns.take(1, 10, false, nil)

@@ -24,8 +24,8 @@ type Delivery interface {
 	Advance(s wire.State)
 	Remember(origin any)
 	Origin() any
-	Begin(at time.Time, attempt *retry.Event) bool
-	End() (began time.Time, attempt *retry.Event, ok bool)
+	Begin(at time.Time, call *retry.Event) bool
+	End() (began time.Time, call *retry.Event, ok bool)
 	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is
 	// carried out when the last has left, and what the middleware says counts.
 	Enter(handler string)

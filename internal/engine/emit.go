@@ -43,10 +43,10 @@ func (e *Engine) Begin(d Delivery, msg *message.Message) {
 		d.Begin(e.Time(), nil)
 		return
 	}
-	e.tellOfBegin(d, msg)
+	e.emitCall(d, msg)
 }
 
-func (e *Engine) tellOfBegin(d Delivery, msg *message.Message) {
+func (e *Engine) emitCall(d Delivery, msg *message.Message) {
 	now := e.Time()
 	attempt := attemptOf(d, now)
 	event := &retry.Event{
@@ -60,13 +60,13 @@ func (e *Engine) tellOfBegin(d Delivery, msg *message.Message) {
 
 // Ended tells that a call has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
 func (e *Engine) Ended(kind retry.EventKind, d Delivery, msg *message.Message) {
-	if began, attempt, ok := d.End(); ok && attempt != nil {
-		e.tellOfEnd(kind, began, attempt, msg)
+	if began, call, ok := d.End(); ok && call != nil {
+		e.emitEnd(kind, began, call, msg)
 	}
 }
 
-func (e *Engine) tellOfEnd(kind retry.EventKind, began time.Time, attempt *retry.Event, msg *message.Message) {
-	event := *attempt
+func (e *Engine) emitEnd(kind retry.EventKind, began time.Time, call *retry.Event, msg *message.Message) {
+	event := *call
 	event.Kind, event.Message, event.At = kind, msg, e.Time()
 	event.Took = event.At.Sub(began)
 	if kind == retry.EventSucceeded {

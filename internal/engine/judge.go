@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -52,9 +53,9 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 	}
 
 	s := e.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
-	if began, attempt, ok := d.End(); ok {
-		if attempt != nil { // the handler may have changed the context since
-			s.failure.event.Topic, s.failure.event.Handler = attempt.Topic, attempt.Handler
+	if began, call, ok := d.End(); ok {
+		if call != nil { // the handler may have changed the context since
+			s.failure.event.Topic, s.failure.event.Handler = call.Topic, call.Handler
 		}
 		s.failure.call(verdict, began)
 	} else if f.Class == retry.ClassCrashed || f.Class == retry.ClassUndecodable {
@@ -69,7 +70,7 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 // completed has what the message tells.
 func completed(f retry.Failure) retry.Failure {
 	if f.Message != nil {
-		f.Payload, f.Topic = f.Message.Payload, first(message.SubscribeTopicFromCtx(f.Message.Context()), f.Topic)
+		f.Payload, f.Topic = f.Message.Payload, cmp.Or(message.SubscribeTopicFromCtx(f.Message.Context()), f.Topic)
 	}
 
 	return f
@@ -262,14 +263,4 @@ func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Cl
 	}()
 
 	return Classify(policy, f.Class, f.Err)
-}
-
-func first(s ...string) string {
-	for _, v := range s {
-		if v != "" {
-			return v
-		}
-	}
-
-	return ""
 }
