@@ -35,7 +35,7 @@ func (s *session) close() {
 	}
 	if !s.sub.isClosing() { // cancelled by the broker
 		// RabbitMQ closes the connection, with all other sessions, when a method follows the channel's close.
-		connection.WaitUntil(time.Now().Add(closeGrace), func() { <-s.taken })
+		connection.WaitUntil(time.Now().Add(closeGrace), func() { <-s.intake.taken })
 		// The queue applies nothing any more. From 4.3 on, to consume from one that is being deleted would close the
 		// connection as well.
 		s.shut(time.Now().Add(closeGrace), func() {})
@@ -49,9 +49,9 @@ func (s *session) close() {
 		s.forwards.Wait()
 	}
 	// Also where the deadline is long over, as for a session that opens late: no method may follow the channel's close.
-	isTaken := connection.WaitUntil(latest(s.sub.deadline, time.Now().Add(closeGrace)), func() { <-s.taken })
+	isTaken := connection.WaitUntil(latest(s.sub.deadline, time.Now().Add(closeGrace)), func() { <-s.intake.taken })
 	if isTaken && !connection.WaitUntil(earliest(s.sub.deadline, time.Now().Add(quickClose)), finished) {
-		for _, d := range s.returned { // others can handle them meanwhile
+		for _, d := range s.intake.returned { // others can handle them meanwhile
 			s.requeueOf(d.DeliveryTag)
 		}
 	}
@@ -69,10 +69,10 @@ func (s *session) shut(deadline time.Time, settle func()) {
 	connection.WaitUntil(deadline, func() {
 		commands := s.acker.close()
 		select {
-		case <-s.taken:
+		case <-s.intake.taken:
 		default:
 			s.giveBackAll() // the connection may end before there is an answer
-			<-s.taken
+			<-s.intake.taken
 		}
 		if commands > safeCommands || s.countsLeft {
 			settle()
@@ -101,7 +101,7 @@ func (s *session) settleCommands() {
 	if s.channel.Qos(1, 0, false) != nil {
 		return
 	}
-	tag := s.tagWith("close")
+	tag := s.intake.tagWith("close")
 	deliveries, err := s.channel.Consume(s.queue.Name, tag, false, false, false, false,
 		amqp091.Table{"x-priority": int32(last)})
 	if err != nil {

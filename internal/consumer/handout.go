@@ -287,7 +287,7 @@ func (s *session) pauseEarly(pause time.Duration) {
 		return
 	}
 	defer s.early.Add(-1)
-	if s.early.Add(1) > int64(max(1, s.usual.most/2)) {
+	if s.early.Add(1) > int64(max(1, s.intake.usual.most/2)) {
 		return
 	}
 	select {

@@ -21,8 +21,10 @@ import (
 type session struct {
 	sub     *subscription
 	queue   *Queue // of sub
-	channel *amqp091.Channel
+	channel channel
+	broker  broker // whose messages these are
 	acker   *acker
+	intake  *intake
 
 	// ctx is the parent of the messages' contexts; it ends with the channel, because the broker delivers them again.
 	ctx    context.Context
@@ -32,34 +34,23 @@ type session struct {
 	gone chan struct{} // closed when the channel is gone, and with it every delivery that is not settled
 	stop chan struct{} // closed when nothing more may be handed out: it is over, or the subscription closes
 
-	// Of the goroutine that takes deliveries from the broker, see intake.go.
-	active       *moment
-	suspectsFrom int64 // x-delivery-count; never for none
-	tag          string
-	consumed     int // how many consumers there were
-	deliveries   chan received
-	handed       tally // handed out and not handled yet
-	ahead        ahead
-	sizes, usual sizes
-	wellAt       time.Time // when sizes are to be the usual ones; zero if they are
-	ticks        *time.Timer
-	isTicking    bool
-	asked        time.Time // when the broker was asked for other consumers
-	answer       chan bool // to that; nil if it is not asked
-	came         *received // and is the next one; nil for none
-	filled       time.Time // when acknowledgements waited last for the prefetch to be used up
-	taken        chan struct{}
-	returned     []received // delivered and handed to nobody; read after taken
-
-	broker broker // whose messages these are
-	link   *connection.Link
-
 	countsLeft bool // the broker counts what a closing channel leaves behind, and not what is given back before
 
 	forwards tally        // copies that are not confirmed yet
 	paused   tally        // deliveries that go back to their queue after a pause
-	tooMany  atomic.Bool  // of those, dead letters: that was told
+	tooMany  atomic.Bool  // of those, dead letters: that was logged
 	early    atomic.Int64 // of forwards, those that came back too early
+}
+
+// channel is what a session needs of an AMQP channel.
+type channel interface {
+	ackChannel
+	Qos(prefetchCount, prefetchSize int, global bool) error
+	Consume(queue, consumer string, autoAck, exclusive, noLocal, noWait bool, args amqp091.Table) (
+		<-chan amqp091.Delivery, error)
+	Cancel(consumer string, noWait bool) error
+	IsClosed() bool
+	Close() error
 }
 
 // openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is
@@ -68,7 +59,7 @@ type session struct {
 // another type.
 func openSession(s *subscription, link *connection.Link, isDeclared func()) (*session, error) {
 	if s.began && s.consumer.queues.hasDeclared(&s.queue) {
-		if session, err := beginSession(s, link); err == nil {
+		if session, err := newSession(s, link); err == nil {
 			go s.declareAgain(link, session.over)
 			return session, nil
 		}
@@ -79,7 +70,7 @@ func openSession(s *subscription, link *connection.Link, isDeclared func()) (*se
 	}
 	isDeclared()
 
-	session, failed := beginSession(s, link)
+	session, failed := newSession(s, link)
 	if err != nil && failed == nil {
 		go s.declareAgain(link, session.over)
 	}
@@ -87,79 +78,41 @@ func openSession(s *subscription, link *connection.Link, isDeclared func()) (*se
 	return session, failed
 }
 
-func beginSession(s *subscription, link *connection.Link) (*session, error) {
+// newSession consumes over a channel of its own.
+func newSession(sub *subscription, link *connection.Link) (*session, error) {
 	channel, err := link.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
 	}
-
-	session, err := newSession(s, link, channel)
-	if err != nil {
-		s.consumer.queues.forget(s.queue.Name) // it may have been deleted
-		_ = channel.Close()
-
-		return nil, err
-	}
-
-	return session, nil
-}
-
-func newSession(s *subscription, link *connection.Link, channel *amqp091.Channel) (*session, error) {
-	settings, version := s.consumer.settings, link.Version()
-	usual, wellAt := sizesOf(&settings, &s.queue), time.Time{}
-	sizes := usual
-	if s.alone && !settings.Exclusive && !settings.SingleActive { // which must not be replaced when it is well
-		sizes, wellAt = usual.careful(), time.Now().Add(carefulFor)
-	}
 	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
+	s := &session{
+		sub: sub, queue: &sub.queue, channel: channel, acker: newAcker(channel),
+		broker:     broker{link.Version(), link.FrameSize(), codec.NewReturns(sub.queue.Plan)},
+		countsLeft: rabbitmq.AtLeast(link.Version(), 4, 3),
+		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),
+	}
+	s.intake = newIntake(s, link)
+	if err := s.intake.start(); err != nil {
+		s.acker.close()
+		sub.consumer.queues.forget(sub.queue.Name) // it may have been deleted
+		_ = channel.Close()
 
-	// Two consumers may have theirs in it: one that is replaced, and the next. Behind that the stamps of a huge prefetch
-	// that is fixed are late, which costs less than its memory.
-	room := 2 * usual.most
-	if !usual.givesBack {
-		room = min(room, 1024)
-	}
-	opened := &session{
-		sub: s, queue: &s.queue, channel: channel, acker: newAcker(channel), tag: settings.Consumer, active: &s.active,
-		link: link, broker: broker{version, link.FrameSize(), codec.NewReturns(s.queue.Plan)},
-		suspectsFrom: suspectsFrom(&s.queue.Policy, version), countsLeft: rabbitmq.AtLeast(version, 4, 3),
-		over: make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}), taken: make(chan struct{}),
-		deliveries: make(chan received, room), ticks: time.NewTimer(tick),
-		sizes: sizes, usual: usual, wellAt: wellAt,
-	}
-	opened.ticks.Stop()
-	if opened.tag == "" {
-		opened.tag = "watermill-retry-" + watermill.NewShortUUID()
-	}
-	if settings.Exclusive || settings.SingleActive || s.queue.isFailed() {
-		// Without a consumer for a moment, another process would take its place. The messages of a failed queue run no
-		// handler, and carry the counts of their main queue.
-		opened.suspectsFrom = never
-	}
-	var first consumption
-	if prefetch, careful := opened.initial(); prefetch > 0 {
-		var err error
-		if first, err = opened.consume(prefetch, careful); err != nil {
-			opened.acker.close()
-			return nil, cannotConsume(s.queue.Name, err)
-		}
-	} else {
-		opened.keepTicking()
+		return nil, cannotConsume(sub.queue.Name, err)
 	}
 
-	opened.ctx, opened.cancel = context.WithCancelCause(s.ctx)
-	go opened.watch(closes, cancels)
+	s.ctx, s.cancel = context.WithCancelCause(sub.ctx)
+	go s.watch(closes, cancels)
 	go func() {
-		defer close(opened.stop)
+		defer close(s.stop)
 		select {
-		case <-opened.over:
-		case <-s.closing:
+		case <-s.over:
+		case <-sub.closing:
 		}
 	}()
-	go opened.take(first)
+	go s.intake.run()
 
-	return opened, nil
+	return s, nil
 }
 
 // cannotConsume says what to do where that is known: the broker's own words do not.
@@ -212,7 +165,7 @@ func (s *session) work(worker int) {
 		select {
 		case <-s.sub.closing:
 			return
-		case d, ok := <-s.deliveries:
+		case d, ok := <-s.intake.out:
 			if !ok {
 				select { // it is about to be over; or cancelled by ourselves
 				case <-s.over:
@@ -221,14 +174,14 @@ func (s *session) work(worker int) {
 
 				return
 			}
-			s.ahead.pop()
+			s.intake.ahead.pop()
 			if !s.isGone() { // else it will come again
 				s.sub.pace.begin(worker, len(d.Body), time.Now())
 				s.handle(&handout{engine: s.sub.consumer.settings.Engine, queue: s.queue, subscription: s.sub,
 					delivery: d.Delivery}, d.at)
 				s.sub.pace.end(worker, time.Now())
 			}
-			s.handed.Done()
+			s.intake.handed.Done()
 		}
 	}
 }
