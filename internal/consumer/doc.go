@@ -10,25 +10,25 @@
 // An intake takes what the broker delivers to one consumer after the other. It is a state machine: the state, what
 // happens, the next state, and what is done on the way there (states.go says what the words mean).
 //
-//	starting  backlog    → paused    give back
-//	starting  healthy    → open      fit, hand out, grow
+//	starting  backlog    → paused    giveBack
+//	starting  healthy    → open      fit, handOut, grow
 //	starting  over       → ended     end
-//	starting  suspect    → alone     hand alone
+//	starting  suspect    → alone     handOutAlone
 //	open      among      → line      clear
-//	open      backlog    → paused    give back
-//	open      healthy    → open      fit, hand out, grow
+//	open      backlog    → paused    giveBack
+//	open      healthy    → open      fit, handOut, grow
 //	open      misfit     → open      refit
 //	open      over       → ended     end
-//	open      suspect    → alone     hand alone
+//	open      suspect    → alone     handOutAlone
 //	alone     over       → ended     end
 //	alone     settled    → starting
 //	alone     unsettled  → line      clear
-//	line      late       → line      requeue line
-//	line      no line    → starting  await room, begin
+//	line      late       → line      requeueLine
+//	line      no line    → starting  awaitRoom, begin
 //	line      over       → ended     end
 //	line      settled    → line
-//	line      suspect    → line      hand alone
-//	line      unsettled  → line      requeue line
+//	line      suspect    → line      handOutAlone
+//	line      unsettled  → line      requeueLine
 //	paused    idle       → starting  begin
 //	paused    over       → ended     end
 //

@@ -140,44 +140,13 @@ func (i *intake) run() {
 func (i *intake) apply(e event) (result event) {
 	next, actions := step(i.state, e)
 	for _, a := range actions {
-		if result = i.do(a); result == eventOver {
+		if result = a(i); result == eventOver {
 			break
 		}
 	}
 	i.state = next
 
 	return result
-}
-
-func (i *intake) do(a action) event {
-	switch a {
-	case actionFit:
-		if prefetch := i.grown(); prefetch != i.consumer.prefetch {
-			return i.replace(prefetch, 0)
-		}
-	case actionHandOut:
-		i.handOut(i.takeHand())
-	case actionGrow:
-		return i.grow()
-	case actionHandOutAlone:
-		return i.handOutAlone(i.takeHand())
-	case actionClear:
-		return i.clear()
-	case actionRequeueLine:
-		i.requeueLine()
-	case actionAwaitRoom:
-		return i.awaitRoom()
-	case actionBegin:
-		return i.begin(max(1, i.initial()))
-	case actionRefit:
-		return i.replace(i.wanted, 0)
-	case actionGiveBack:
-		return i.giveBack()
-	case actionEnd:
-		i.end()
-	}
-
-	return eventNone
 }
 
 // next waits for what comes next.
@@ -227,13 +196,6 @@ func (i *intake) receive(d amqp091.Delivery) *received {
 	return &received{d, time.Now()}
 }
 
-func (i *intake) takeHand() received {
-	d := *i.hand
-	i.hand = nil
-
-	return d
-}
-
 // consume begins to consume with this prefetch.
 //
 // Each consumer of a channel has a tag of its own: RabbitMQ 3.10 counts redeliveries wrong when one is used again while
@@ -269,7 +231,9 @@ func (i *intake) tagWith(suffix string) string {
 }
 
 // begin consumes after the consumer before has been cancelled.
-func (i *intake) begin(prefetch int) event {
+func (i *intake) begin() event { return i.beginWith(max(1, i.initial())) }
+
+func (i *intake) beginWith(prefetch int) event {
 	defer i.reportNoAnswer()()
 	err := i.consume(prefetch)
 	if err == nil {
@@ -302,8 +266,17 @@ func (i *intake) reportNoAnswer() (stop func()) {
 	return sync.OnceFunc(func() { close(over) })
 }
 
-// handOut passes a delivery on to the workers.
-func (i *intake) handOut(d received) {
+// handOut passes the delivery at hand on to the workers.
+func (i *intake) handOut() event {
+	d := *i.hand
+	i.hand = nil
+	i.pass(d)
+
+	return eventNone
+}
+
+// pass passes a delivery on to the workers.
+func (i *intake) pass(d received) {
 	i.handed.Add(1)
 	i.ahead.push(d.at)
 	select {
@@ -315,7 +288,7 @@ func (i *intake) handOut(d received) {
 }
 
 // end cancels the consumer, should it still be there, and collects what was delivered and not handed out.
-func (i *intake) end() {
+func (i *intake) end() event {
 	for _, d := range []*received{i.hand, i.came} {
 		if d != nil {
 			i.returned = append(i.returned, *d)
@@ -323,14 +296,21 @@ func (i *intake) end() {
 	}
 	i.returned = append(i.returned, i.line...)
 	if i.isGone() || i.consumer.deliveries == nil {
-		return
+		return eventNone
 	}
 	_ = i.channel.Cancel(i.consumer.tag, false) // again, it may be: the broker answers all the same
+	i.returned = append(append(i.returned, i.drain()...), i.takeBack()...)
 
+	return eventNone
+}
+
+// drain is what a cancelled consumer has left.
+func (i *intake) drain() (left []received) {
 	for d := range i.consumer.deliveries {
-		i.returned = append(i.returned, *i.receive(d))
+		left = append(left, *i.receive(d))
 	}
-	i.returned = append(i.returned, i.takeBack()...)
+
+	return left
 }
 
 // takeBack is what was handed out and no worker has.

@@ -219,6 +219,18 @@ func (i *intake) onTick(now time.Time) event {
 	return eventMisfit
 }
 
+// fit gives the consumer the prefetch that the handlers need at least.
+func (i *intake) fit() event {
+	if prefetch := i.grown(); prefetch != i.consumer.prefetch {
+		return i.replace(prefetch, 0)
+	}
+
+	return eventNone
+}
+
+// refit gives it the one that the last tick has found.
+func (i *intake) refit() event { return i.replace(i.wanted, 0) }
+
 // grow gives the consumer the prefetch that quick handlers need. They are done with a part of the present one before the
 // rest of it has come over a long way, so it would hardly ever be used up: acknowledgements wait for that, now and then.
 // Nothing may wait to be handed out.
@@ -252,8 +264,8 @@ func (i *intake) replace(prefetch int, wait time.Duration) event {
 	case !wasFull:
 		return eventNone
 	}
-	for d := range before.deliveries { // of a broker that does not count as RabbitMQ does
-		i.handOut(*i.receive(d))
+	for _, d := range i.drain() { // of a broker that does not count as RabbitMQ does
+		i.pass(d)
 	}
 	if isClosed(i.stop) {
 		return eventOver
@@ -261,7 +273,7 @@ func (i *intake) replace(prefetch int, wait time.Duration) event {
 	i.sub.logger.Debug("Changed the prefetch to the speed of the handlers",
 		watermill.LogFields{"prefetch": prefetch, "before": before.prefetch})
 
-	return i.begin(prefetch)
+	return i.beginWith(prefetch)
 }
 
 // fill takes one more delivery of a consumer that is to be replaced. It is false where none comes, or a suspect has,
@@ -276,7 +288,7 @@ func (i *intake) fill(over <-chan time.Time) bool {
 		if i.came = i.receive(d); i.isSuspectNow(i.came, true) {
 			return false
 		}
-		i.handOut(*i.came)
+		i.pass(*i.came)
 		i.came = nil
 
 		return true
@@ -327,10 +339,7 @@ func (i *intake) giveBack() event {
 	if i.channel.Cancel(i.consumer.tag, false) != nil {
 		return eventOver
 	}
-	waiting := i.takeBack()
-	for d := range i.consumer.deliveries {
-		waiting = append(waiting, *i.receive(d))
-	}
+	waiting := append(i.takeBack(), i.drain()...)
 	i.consumer = consumption{}
 	for _, d := range waiting {
 		i.requeueOf(d.DeliveryTag)

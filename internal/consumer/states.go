@@ -32,24 +32,11 @@ const (
 	eventOver      event = "over"      // the broker delivers no more, or the subscription closes
 )
 
-// action is what an intake does on its way to its next state. Its result may be an event.
-type action string
+// action is what an intake does on its way to its next state. After one that results in eventOver, the others are left
+// out.
+type action func(*intake) (result event)
 
-const (
-	actionFit          action = "fit"          // take a consumer with the prefetch that the handlers need
-	actionHandOut      action = "hand out"     // pass the delivery on to the workers
-	actionGrow         action = "grow"         // as fit, while acknowledgements wait for the prefetch to be used up
-	actionHandOutAlone action = "hand alone"   // pass the suspect on when all else is settled, and wait for it
-	actionClear        action = "clear"        // cancel the consumer, and put its suspects in line
-	actionRequeueLine  action = "requeue line" // give the line back to the queue
-	actionAwaitRoom    action = "await room"   // wait until few enough deliveries are unsettled
-	actionBegin        action = "begin"        // consume
-	actionRefit        action = "refit"        // take a consumer with the prefetch that the tick has found
-	actionGiveBack     action = "give back"    // cancel the consumer, and give back what waits for handlers
-	actionEnd          action = "end"          // cancel the consumer, and keep what is not handed out for the close
-)
-
-// transition is where an event leads. After an action that results in eventOver, the others are left out.
+// transition is where an event leads.
 type transition struct {
 	next    state
 	actions []action
@@ -60,35 +47,35 @@ type transition struct {
 // The full prefetch is there before the first message is handed out, as its acknowledgement makes room for another one.
 var transitions = map[state]map[event]transition{
 	stateStarting: {
-		eventHealthy: {stateOpen, []action{actionFit, actionHandOut, actionGrow}},
-		eventSuspect: {stateAlone, []action{actionHandOutAlone}},
-		eventBacklog: {statePaused, []action{actionGiveBack}},
-		eventOver:    {stateEnded, []action{actionEnd}},
+		eventHealthy: {stateOpen, []action{(*intake).fit, (*intake).handOut, (*intake).grow}},
+		eventSuspect: {stateAlone, []action{(*intake).handOutAlone}},
+		eventBacklog: {statePaused, []action{(*intake).giveBack}},
+		eventOver:    {stateEnded, []action{(*intake).end}},
 	},
 	stateOpen: {
-		eventHealthy: {stateOpen, []action{actionFit, actionHandOut, actionGrow}},
-		eventSuspect: {stateAlone, []action{actionHandOutAlone}},
-		eventAmong:   {stateLine, []action{actionClear}},
-		eventMisfit:  {stateOpen, []action{actionRefit}},
-		eventBacklog: {statePaused, []action{actionGiveBack}},
-		eventOver:    {stateEnded, []action{actionEnd}},
+		eventHealthy: {stateOpen, []action{(*intake).fit, (*intake).handOut, (*intake).grow}},
+		eventSuspect: {stateAlone, []action{(*intake).handOutAlone}},
+		eventAmong:   {stateLine, []action{(*intake).clear}},
+		eventMisfit:  {stateOpen, []action{(*intake).refit}},
+		eventBacklog: {statePaused, []action{(*intake).giveBack}},
+		eventOver:    {stateEnded, []action{(*intake).end}},
 	},
 	stateAlone: {
 		eventSettled:   {stateStarting, nil},
-		eventUnsettled: {stateLine, []action{actionClear}},
-		eventOver:      {stateEnded, []action{actionEnd}},
+		eventUnsettled: {stateLine, []action{(*intake).clear}},
+		eventOver:      {stateEnded, []action{(*intake).end}},
 	},
 	stateLine: {
-		eventSuspect:   {stateLine, []action{actionHandOutAlone}},
+		eventSuspect:   {stateLine, []action{(*intake).handOutAlone}},
 		eventSettled:   {stateLine, nil},
-		eventUnsettled: {stateLine, []action{actionRequeueLine}},
-		eventLate:      {stateLine, []action{actionRequeueLine}},
-		eventNoLine:    {stateStarting, []action{actionAwaitRoom, actionBegin}},
-		eventOver:      {stateEnded, []action{actionEnd}},
+		eventUnsettled: {stateLine, []action{(*intake).requeueLine}},
+		eventLate:      {stateLine, []action{(*intake).requeueLine}},
+		eventNoLine:    {stateStarting, []action{(*intake).awaitRoom, (*intake).begin}},
+		eventOver:      {stateEnded, []action{(*intake).end}},
 	},
 	statePaused: {
-		eventIdle: {stateStarting, []action{actionBegin}},
-		eventOver: {stateEnded, []action{actionEnd}},
+		eventIdle: {stateStarting, []action{(*intake).begin}},
+		eventOver: {stateEnded, []action{(*intake).end}},
 	},
 }
 

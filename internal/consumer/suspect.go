@@ -87,15 +87,16 @@ func (i *intake) isSuspectNow(d *received, isOpen bool) bool {
 	return i.isSuspect(d)
 }
 
-// handOutAlone passes a suspect on to the workers when nothing else is in flight, and waits until it is handled.
-func (i *intake) handOutAlone(d received) event {
+// handOutAlone passes the suspect at hand on to the workers when nothing else is in flight, and waits until it is
+// handled.
+func (i *intake) handOutAlone() event {
+	d := i.hand
 	redeliveries := codec.DeliveryCount(d.Headers)
 	i.settled()
 	if i.handed.isZero() {
 		// else a handler does not return: nothing would be alone, so other topics need not wait for it
-		give, ok := i.sub.consumer.settings.Turns.take(redeliveries, i.queue.Policy.CrashLimit, i.hasCrashed(&d), i.stop)
+		give, ok := i.sub.consumer.settings.Turns.take(redeliveries, i.queue.Policy.CrashLimit, i.hasCrashed(d), i.stop)
 		if !ok {
-			i.returned = append(i.returned, d)
 			return eventOver
 		}
 		defer give()
@@ -103,7 +104,7 @@ func (i *intake) handOutAlone(d received) event {
 	i.sub.logger.Debug("Handling this message alone: it may have crashed earlier consumers", watermill.LogFields{
 		"message_id": d.MessageId, "redeliveries": redeliveries,
 	})
-	i.handOut(d)
+	i.handOut()
 	isSettled := i.settled()
 	switch {
 	case isClosed(i.stop):
@@ -130,7 +131,7 @@ func (i *intake) settled() bool {
 // suspects go back to the queue, or are handed out one after the other.
 func (i *intake) clear() event {
 	if i.hand != nil {
-		i.line = append(i.line, i.takeHand())
+		i.line, i.hand = append(i.line, *i.hand), nil
 	}
 	if isClosed(i.stop) {
 		return eventOver
@@ -144,13 +145,10 @@ func (i *intake) clear() event {
 		i.line = append(i.line, came...)
 		return eventOver
 	}
-	for d := range i.consumer.deliveries {
-		came = append(came, *i.receive(d))
-	}
-	for _, d := range came {
+	for _, d := range append(came, i.drain()...) {
 		switch {
 		case !i.isSuspectNow(&d, i.state == stateOpen):
-			i.handOut(d)
+			i.pass(d)
 		case len(i.line) > 0 && i.mayGoBack(&d):
 			_ = i.acker.requeue(d.DeliveryTag) // with the channel it goes back as well
 		default:
@@ -205,11 +203,13 @@ func (i *intake) nextInLine() event {
 }
 
 // requeueLine gives the line back, where its suspects cannot be alone, or others have waited long for them.
-func (i *intake) requeueLine() {
+func (i *intake) requeueLine() event {
 	for _, d := range i.line {
 		_ = i.acker.requeue(d.DeliveryTag) // with the channel it goes back as well
 	}
 	i.line = nil
+
+	return eventNone
 }
 
 // awaitRoom waits until few enough deliveries are unsettled for another consumer. The broker counts the prefetch of each

@@ -179,7 +179,8 @@ func TestStuckHandlersTakeOneTurn(t *testing.T) {
 		other := make(chan time.Duration, 1)
 		began := time.Now()
 		for n := range 3 { // nobody takes them
-			assert.Equal(t, eventUnsettled, i.handOutAlone(received{}))
+			i.hand = &received{}
+			assert.Equal(t, eventUnsettled, i.handOutAlone())
 			if n == 0 {
 				go func() {
 					give, ok := turns.take(1, 10, false, nil)
