@@ -28,21 +28,15 @@ func (s *session) handleFailed(h *handout, arrived time.Time) {
 		return
 	}
 
-	s.paused.Add(1)
-	go func() {
-		defer s.paused.Done()
+	s.paused.Go(func() {
 		for isUnsure() {
-			select {
-			case <-time.After(unsurePause):
-			case <-s.sub.closing:
-				s.requeue(h)
-				return
-			case <-s.gone:
+			if !s.wait(unsurePause) {
+				s.requeue(h) // which does nothing for a channel that is gone
 				return
 			}
 		}
 		s.judgeFailed(h, failed, arrived)
-	}()
+	})
 }
 
 // unsurePause is how long a message waits before its subscription asks again whether its queue is a main queue.

@@ -170,7 +170,7 @@ func (s *session) reportWithdrawn(h *handout, runs time.Duration) {
 
 // giveUp leaves a message to the broker while its handler, or a middleware, is not done with it.
 func (s *session) giveUp(h *handout) {
-	if settlement := h.Answer().Settlement; settlement != nil && settlement.Verdict.Action != retry.ActionRequeue {
+	if _, settlement := h.Answer(false, true); settlement != nil && settlement.Action != retry.ActionRequeue {
 		settlement.Abandoned(context.Cause(s.sub.ctx))
 		return
 	}
@@ -179,14 +179,14 @@ func (s *session) giveUp(h *handout) {
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
 func (s *session) settle(h *handout, acked bool) {
-	answer := h.Answer()
+	next, settlement := h.Answer(acked, s.sub.isClosing())
 	s.sub.noMiddleware.note(h.WasSeen())
 
-	switch answer.Next(acked, s.sub.isClosing()) {
+	switch next {
 	case engine.NextGiveBack:
 		s.requeue(h)
 	case engine.NextCarryOut:
-		s.carryOut(h, *answer.Settlement)
+		s.carryOut(h, *settlement)
 	case engine.NextAcknowledge:
 		if s.isGone() { // too late: it will come again
 			s.ended(h, retry.EventRequeued)
@@ -226,25 +226,21 @@ func (s *session) judge(h *handout, f retry.Failure, msg *message.Message) {
 }
 
 func (s *session) carryOut(h *handout, settlement engine.Settlement) {
-	switch settlement.Verdict.Action {
+	switch settlement.Action {
 	case retry.ActionDrop:
 		if s.isGone() {
 			settlement.Abandoned(republish.ErrGone)
 			return
 		}
 		s.acker.ack(h.delivery.DeliveryTag)
-		settlement.Done(settlement.Verdict)
+		settlement.Done(nil)
 		h.queue.report(h.arrival.State.Canary, wire.Dropped, nil)
 	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
-		if settlement.Verdict.ByBroker {
+		if settlement.ByBroker {
 			s.reject(h, settlement)
 			return
 		}
-		s.forwards.Add(1)
-		go func() {
-			defer s.forwards.Done()
-			s.forward(h, settlement)
-		}()
+		s.forwards.Go(func() { s.forward(h, settlement) })
 	case retry.ActionRequeue:
 		s.requeue(h)
 		s.ended(h, retry.EventRequeued)
@@ -255,13 +251,13 @@ func (s *session) carryOut(h *handout, settlement engine.Settlement) {
 
 // forward acknowledges the delivery when the broker has confirmed its copy.
 func (s *session) forward(h *handout, settlement engine.Settlement) {
-	if settlement.Verdict.Action == retry.ActionPostpone {
+	if settlement.Action == retry.ActionPostpone {
 		s.pauseEarly(h.arrival.Pause)
 	}
 	published, err := h.queue.Forwarder.Forward(s.ctx, &codec.CopyRequest{
 		Delivery: &h.delivery,
 		State:    codec.Identify(settlement.State, &h.delivery, h.nameless),
-		Wait:     settlement.Verdict.Wait,
+		Wait:     settlement.Wait,
 		Replay:   h.arrival.Replay,
 		Lost:     h.lost,
 	}, s.isGone)
@@ -275,9 +271,9 @@ func (s *session) forward(h *handout, settlement engine.Settlement) {
 	}
 
 	s.acker.ack(h.delivery.DeliveryTag)
-	settlement.Done(final(settlement.Verdict, published))
+	settlement.Done(published)
 	h.queue.report(h.arrival.State.Canary,
-		republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
+		republish.OutcomeOf(published, settlement.Action == retry.ActionPostpone), published)
 }
 
 // pauseEarly keeps a message that has come back too early from going round at once. Those that are kept take places of
@@ -290,16 +286,12 @@ func (s *session) pauseEarly(pause time.Duration) {
 	if s.early.Add(1) > int64(max(1, s.intake.usual.most/2)) {
 		return
 	}
-	select {
-	case <-time.After(pause):
-	case <-s.sub.closing:
-	case <-s.gone:
-	}
+	s.wait(pause)
 }
 
 // reject leaves it to the broker to bring a message back.
 func (s *session) reject(h *handout, settlement engine.Settlement) {
-	s.queue.Forwarder.Leaving(rejection(&h.delivery, h.arrival.Returns+1), settlement.Verdict.Delay)
+	s.queue.Forwarder.Leaving(rejection(&h.delivery, h.arrival.Returns+1), settlement.Delay)
 	done, err := s.acker.reject(h.delivery.DeliveryTag, s.queue.Policy.Strategy != config.StrategyCycle)
 	if err != nil && !s.isGone() {
 		s.sub.logger.Error("Cannot reject a failed message", err, nil)
@@ -309,19 +301,9 @@ func (s *session) reject(h *handout, settlement engine.Settlement) {
 		return
 	}
 	if s.queue.Policy.Strategy == config.StrategyCycle {
-		s.queue.Forwarder.KeepReturnPath(settlement.Verdict.Delay)
+		s.queue.Forwarder.KeepReturnPath(settlement.Delay)
 	}
-	settlement.Done(settlement.Verdict)
-}
-
-// final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of
-// retried.
-func final(v retry.Verdict, published *wire.State) retry.Verdict {
-	if published.Reason == retry.ReasonTooLarge {
-		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge}
-	}
-
-	return v
+	settlement.Done(nil)
 }
 
 func (s *session) requeue(h *handout) { s.requeueOf(h.delivery.DeliveryTag) }

@@ -138,7 +138,7 @@ func (l life) run() {
 				attempts++
 			}
 		}
-		settlement := h.Answer().Settlement
+		_, settlement := h.Answer(true, false)
 		require.NotNil(t, settlement, "it failed")
 		require.LessOrEqual(t, attempts, policy.MaxRetries()+1, "more attempts than the policy allows")
 

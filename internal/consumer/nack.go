@@ -84,20 +84,25 @@ func (s *session) nack(h *handout) {
 		return
 	}
 
-	s.paused.Add(1)
-	go func() {
-		defer s.paused.Done()
+	s.paused.Go(func() {
+		s.wait(pause)
+		s.requeue(h) // which does nothing for a channel that is gone
+	})
+}
 
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-s.sub.closing:
-		case <-s.gone:
-			return
-		}
-		s.requeue(h)
-	}()
+// wait waits, and reports whether it did so for all of the time: a close and the end of the channel end it.
+func (s *session) wait(pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+		return true
+	case <-s.sub.closing:
+	case <-s.gone:
+	}
+
+	return false
 }
 
 // The pauses before a dead letter whose handler has failed is handed out again.
@@ -168,12 +173,8 @@ func (s *session) setAside(h *handout) {
 	go func() {      // keeps nothing of the message but its tag
 		defer s.paused.Done()
 
-		select {
-		case <-time.After(wait):
-		case <-s.sub.closing: // all of them go back at once, when the session ends
-			return
-		case <-s.gone:
-			return
+		if !s.wait(wait) {
+			return // all of them go back at once, when the session ends
 		}
 		s.requeueOf(tag)
 		if s.paused.value() < mostSetAside/2 {

@@ -254,11 +254,11 @@ func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context
 func (d *stockDelivery) Succeeded() {}
 
 func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
-	switch s.Verdict.Action {
+	switch s.Action {
 	case retry.ActionRequeue:
 		return nil // the middleware gives the handler's error to the router, which nacks
 	case retry.ActionDrop:
-		s.Done(s.Verdict)
+		s.Done(nil)
 		d.queue.report(d.arrival.State.Canary, wire.Dropped, nil)
 		return nil
 	case retry.ActionRetryNow:
@@ -278,15 +278,15 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 	published, err := d.queue.Forwarder.Forward(ctx, &codec.CopyRequest{
 		Delivery: &d.captured.delivery,
 		State:    codec.Identify(s.State, &d.captured.delivery, d.captured.nameless),
-		Wait:     s.Verdict.Wait,
+		Wait:     s.Wait,
 		Replay:   d.arrival.Replay,
 	}, d.isGone)
 	if err != nil {
 		s.Abandoned(err)
 		return err
 	}
-	s.Done(final(s.Verdict, published))
-	d.queue.report(d.arrival.State.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone),
+	s.Done(published)
+	d.queue.report(d.arrival.State.Canary, republish.OutcomeOf(published, s.Action == retry.ActionPostpone),
 		published)
 
 	return nil

@@ -35,6 +35,15 @@ func (t *tally) Done() {
 	}
 }
 
+// Go counts one more until f returns, in a goroutine of its own.
+func (t *tally) Go(f func()) {
+	t.Add(1)
+	go func() {
+		defer t.Done()
+		f()
+	}()
+}
+
 // Wait waits until the count is zero.
 func (t *tally) Wait() {
 	for {

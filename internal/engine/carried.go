@@ -9,6 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/contextkey"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -94,4 +95,38 @@ func attemptOf(d Delivery, now time.Time) retry.Attempt {
 		History:      slices.Clone(s.History),
 		Queue:        d.Queue(),
 	}
+}
+
+// DeadLetterOf is what the headers of a dead letter say.
+func DeadLetterOf(s wire.State) retry.DeadLetter {
+	return retry.DeadLetter{
+		Reason: s.Reason, Error: s.Error, ErrorType: s.ErrorType,
+		Queue: s.Queue, Topic: s.Topic, Handler: s.Handler, Host: s.Host,
+		Calls: s.Attempts, Replays: s.Replays, FirstFailure: s.FirstFailure, LastFailure: s.LastFailure,
+		History: s.History,
+		Since:   s.Since, Deadline: s.Deadline,
+		Exchange: s.Arrival.Exchange, RoutingKey: s.Arrival.RoutingKey, Expiration: s.Arrival.Expiration,
+		UserID: s.Arrival.UserID,
+		Trace:  s.Trace, Removed: s.Removed,
+	}
+}
+
+// WithDeadLetter returns a context that carries what a dead letter tells of its failure.
+func WithDeadLetter(ctx context.Context, l retry.DeadLetter) context.Context {
+	return context.WithValue(ctx, contextkey.DeadLetter{}, l)
+}
+
+// LastTrace is the W3C traceparent of the last traced call of a message's handler, over all its lives; empty if there
+// is none.
+func LastTrace(d Delivery) string { return d.State().Trace }
+
+// SetTrace notes the W3C traceparent of the present call. If the call fails, the copy of the message carries it. It
+// does nothing under policy "off".
+func SetTrace(d Delivery, traceparent string) {
+	if IsOff(d) {
+		return
+	}
+	s := *d.State()
+	s.Trace = traceparent
+	d.Advance(s)
 }

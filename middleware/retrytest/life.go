@@ -251,7 +251,8 @@ var ErrUnanswered = errors.New("the handler called runtime.Goexit, and under pol
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
 func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
-	answer, fault := d.Answer(), d.lastFault()
+	next, settlement := d.Answer(acked, false)
+	fault := d.lastFault()
 
 	switch {
 	case fault == Crash:
@@ -266,9 +267,9 @@ func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 		return at, nil
 	}
 
-	switch answer.Next(acked, false) {
+	switch next {
 	case engine.NextCarryOut:
-		return l.carryOut(at, d, *answer.Settlement), nil
+		return l.carryOut(at, d, *settlement), nil
 	case engine.NextAcknowledge:
 		l.engine.Ended(retry.EventSucceeded, d, d.msg)
 		l.end(Succeeded)
@@ -291,7 +292,7 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
 		return at
 	case retry.ActionDrop:
-		s.Done(s.Verdict)
+		s.Done(nil)
 		l.end(Dropped)
 
 		return at
@@ -305,7 +306,7 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 	}
 
 	copied := copyOf(at, l.service.Queue, d.arrival.Replay, s.State)
-	s.Done(s.Verdict)
+	s.Done(nil)
 	l.carries(copied)
 
 	if s.Verdict.Action == retry.ActionDeadLetter {
@@ -325,7 +326,7 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 
 // brought gives the message as the broker brings it back by itself.
 func (l *life) brought(at queued, s engine.Settlement) queued {
-	s.Done(s.Verdict)
+	s.Done(nil)
 	l.carries(at)
 	l.waits(s.Verdict.Delay)
 	if l.policy.CountsReturns() {
