@@ -28,7 +28,7 @@ type Settings struct {
 	Marshaler codec.Marshaler
 	// RedeliveredKey is what a message has in its metadata that the broker has delivered before; empty for nothing.
 	RedeliveredKey string
-	// Engine decides over what fails, and is told what has become of it.
+	// Engine decides over what fails, and reports what has become of it.
 	Engine *engine.Engine
 
 	// Concurrency is how many messages of a subscription are handed out at a time.
@@ -87,7 +87,7 @@ func New(ctx context.Context, settings Settings) (*Consumer, error) {
 // broker that cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged,
 // and tried again with backoff.
 func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.Message, error) {
-	open, cancel := c.untilClose(ctx)
+	open, cancel := until(ctx, c.closing)
 	defer cancel()
 
 	s, first, err := c.open(ctx, open, queue)
@@ -130,12 +130,13 @@ func (c *Consumer) open(ctx, open context.Context, queue Queue) (*subscription, 
 	return s, session, nil
 }
 
-// untilClose returns a context that Close ends as well: a connection that others go on using does not end with it.
-func (c *Consumer) untilClose(ctx context.Context) (context.Context, context.CancelFunc) {
+// until returns a context that the end of a subscription or of its consumer ends as well: a connection that others go on
+// using does not end with it.
+func until(ctx context.Context, closing <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
-		case <-c.closing:
+		case <-closing:
 			cancel(connection.ErrClosed)
 		case <-ctx.Done():
 		}
@@ -145,12 +146,11 @@ func (c *Consumer) untilClose(ctx context.Context) (context.Context, context.Can
 }
 
 func (c *Consumer) tryLink(ctx context.Context) (*connection.Link, error) {
-	select {
-	case <-c.closing:
+	if isClosed(c.closing) {
 		return nil, connection.ErrClosed
-	default:
-		return c.connection.TryLink(ctx)
 	}
+
+	return c.connection.TryLink(ctx)
 }
 
 // begin starts a subscription, unless the consumer was closed meanwhile.
@@ -200,7 +200,7 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 // Initialize declares the topology of a queue. It gives up at the end of ctx, at Close, and with a
 // NoAnswerError when the broker has not answered for declareTimeout.
 func (c *Consumer) Initialize(ctx context.Context, queue Queue) error {
-	ctx, cancel := c.untilClose(ctx)
+	ctx, cancel := until(ctx, c.closing)
 	defer cancel()
 	link, err := c.tryLink(ctx)
 	if err != nil {
@@ -298,7 +298,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// isClosing tells errors that a shutdown explains.
+// isClosing reports whether a shutdown explains the error.
 func isClosing(err error) bool {
 	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, republish.ErrGone)
 }

@@ -53,7 +53,7 @@ func (s *session) judgeFailed(h *handout, failed codec.Failed, arrived time.Time
 	if h.lost != "" { // what is left of it may mean something else
 		reason, err = retry.ReasonUndecodable, codec.ExplainLostHeaders(h.lost)
 	}
-	s.carryOut(h, s.sub.consumer.settings.Engine.Rejected(h, retry.Failure{
+	s.carryOut(h, h.engine.Rejected(h, retry.Failure{
 		Class: retry.ClassRejected, Err: err, Topic: h.queue.Topic, Message: unseen(h),
 	}, reason))
 }
@@ -100,12 +100,7 @@ func (q *Queue) arriveFailed(
 		}
 	}
 	a := engine.Arrive(main.Name, &q.Policy, &m, now)
-	d.Priority = max(d.Priority, a.State.Arrival.Priority)
-	if a.Unknown {
-		logger.Info("Message has retry headers of an unknown version; it starts at attempt 1", watermill.LogFields{
-			"amqp_queue_name": q.Name, "version": codec.HeaderText(d.Headers[header.Version]),
-		})
-	}
+	q.complete(d, &a, logger)
 
 	return a
 }

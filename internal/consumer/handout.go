@@ -133,7 +133,7 @@ func (s *session) handle(h *handout, arrived time.Time) {
 	s.settle(h, acked)
 }
 
-// answered waits for the answer of the router, and tells of a handler that runs on when its delivery is gone.
+// answered waits for the answer of the router, and reports a handler that runs on when its delivery is gone.
 func (s *session) answered(h *handout) (acked, answered bool) {
 	began := time.Now()
 	gone, late := s.gone, (<-chan time.Time)(nil)
@@ -154,7 +154,7 @@ func (s *session) answered(h *handout) (acked, answered bool) {
 	}
 }
 
-// withdrawnGrace is how long a handler may run on without being told of: it may look at its context now and then.
+// withdrawnGrace is how long a handler may run on before that is reported: it may look at its context now and then.
 const withdrawnGrace = 10 * time.Second
 
 func (s *session) reportWithdrawn(h *handout, runs time.Duration) {
@@ -162,7 +162,7 @@ func (s *session) reportWithdrawn(h *handout, runs time.Duration) {
 		context.Cause(h.ctx), watermill.LogFields{
 			"message_uuid": h.uuid, "handler_name": h.Handler(), "runs_for": runs.Round(time.Millisecond).String(),
 		})
-	s.sub.consumer.settings.Engine.Emit(retry.Event{
+	h.engine.Emit(retry.Event{
 		Kind: retry.EventWithdrawn, Topic: s.queue.Topic, Queue: s.queue.Name, Handler: h.Handler(),
 		DeadLetters: s.queue.DeadLettersOf != "", Message: unseen(h), Err: context.Cause(h.ctx), Took: runs,
 	})
@@ -174,7 +174,7 @@ func (s *session) giveUp(h *handout) {
 		settlement.Abandoned(context.Cause(s.sub.ctx))
 		return
 	}
-	s.sub.consumer.settings.Engine.Ended(retry.EventRequeued, h, unseen(h))
+	h.engine.Ended(retry.EventRequeued, h, unseen(h))
 }
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
@@ -189,11 +189,11 @@ func (s *session) settle(h *handout, acked bool) {
 		s.carryOut(h, *settlement)
 	case engine.NextAcknowledge:
 		if s.isGone() { // too late: it will come again
-			s.ended(h, retry.EventRequeued)
+			h.engine.Ended(retry.EventRequeued, h, h.msg)
 			return
 		}
 		s.acker.ack(h.delivery.DeliveryTag)
-		s.ended(h, retry.EventSucceeded)
+		h.engine.Ended(retry.EventSucceeded, h, h.msg)
 		h.queue.report(h.arrival.State.Canary, wire.Handled, nil)
 	case engine.NextUnpublishable:
 		s.judge(h, retry.Failure{Class: retry.ClassUnpublishable, Err: engine.ErrUnpublishable}, h.msg)
@@ -204,11 +204,6 @@ func (s *session) settle(h *handout, acked bool) {
 		}
 		s.nack(h)
 	}
-}
-
-// ended tells of a call that has not failed.
-func (s *session) ended(h *handout, kind retry.EventKind) {
-	s.sub.consumer.settings.Engine.Ended(kind, h, h.msg)
 }
 
 // unseen is what can be made of a message that no handler may see, or that one has still in its hands.
@@ -222,7 +217,7 @@ func unseen(h *handout) *message.Message {
 
 func (s *session) judge(h *handout, f retry.Failure, msg *message.Message) {
 	f.Topic, f.Message = s.queue.Topic, msg
-	s.carryOut(h, s.sub.consumer.settings.Engine.Judge(h, f))
+	s.carryOut(h, h.engine.Judge(h, f))
 }
 
 func (s *session) carryOut(h *handout, settlement engine.Settlement) {
@@ -243,7 +238,7 @@ func (s *session) carryOut(h *handout, settlement engine.Settlement) {
 		s.forwards.Go(func() { s.forward(h, settlement) })
 	case retry.ActionRequeue:
 		s.requeue(h)
-		s.ended(h, retry.EventRequeued)
+		h.engine.Ended(retry.EventRequeued, h, h.msg)
 	case retry.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}

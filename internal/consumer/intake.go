@@ -234,7 +234,7 @@ func (i *intake) tagWith(suffix string) string {
 func (i *intake) begin() event { return i.beginWith(max(1, i.initial())) }
 
 func (i *intake) beginWith(prefetch int) event {
-	defer i.reportNoAnswer()()
+	defer i.sub.reportNoAnswer("Cannot resume consuming yet")()
 	err := i.consume(prefetch)
 	if err == nil {
 		return eventNone
@@ -245,25 +245,6 @@ func (i *intake) beginWith(prefetch int) event {
 	}
 
 	return eventOver
-}
-
-// reportNoAnswer logs now and then that the broker does not answer, until it is stopped.
-func (i *intake) reportNoAnswer() (stop func()) {
-	over := make(chan struct{})
-	go func() {
-		warning := time.NewTicker(openTimeout)
-		defer warning.Stop()
-		for {
-			select {
-			case <-warning.C:
-				i.sub.logger.Error("Cannot resume consuming yet", i.sub.consumer.noAnswer(i.queue.Name, openTimeout), nil)
-			case <-over:
-				return
-			}
-		}
-	}()
-
-	return sync.OnceFunc(func() { close(over) })
 }
 
 // handOut passes the delivery at hand on to the workers.

@@ -54,17 +54,6 @@ func (u *noMiddleware) next(now time.Time) (pause time.Duration, first bool) {
 	return u.rounds.Next(now)
 }
 
-// noMiddlewareError explains why redeliveries are slow.
-type noMiddlewareError struct{ topic string }
-
-func (e noMiddlewareError) Error() string {
-	return fmt.Sprintf(
-		"cannot retry messages of topic %q: none has reached retrier.Middleware, so failures are neither counted nor "+
-			"delayed; add it before all other middlewares (router.AddMiddleware(retrier.Middleware)), or remove the "+
-			"middleware or decorator before it that fails messages or passes on copies of them", e.topic,
-	)
-}
-
 // nack gives a message back that was nacked without a verdict: at once, as Watermill does, if a
 // middleware has seen messages of this subscription; else after a pause. Other messages go on
 // meanwhile, up to the prefetch.
@@ -74,12 +63,14 @@ func (s *session) nack(h *handout) {
 		pause, first = s.sub.noMiddleware.next(time.Now())
 	}
 	if first {
-		s.sub.logger.Error("No message reaches retrier.Middleware; slowing down redeliveries",
-			noMiddlewareError{s.queue.Topic}, nil)
+		s.sub.logger.Error("No message reaches retrier.Middleware; slowing down redeliveries", fmt.Errorf(
+			"cannot retry messages of topic %q: none has reached retrier.Middleware, so failures are neither counted nor "+
+				"delayed; add it before all other middlewares (router.AddMiddleware(retrier.Middleware)), or remove the "+
+				"middleware or decorator before it that fails messages or passes on copies of them", s.queue.Topic), nil)
 	}
 	if pause == 0 || s.sub.isClosing() {
 		s.requeue(h)
-		s.ended(h, retry.EventRequeued)
+		h.engine.Ended(retry.EventRequeued, h, h.msg)
 
 		return
 	}
@@ -159,7 +150,7 @@ func (s *session) setAside(h *handout) {
 		watermill.LogFields{
 			"message_uuid": h.msg.UUID, "handler_name": why.handler, "wait_time": wait.String(),
 		})
-	s.sub.consumer.settings.Engine.Emit(retry.Event{
+	h.engine.Emit(retry.Event{
 		Kind: retry.EventSetAside, Topic: s.queue.Topic, Queue: s.queue.Name, Handler: why.handler, DeadLetters: true,
 		Message: h.msg, Err: why.err, Took: wait,
 	})

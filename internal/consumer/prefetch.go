@@ -76,7 +76,7 @@ func sizesOf(settings *Settings, queue *Queue) sizes {
 	return z
 }
 
-// changes tells whether a prefetch ever changes.
+// changes reports whether a prefetch ever changes.
 func (z sizes) changes() bool { return z.least < z.most || z.held > 0 }
 
 // start is the prefetch to begin with. It is zero when each worker still has a message whose delivery is gone.
@@ -299,7 +299,7 @@ func (i *intake) fill(over <-chan time.Time) bool {
 	}
 }
 
-// isWanted tells whether what has waited for so long is to go back to its queue: others have nothing else to do. Where
+// isWanted reports whether what has waited for so long is to go back to its queue: others have nothing else to do. Where
 // there are no others it stays, in its order. So do suspects where the broker would count that.
 func (i *intake) isWanted(now time.Time, waited time.Duration) bool {
 	if waited > lastPatience {

@@ -42,7 +42,7 @@ type Queue struct {
 	FailedOf []*Queue
 	// Missing is why nothing may wait to return to a main queue of FailedOf; nil if all is well. Optional.
 	Missing func() error
-	// Unsure tells whether a queue that is none of FailedOf may be one soon: a message of it that arrived then waits until
+	// Unsure reports whether a queue that is none of FailedOf may be one soon: a message of it that arrived then waits until
 	// that is known, or until the subscription ends. Optional.
 	Unsure func(queue string, arrived time.Time) bool
 	// Forwarder takes the failed messages; nil under policy off.
@@ -52,14 +52,8 @@ type Queue struct {
 	Ended func()
 }
 
-// isFailed tells whether it is a failed queue.
+// isFailed reports whether it is a failed queue.
 func (q *Queue) isFailed() bool { return len(q.FailedOf) > 0 }
-
-func (q *Queue) end() {
-	if q.Ended != nil {
-		q.Ended()
-	}
-}
 
 func (q *Queue) declare(link *connection.Link) error {
 	if q.DeclareApart != nil {
@@ -74,7 +68,7 @@ func (q *Queue) declare(link *connection.Link) error {
 	return q.Declare(channel, link.Version())
 }
 
-// isUsable tells whether the queue can be consumed from although it could not be declared: somebody has made it anew
+// isUsable reports whether the queue can be consumed from although it could not be declared: somebody has made it anew
 // with another type, or other arguments. Not where those bring a rejected message back, nor from a stream, which keeps
 // what is acknowledged: RabbitMQ names the type of a stream before any other argument.
 func (q *Queue) isUsable(err error) bool {
@@ -85,7 +79,7 @@ func (q *Queue) isUsable(err error) bool {
 		!q.Policy.BrokerDriven()
 }
 
-// tell tells the run that has replayed a message, if one wants to know, what has become of it.
+// report lets the run that has replayed a message know, if one wants to, what has become of it.
 func (q *Queue) report(canary string, outcome wire.Outcome, published *wire.State) {
 	if q.Forwarder != nil {
 		q.Forwarder.Tell(canary, outcome, published)
@@ -115,14 +109,19 @@ func (q *Queue) arrive(
 	}
 	a := engine.Arrive(q.Name, &q.Policy, &m, now)
 	q.isEarly(d, &m, now, &a)
-	d.Priority = max(d.Priority, a.State.Arrival.Priority) // it may have been lower while it waited
+	q.complete(d, &a, logger)
+
+	return a
+}
+
+// complete gives a delivery the priority that it had before it waited.
+func (q *Queue) complete(d *amqp091.Delivery, a *engine.Arrival, logger watermill.LoggerAdapter) {
+	d.Priority = max(d.Priority, a.State.Arrival.Priority)
 	if a.Unknown {
 		logger.Info("Message has retry headers of an unknown version; it starts at attempt 1", watermill.LogFields{
 			"amqp_queue_name": q.Name, "version": codec.HeaderText(d.Headers[header.Version]),
 		})
 	}
-
-	return a
 }
 
 // isEarly notes in an arrival that a message has come back before its delay was over.
@@ -174,7 +173,7 @@ func (q *Queue) deaths(d *amqp091.Delivery, version string) int64 {
 	return max(0, count-min(rejections, int64(q.Policy.MaxRetries())+1))
 }
 
-// returned is what the broker tells of a message that it has brought back by itself.
+// returned is what the broker says of a message that it has brought back by itself.
 func (q *Queue) returned(d *amqp091.Delivery, deliveries int64, from broker) engine.Returned {
 	r := engine.Returned{TooLarge: !from.returns.Fits(d, from.frameSize)}
 	if q.Policy.Strategy == config.StrategyCycle {

@@ -125,7 +125,7 @@ func cannotConsume(queue string, err error) error {
 		topology.KindQueue, queue, err))
 }
 
-// watch tells when the session is over.
+// watch notes when the session is over.
 func (s *session) watch(closes <-chan *amqp091.Error, cancels <-chan string) {
 	defer close(s.gone)
 	defer s.cancel(republish.ErrGone)
@@ -167,11 +167,7 @@ func (s *session) work(worker int) {
 			return
 		case d, ok := <-s.intake.out:
 			if !ok {
-				select { // it is about to be over; or cancelled by ourselves
-				case <-s.over:
-				case <-s.sub.closing:
-				}
-
+				<-s.stop // the consumer is gone, and the session about to be over
 				return
 			}
 			s.intake.ahead.pop()

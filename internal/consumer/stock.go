@@ -102,7 +102,7 @@ func (c *Captures) drop(key weak.Pointer[message.Message]) {
 	delete(c.weak, key)
 }
 
-// Len tells how many messages are remembered.
+// Len is how many messages are remembered.
 func (c *Captures) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *Stock) fail(d *stockDelivery, class retry.Class, err error) error {
 		Topic: d.queue.Topic}))
 }
 
-// handle calls the handler, and tells how a call has ended that has not failed: with an error the router nacks,
+// handle calls the handler, and reports how a call has ended that has not failed: with an error the router nacks,
 // which requeues.
 func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
 	end := retry.EventRequeued // also if the handler ends its goroutine

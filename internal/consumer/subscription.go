@@ -92,7 +92,9 @@ func (s *subscription) start(ctx context.Context, first *session, ended func()) 
 		s.workers.Wait()
 		s.abort(connection.ErrClosed)
 		s.leave()
-		s.queue.end()
+		if s.queue.Ended != nil {
+			s.queue.Ended()
+		}
 	}()
 }
 
@@ -119,14 +121,7 @@ func (s *subscription) refuse(err error) {
 	s.close(time.Now().Add(s.consumer.settings.CloseTimeout))
 }
 
-func (s *subscription) isClosing() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return false
-	}
-}
+func (s *subscription) isClosing() bool { return isClosed(s.closing) }
 
 // run offers one session after the other to the workers.
 func (s *subscription) run(session *session) {
@@ -186,16 +181,8 @@ func (s *subscription) pause(wait time.Duration) {
 // open waits for the connection, declares and consumes. A close ends it, also in the middle of a call that the broker
 // does not answer: that call ends with the connection.
 func (s *subscription) open() (*session, error) {
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := until(s.ctx, s.closing)
 	defer cancel()
-
-	go func() {
-		select {
-		case <-s.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 
 	link, err := s.trouble.link(ctx, s)
 	s.tried, s.alone = link, s.trouble.isAlone()
@@ -204,28 +191,35 @@ func (s *subscription) open() (*session, error) {
 	}
 	s.active.now() // declaring can cost the connection as well
 
+	// There is never a second attempt beside the first: each would leave a channel at the broker that does not answer it.
 	result, _ := s.opening(link)
-
-	return s.reopened(result)
+	defer s.reportNoAnswer("Cannot consume yet")()
+	select {
+	case r := <-result:
+		return r.session, r.err
+	case <-s.closing:
+		s.discard(result)
+		return nil, connection.ErrClosed
+	}
 }
 
-// reopened waits for a session, and tells now and then that it does. It never makes a second attempt beside the first:
-// each would leave a channel at the broker that does not answer it.
-func (s *subscription) reopened(result <-chan opened) (*session, error) {
-	warning := time.NewTicker(openTimeout)
-	defer warning.Stop()
-
-	for {
-		select {
-		case r := <-result:
-			return r.session, r.err
-		case <-warning.C:
-			s.logger.Error("Cannot consume yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
-		case <-s.closing:
-			s.discard(result)
-			return nil, connection.ErrClosed
+// reportNoAnswer logs now and then that the broker does not answer, until it is stopped.
+func (s *subscription) reportNoAnswer(text string) (stop func()) {
+	over := make(chan struct{})
+	go func() {
+		warning := time.NewTicker(openTimeout)
+		defer warning.Stop()
+		for {
+			select {
+			case <-warning.C:
+				s.logger.Error(text, s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
+			case <-over:
+				return
+			}
 		}
-	}
+	}()
+
+	return func() { close(over) }
 }
 
 // openFirst waits for the first session, for which somebody waits in turn, and so not for ever.

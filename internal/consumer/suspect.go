@@ -54,7 +54,7 @@ func suspectsFrom(policy *config.Policy, version string) int64 {
 	}
 }
 
-// isSuspect tells whether a message may have killed a process. One that was never delivered has its count from its
+// isSuspect reports whether a message may have killed a process. One that was never delivered has its count from its
 // publisher. One that has crashed its consumers in an earlier attempt is a suspect at once: its count begins anew with
 // each attempt.
 func (i *intake) isSuspect(d *received) bool {
@@ -65,7 +65,7 @@ func (i *intake) isSuspect(d *received) bool {
 	return d.Redelivered && i.queue.deaths(&d.Delivery, i.broker.version) >= i.suspectsFrom || i.hasCrashed(d)
 }
 
-// mayGoBack tells whether a suspect may be given back to its queue while another one is handled. Here it would be charged
+// mayGoBack reports whether a suspect may be given back to its queue while another one is handled. Here it would be charged
 // with each death of this process. Where the broker counts what is given back, many instances that do so would bring it
 // near the crash limit, too: there it is given back a few times.
 func (i *intake) mayGoBack(d *received) bool {
@@ -76,7 +76,7 @@ func (i *intake) hasCrashed(d *received) bool {
 	return wire.Carries(d.Headers, i.queue.Name) && wire.HasCrashed(d.Headers)
 }
 
-// isSuspectNow tells whether a message is a suspect for a consumer that is open, or not. Where each failure is a return
+// isSuspectNow reports whether a message is a suspect for a consumer that is open, or not. Where each failure is a return
 // to the queue, all that have failed would be, and an open consumer would be careful all the time: there, only those of
 // a consumer that has just started are. That is when a process may have died.
 func (i *intake) isSuspectNow(d *received, isOpen bool) bool {

@@ -80,7 +80,7 @@ func (t *tally) within(bound time.Duration, stop <-chan struct{}) bool {
 	}
 }
 
-// above gives a channel that tells when the count goes down; nil if it is not above the limit.
+// above gives a channel that is closed when the count goes down; nil if it is not above the limit.
 func (t *tally) above(limit func() int) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -23,7 +23,7 @@ type Arriving struct {
 	// IsRetryQueue reports whether a name is that of the queue's retry queue for a delay. It is asked of messages that
 	// carry this queue's headers only.
 	IsRetryQueue func(name, delay string) bool
-	// Redelivered tells that it was delivered before, and Deliveries how often without an answer: what was never
+	// Redelivered reports that it was delivered before, and Deliveries how often without an answer: what was never
 	// delivered was given its count by a publisher.
 	Redelivered bool
 	Deliveries  int64
@@ -34,13 +34,13 @@ type Arriving struct {
 // Arrival is what a message turns out to be when it arrives.
 type Arrival struct {
 	State wire.State
-	// Replay tells that it comes from the dead-letter queue.
+	// Replay reports that it comes from the dead-letter queue.
 	Replay bool
-	// Unknown tells that its headers are of a version that nobody here knows. It is treated as fresh.
+	// Unknown reports that its headers are of a version that nobody here knows. It is treated as fresh.
 	Unknown bool
 	// Crash is why no handler, and no marshaler, may see it: its consumers die of it. Nil for all others.
 	Crash error
-	// ByCopy tells that the broker cannot bring it back by itself.
+	// ByCopy reports that the broker cannot bring it back by itself.
 	ByCopy bool
 	// Returns are the failed attempts that the broker has counted, of those in State.
 	Returns int64
@@ -95,15 +95,15 @@ func (a *Arrival) Clean(msg *message.Message) {
 // ErrUnpublishable is what a message has failed of that was nacked although its handler has succeeded.
 var ErrUnpublishable = errors.New("the handler succeeded, but its outputs could not be published")
 
-// Returned is what the broker tells of a message that it has brought back by itself, under a broker-driven strategy.
+// Returned is what the broker says of a message that it has brought back by itself, under a broker-driven strategy.
 type Returned struct {
 	// Failures are the failed attempts that it has counted since the message was published.
 	Failures int64
-	// Uncounted tells that the message was delivered before and is not counted: its queue is none that counts.
+	// Uncounted reports that the message was delivered before and is not counted: its queue is none that counts.
 	Uncounted bool
-	// Foreign tells that the message has a past elsewhere, which would be taken for one here.
+	// Foreign reports that the message has a past elsewhere, which would be taken for one here.
 	Foreign bool
-	// TooLarge tells that there is no room in a frame for what the broker would add.
+	// TooLarge reports that there is no room in a frame for what the broker would add.
 	TooLarge bool
 }
 
@@ -141,7 +141,7 @@ func (a *Arrival) returned(policy *config.Policy, m *Arriving, kind wire.Kind) {
 	}
 }
 
-// needsCopy tells whether a message cannot be brought back by the broker: what is to be known of it then has no place
+// needsCopy reports whether a message cannot be brought back by the broker: what is to be known of it then has no place
 // but the headers of a copy.
 func needsCopy(policy *config.Policy, m *Arriving, kind wire.Kind, s *wire.State) bool {
 	switch {
@@ -162,5 +162,5 @@ func needsCopy(policy *config.Policy, m *Arriving, kind wire.Kind, s *wire.State
 	}
 }
 
-// isCopy tells whether a message is a copy, that has failed before.
+// isCopy reports whether a message is a copy, that has failed before.
 func isCopy(kind wire.Kind) bool { return kind == wire.Retry || kind == wire.Clamped }

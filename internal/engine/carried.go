@@ -18,7 +18,7 @@ func WithDelivery(ctx context.Context, d Delivery) context.Context {
 	return context.WithValue(ctx, contextkey.Delivery{}, carried{d})
 }
 
-// HasDelivery tells whether a context carries a delivery of this engine already.
+// HasDelivery reports whether a context carries a delivery of this engine already.
 func HasDelivery(ctx context.Context, e *Engine) bool {
 	c, ok := ctx.Value(contextkey.Delivery{}).(carried)
 	return ok && c.Engine() == e
@@ -30,7 +30,7 @@ func DeliveryOf(msg *message.Message) Delivery {
 	return c.Delivery
 }
 
-// IsOff tells whether the policy leaves the message alone: then a handler sees what it would see without us.
+// IsOff reports whether the policy leaves the message alone: then a handler sees what it would see without us.
 func IsOff(d Delivery) bool { return d.Policy().Mode == config.ModeOff }
 
 // carried is a delivery as package retry shows it to handlers.
@@ -64,7 +64,7 @@ func (c carried) HandledMark() string {
 // now is the time by which the engine decides: in a unit test, that of its clock.
 func (c carried) now() time.Time { return c.Engine().Time() }
 
-// isFinal tells whether a plain error is the end of the message.
+// isFinal reports whether a plain error is the end of the message.
 func isFinal(d Delivery, now time.Time) bool {
 	s := d.State()
 	const shortestJitter = 1 - 1e-9

@@ -21,7 +21,7 @@ type Case struct {
 	Now, Since, Deadline time.Time
 	// Random is in [0, 1), for jitter.
 	Random float64
-	// Copy tells that the broker cannot bring the message back by itself.
+	// Copy reports that the broker cannot bring the message back by itself.
 	Copy bool
 }
 
@@ -90,7 +90,7 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 	return unlessOutlived(policy, c, wait, v)
 }
 
-// byBroker tells whether the broker brings a failed message back. One that its consumers have died of comes back by a
+// byBroker reports whether the broker brings a failed message back. One that its consumers have died of comes back by a
 // copy, which carries that.
 func byBroker(policy config.Policy, c Case) bool {
 	return policy.BrokerDriven() && !c.Copy && c.Class != retry.ClassCrashed

@@ -34,7 +34,7 @@ type Delivery interface {
 	// Withdrawn reports whether the message was taken away from its handler: a close that has waited long enough, or a
 	// lost connection. What the handler then returns is no failure.
 	Withdrawn() bool
-	// NeedsCopy tells that only a copy can bring the message back, whatever the strategy of its policy.
+	// NeedsCopy reports that only a copy can bring the message back, whatever the strategy of its policy.
 	NeedsCopy() bool
 	// Succeeded notes that the handler succeeded: if the message is nacked all the same, outside a shutdown, its
 	// outputs could not be published, and that is a failed attempt.
@@ -53,7 +53,7 @@ type Settlement struct {
 	failure failure
 }
 
-// Done tells that it was carried out: for a retry and a dead letter once the broker has confirmed the copy, for a drop
+// Done reports that it was carried out: for a retry and a dead letter once the broker has confirmed the copy, for a drop
 // when the message is acknowledged. published is what the copy carries, if there is one: without room for our headers
 // it has become a dead letter.
 func (s Settlement) Done(published *wire.State) {
@@ -64,7 +64,7 @@ func (s Settlement) Done(published *wire.State) {
 	s.failure.settle(carriedOut(verdict.Action), verdict, nil)
 }
 
-// Abandoned tells that the copy was given up, and why: the broker delivers the message again.
+// Abandoned reports that the copy was given up, and why: the broker delivers the message again.
 func (s Settlement) Abandoned(err error) {
 	s.failure.settle(retry.EventAbandoned, s.Verdict, err)
 }
@@ -76,7 +76,7 @@ type Progress struct {
 	policy *config.Policy // shared: never written to
 	state  *wire.State    // the same
 	began  time.Time      // the present attempt; zero outside of one
-	call   *retry.Event   // with which it began; nil if nobody was told
+	call   *retry.Event   // with which it began; nil if nobody listens
 	over   bool           // the consumer has said its last word
 	origin any            // see Remember
 }
@@ -140,7 +140,7 @@ func (p *Progress) Origin() any {
 	return p.origin
 }
 
-// Begin notes that an attempt begins, and what of it was told, if anything. It is false if one has begun already and
+// Begin notes that an attempt begins, and the event that was reported, if any. It is false if one has begun already and
 // not ended, or nobody waits for its end any more.
 func (p *Progress) Begin(at time.Time, call *retry.Event) bool {
 	p.mu.Lock()
@@ -155,7 +155,7 @@ func (p *Progress) Begin(at time.Time, call *retry.Event) bool {
 }
 
 // End notes that the attempt has ended, and gives what Begin was given. It is false if there is none. The message may
-// be another goroutine's by then, so what is to be told of it was looked up at the beginning.
+// be another goroutine's by then, so what is reported of it was looked up at the beginning.
 func (p *Progress) End() (began time.Time, call *retry.Event, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

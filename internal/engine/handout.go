@@ -22,7 +22,7 @@ type Handout struct {
 	answered   bool
 }
 
-// ErrSettled is what a middleware is told that comes too late with its verdict.
+// ErrSettled is the error of a middleware that comes too late with its verdict.
 var ErrSettled = errors.New("cannot retry the message: it was already acknowledged or rejected; remove middlewares " +
 	"such as InstantAck that are added before retrier.Middleware")
 
@@ -47,7 +47,7 @@ func (h *Handout) Leave() {
 	}
 }
 
-// WasSeen tells whether a middleware has had the message.
+// WasSeen reports whether a middleware has had the message.
 func (h *Handout) WasSeen() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,7 +55,7 @@ func (h *Handout) WasSeen() bool {
 	return h.seen
 }
 
-// Handler is the name of the handler that has the message; empty if no middleware has told.
+// Handler is the name of the handler that has the message; empty if no middleware has said.
 func (h *Handout) Handler() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

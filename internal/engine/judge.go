@@ -25,7 +25,7 @@ func (e *Engine) Judge(d Delivery, f retry.Failure) Settlement {
 	return e.Fail(d, f, true)
 }
 
-// Fail decides over a failed attempt. last tells that its handler cannot be called again: there is no immediate try.
+// Fail decides over a failed attempt. last means that its handler cannot be called again: there is no immediate try.
 func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 	f, policy := completed(f), d.Policy()
 	now := e.Time()
@@ -61,7 +61,7 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 	} else if f.Class == retry.ClassCrashed || f.Class == retry.ClassUndecodable {
 		s.failure.unhandled(verdict)
 	} else {
-		s.failure.untold = true
+		s.failure.unheard = true
 	}
 
 	return s
@@ -76,13 +76,13 @@ func completed(f retry.Failure) retry.Failure {
 	return f
 }
 
-// called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is
+// called reports whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is
 // known.
 func called(f retry.Failure) bool {
 	return f.Class != retry.ClassUndecodable && f.Class != retry.ClassExpired
 }
 
-// IsLimited tells whether a message can be late or early at all.
+// IsLimited reports whether a message can be late or early at all.
 func IsLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore.IsZero() }
 
 // Early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due
