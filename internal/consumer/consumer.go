@@ -130,8 +130,8 @@ func (c *Consumer) open(ctx, open context.Context, queue Queue) (*subscription, 
 	return s, session, nil
 }
 
-// until returns a context that the end of a subscription or of its consumer ends as well: a connection that others go on
-// using does not end with it.
+// until returns a context that the end of a subscription or of its consumer ends as well: a connection that others go
+// on using does not end with it.
 func until(ctx context.Context, closing <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

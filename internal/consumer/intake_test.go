@@ -534,7 +534,8 @@ func (b *modelBroker) Cancel(tag string, _ bool) error {
 	close(c.deliveries)
 	for tag, d := range b.unsettled {
 		if d.consumer == c && !d.hasCome {
-			assert.NotContains(b.t, []event{eventHealthy, eventMisfit}, b.event, "a consumer is replaced while a message is on its way to it")
+			assert.NotContains(b.t, []event{eventHealthy, eventMisfit}, b.event,
+				"a consumer is replaced while a message is on its way to it")
 			b.requeue(tag)
 		}
 	}

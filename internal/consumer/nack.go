@@ -64,9 +64,10 @@ func (s *session) nack(h *handout) {
 	}
 	if first {
 		s.sub.logger.Error("No message reaches retrier.Middleware; slowing down redeliveries", fmt.Errorf(
-			"cannot retry messages of topic %q: none has reached retrier.Middleware, so failures are neither counted nor "+
-				"delayed; add it before all other middlewares (router.AddMiddleware(retrier.Middleware)), or remove the "+
-				"middleware or decorator before it that fails messages or passes on copies of them", s.queue.Topic), nil)
+			"cannot retry messages of topic %q: none has reached retrier.Middleware, so failures are neither counted "+
+				"nor delayed; add it before all other middlewares (router.AddMiddleware(retrier.Middleware)), or "+
+				"remove the middleware or decorator before it that fails messages or passes on copies of them",
+			s.queue.Topic), nil)
 	}
 	if pause == 0 || s.sub.isClosing() {
 		s.requeue(h)

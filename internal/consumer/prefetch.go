@@ -231,9 +231,9 @@ func (i *intake) fit() event {
 // refit gives it the one that the last tick has found.
 func (i *intake) refit() event { return i.replace(i.wanted, 0) }
 
-// grow gives the consumer the prefetch that quick handlers need. They are done with a part of the present one before the
-// rest of it has come over a long way, so it would hardly ever be used up: acknowledgements wait for that, now and then.
-// Nothing may wait to be handed out.
+// grow gives the consumer the prefetch that quick handlers need. They are done with a part of the present one before
+// the rest of it has come over a long way, so it would hardly ever be used up: acknowledgements wait for that, now
+// and then. Nothing may wait to be handed out.
 func (i *intake) grow() event {
 	prefetch := i.grown()
 	if prefetch <= i.consumer.prefetch || time.Since(i.filled) < second {
@@ -299,8 +299,8 @@ func (i *intake) fill(over <-chan time.Time) bool {
 	}
 }
 
-// isWanted reports whether what has waited for so long is to go back to its queue: others have nothing else to do. Where
-// there are no others it stays, in its order. So do suspects where the broker would count that.
+// isWanted reports whether what has waited for so long is to go back to its queue: others have nothing else to do.
+// Where there are no others it stays, in its order. So do suspects where the broker would count that.
 func (i *intake) isWanted(now time.Time, waited time.Duration) bool {
 	if waited > lastPatience {
 		return true

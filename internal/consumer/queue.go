@@ -42,8 +42,8 @@ type Queue struct {
 	FailedOf []*Queue
 	// Missing is why nothing may wait to return to a main queue of FailedOf; nil if all is well. Optional.
 	Missing func() error
-	// Unsure reports whether a queue that is none of FailedOf may be one soon: a message of it that arrived then waits until
-	// that is known, or until the subscription ends. Optional.
+	// Unsure reports whether a queue that is none of FailedOf may be one soon: a message of it that arrived then
+	// waits until that is known, or until the subscription ends. Optional.
 	Unsure func(queue string, arrived time.Time) bool
 	// Forwarder takes the failed messages; nil under policy off.
 	Forwarder *republish.QueueForwarder

@@ -141,8 +141,8 @@ func (s *session) watch(closes <-chan *amqp091.Error, cancels <-chan string) {
 	case _, cancelled := <-cancels:
 		if cancelled {
 			s.sub.consumer.queues.forget(s.queue.Name)
-			s.sub.logger.Error("RabbitMQ cancelled the consumer: the queue was deleted or is unavailable, or (RabbitMQ "+
-				"4.3 and later) a message was not acknowledged within the consumer timeout", nil,
+			s.sub.logger.Error("RabbitMQ cancelled the consumer: the queue was deleted or is unavailable, or "+
+				"(RabbitMQ 4.3 and later) a message was not acknowledged within the consumer timeout", nil,
 				watermill.LogFields{"longest_call": s.sub.pace.longest(time.Now()).Round(time.Millisecond).String()})
 		}
 	case err, ok := <-closes:

@@ -292,8 +292,8 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 	return nil
 }
 
-// reportWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not
-// wait.
+// reportWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does
+// not wait.
 func (d *stockDelivery) reportWhenAcked() {
 	if d.arrival.State.Canary == "" {
 		return

@@ -191,7 +191,8 @@ func (s *subscription) open() (*session, error) {
 	}
 	s.active.now() // declaring can cost the connection as well
 
-	// There is never a second attempt beside the first: each would leave a channel at the broker that does not answer it.
+	// There is never a second attempt beside the first: each would leave a channel at the broker that does not answer
+	// it.
 	result, _ := s.opening(link)
 	defer s.reportNoAnswer("Cannot consume yet")()
 	select {

@@ -65,9 +65,9 @@ func (i *intake) isSuspect(d *received) bool {
 	return d.Redelivered && i.queue.deaths(&d.Delivery, i.broker.version) >= i.suspectsFrom || i.hasCrashed(d)
 }
 
-// mayGoBack reports whether a suspect may be given back to its queue while another one is handled. Here it would be charged
-// with each death of this process. Where the broker counts what is given back, many instances that do so would bring it
-// near the crash limit, too: there it is given back a few times.
+// mayGoBack reports whether a suspect may be given back to its queue while another one is handled. Here it would be
+// charged with each death of this process. Where the broker counts what is given back, many instances that do so
+// would bring it near the crash limit, too: there it is given back a few times.
 func (i *intake) mayGoBack(d *received) bool {
 	return i.countsLeft || i.queue.deaths(&d.Delivery, i.broker.version) < int64(i.queue.Policy.CrashLimit)/3
 }
@@ -76,9 +76,9 @@ func (i *intake) hasCrashed(d *received) bool {
 	return wire.Carries(d.Headers, i.queue.Name) && wire.HasCrashed(d.Headers)
 }
 
-// isSuspectNow reports whether a message is a suspect for a consumer that is open, or not. Where each failure is a return
-// to the queue, all that have failed would be, and an open consumer would be careful all the time: there, only those of
-// a consumer that has just started are. That is when a process may have died.
+// isSuspectNow reports whether a message is a suspect for a consumer that is open, or not. Where each failure is a
+// return to the queue, all that have failed would be, and an open consumer would be careful all the time: there, only
+// those of a consumer that has just started are. That is when a process may have died.
 func (i *intake) isSuspectNow(d *received, isOpen bool) bool {
 	if isOpen && i.queue.Policy.CountsReturns() {
 		return i.suspectsFrom != never && i.hasCrashed(d)
@@ -212,8 +212,8 @@ func (i *intake) requeueLine() event {
 	return eventNone
 }
 
-// awaitRoom waits until few enough deliveries are unsettled for another consumer. The broker counts the prefetch of each
-// consumer by itself, and what the one before it has left unsettled is held here.
+// awaitRoom waits until few enough deliveries are unsettled for another consumer. The broker counts the prefetch of
+// each consumer by itself, and what the one before it has left unsettled is held here.
 func (i *intake) awaitRoom() event {
 	limit := func() int { return i.usual.most + i.paused.value() }
 	if !i.acker.waitBelow(limit, i.stop) || isClosed(i.stop) {

@@ -66,8 +66,8 @@ func (t *trouble) lost(s *subscription, link *connection.Link, began time.Time) 
 	return wait
 }
 
-// isProtocol reports whether a connection was closed for what was done on it, and not because of an operator, a network or
-// a broker that has died.
+// isProtocol reports whether a connection was closed for what was done on it, and not because of an operator, a
+// network or a broker that has died.
 func isProtocol(err error) bool {
 	var closed *amqp091.Error
 	if !errors.As(err, &closed) {

@@ -53,9 +53,9 @@ type Settlement struct {
 	failure failure
 }
 
-// Done reports that it was carried out: for a retry and a dead letter once the broker has confirmed the copy, for a drop
-// when the message is acknowledged. published is what the copy carries, if there is one: without room for our headers
-// it has become a dead letter.
+// Done reports that it was carried out: for a retry and a dead letter once the broker has confirmed the copy, for a
+// drop when the message is acknowledged. published is what the copy carries, if there is one: without room for our
+// headers it has become a dead letter.
 func (s Settlement) Done(published *wire.State) {
 	verdict := s.Verdict
 	if published != nil && published.Reason == retry.ReasonTooLarge {

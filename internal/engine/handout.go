@@ -140,8 +140,8 @@ const (
 )
 
 // Answer takes the verdict that the middlewares have left, nil without one, and returns what comes next, by what the
-// router has answered. Nothing can be left any more afterwards. While a service closes, a publisher may be closed before
-// its handlers.
+// router has answered. Nothing can be left any more afterwards. While a service closes, a publisher may be closed
+// before its handlers.
 func (h *Handout) Answer(acked, closing bool) (next Next, verdict *Settlement) {
 	h.Finish()
 

@@ -287,7 +287,7 @@ func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 
 // carryOut does what the verdict says, and gives the message as it is in its queue after its wait.
 func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
-	switch s.Verdict.Action {
+	switch s.Action {
 	case retry.ActionRequeue:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
 		return at
@@ -301,7 +301,7 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
 
-	if s.Verdict.ByBroker {
+	if s.ByBroker {
 		return l.brought(at, s)
 	}
 
@@ -309,14 +309,14 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 	s.Done(nil)
 	l.carries(copied)
 
-	if s.Verdict.Action == retry.ActionDeadLetter {
+	if s.Action == retry.ActionDeadLetter {
 		l.buried(copied)
 		return copied
 	}
 
-	wait := s.Verdict.Wait
+	wait := s.Wait
 	if wait == 0 {
-		wait = s.Verdict.Delay
+		wait = s.Delay
 	}
 	l.waits(wait)
 	copied.waited = l.retryQueue(s.State.Delay)
@@ -328,13 +328,13 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 func (l *life) brought(at queued, s engine.Settlement) queued {
 	s.Done(nil)
 	l.carries(at)
-	l.waits(s.Verdict.Delay)
+	l.waits(s.Delay)
 	if l.policy.CountsReturns() {
 		at.deliveries++
 		return at
 	}
 	at.rejections++
-	at.deliveries, at.waited = 0, l.retryQueue(config.FormatDelay(s.Verdict.Delay))
+	at.deliveries, at.waited = 0, l.retryQueue(config.FormatDelay(s.Delay))
 
 	return at
 }
