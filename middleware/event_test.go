@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -54,7 +55,7 @@ func TestEventsOfADeadLetter(t *testing.T) {
 		"has confirmed")
 
 	s := settlement(t, d)
-	s.Done(s.Verdict)
+	s.Done(nil)
 
 	attempt := retry.Attempt{Number: 3, Try: 1, Failures: 2, MaxRetries: 2, Last: true, Calls: 2, Queue: "orders"}
 	verdict := retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonExhausted}
@@ -88,19 +89,19 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 		gives error
 	}{
 		"retried": {errBoom, func(s engine.Settlement) {
-			s.Done(s.Verdict)
+			s.Done(nil)
 		}, retry.EventRetried, again(1, time.Second), errBoom},
 		"too large": {
 			errBoom, func(s engine.Settlement) {
-				s.Done(dead("too-large"))
+				s.Done(&wire.State{Reason: retry.ReasonTooLarge})
 			}, retry.EventDeadLettered, dead("too-large"), errBoom,
 		},
 		"dropped": {
-			retry.Drop(errBoom), func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventDropped,
+			retry.Drop(errBoom), func(s engine.Settlement) { s.Done(nil) }, retry.EventDropped,
 			retry.Verdict{Action: retry.ActionDrop}, errBoom,
 		},
 		"postponed": {
-			retry.Postpone(time.Second), func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventPostponed,
+			retry.Postpone(time.Second), func(s engine.Settlement) { s.Done(nil) }, retry.EventPostponed,
 			retry.Verdict{Action: retry.ActionPostpone, Delay: time.Second}, retry.ErrPostponed,
 		},
 		"abandoned": {errBoom, func(s engine.Settlement) {
@@ -191,7 +192,7 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
 			s := r.engine().Judge(d, retry.Failure{Class: class, Err: errBoom, Topic: "topic",
 				Message: message.NewMessage("1", nil)})
-			s.Done(s.Verdict)
+			s.Done(nil)
 			assert.Equal(t, told, r.kinds())
 			assert.Zero(t, r.events[0].Took)
 			assert.Equal(t, "topic", r.events[0].Topic)
@@ -205,7 +206,7 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 		_, err := middleware.Retry{}.Middleware(failing(nil))(messageOf(d.under(engine)))
 		require.NoError(t, err)
 		s := settlement(t, d)
-		s.Done(s.Verdict)
+		s.Done(nil)
 		require.Equal(t, []retry.EventKind{retry.EventUnhandled, retry.EventDeadLettered}, r.kinds())
 		for _, e := range r.events {
 			assert.Equal(t, retry.ClassExpired, e.Class)
@@ -223,7 +224,7 @@ func TestOnEventPanics(t *testing.T) {
 
 	_, err := middleware.Poison{}.Middleware(failing(errBoom))(messageOf(d.under(engine)))
 	require.NoError(t, err)
-	require.NotPanics(t, func() { settlement(t, d).Done(dead("exhausted")) })
+	require.NotPanics(t, func() { settlement(t, d).Done(nil) })
 
 	for i, kind := range []string{"call", "failed", "dead-lettered"} {
 		panicked := logger.Captured()[watermill.ErrorLogLevel]

@@ -116,7 +116,7 @@ func (a *attempt) fail(err error, last bool) (retry.Verdict, error) {
 	}
 
 	s := a.Fail(a.delivery, f, last)
-	if s.Verdict.Action == retry.ActionRetryNow {
+	if s.Action == retry.ActionRetryNow {
 		a.delivery.Advance(s.State)
 		return s.Verdict, nil
 	}

@@ -151,7 +151,7 @@ func TestNoImmediateTry(t *testing.T) {
 
 		require.ErrorIs(t, err, errBoom, "nacked")
 		assert.Equal(t, 1, calls)
-		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Verdict.Action)
+		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Action)
 	})
 
 	t.Run("a shutdown that begins after the failure", func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestBeforeTheHandler(t *testing.T) {
 				LastFailure: past}
 			_, err := retrying(failing(nil))(messageOf(d))
 			require.NoError(t, err)
-			assert.Equal(t, past.Add(time.Hour), settlement(t, d).Verdict.NotBefore)
+			assert.Equal(t, past.Add(time.Hour), settlement(t, d).NotBefore)
 		})
 	}
 	t.Run("not due, of an old message that failed just now", func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestBeforeTheHandler(t *testing.T) {
 			LastFailure: past}
 		_, err := retrying(failing(nil))(messageOf(d))
 		require.NoError(t, err)
-		assert.Equal(t, retry.ActionPostpone, settlement(t, d).Verdict.Action)
+		assert.Equal(t, retry.ActionPostpone, settlement(t, d).Action)
 	})
 	t.Run("it would expire before it is due", func(t *testing.T) {
 		d := newDelivery()
@@ -359,7 +359,7 @@ func TestDecisionFunction(t *testing.T) {
 		p := &engine.Engine{Decide: func(f retry.Failure) error { return retry.Drop(f.Err) }}
 		_, err := middleware.Retry{}.Middleware(failing(errBoom))(messageOf(d.under(p)))
 		require.ErrorIs(t, err, errBoom)
-		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Verdict.Action)
+		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Action)
 	})
 }
 

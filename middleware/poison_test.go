@@ -149,8 +149,8 @@ func TestNobodyHasToListen(t *testing.T) {
 	require.NoError(t, err)
 
 	assert.NotPanics(t, func() {
-		settlement(t, d).Done(dead("exhausted"))
-		engine.Settlement{}.Done(dead("exhausted"))
+		settlement(t, d).Done(nil)
+		engine.Settlement{Verdict: dead("exhausted")}.Done(nil)
 	})
 	assert.Len(t, logger.Captured()[watermill.ErrorLogLevel], 1, "the dead letter itself")
 }

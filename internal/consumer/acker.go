@@ -170,7 +170,7 @@ func (a *acker) older() int {
 	return a.open - a.generations[len(a.generations)-1].open
 }
 
-// isIdle tells whether all is settled.
+// isIdle reports whether all is settled.
 func (a *acker) isIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,7 +178,7 @@ func (a *acker) isIdle() bool {
 	return a.open == 0
 }
 
-// hasOpen tells whether so many deliveries of the present consumer are not settled.
+// hasOpen reports whether so many deliveries of the present consumer are not settled.
 func (a *acker) hasOpen(prefetch int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -195,7 +195,7 @@ func (a *acker) hold(change func() error) error {
 	return change()
 }
 
-// isFull tells whether all of the present consumer's prefetch is used up.
+// isFull reports whether all of the present consumer's prefetch is used up.
 func (a *acker) isFull(prefetch int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,37 +26,37 @@ const (
 
 // close ends the session. While the subscription closes, it waits for what is handed out and for the copies, until the
 // deadline; else the broker has taken everything back already, and nothing is waited for.
-func (n *session) close(s *subscription) {
-	defer n.cancel(republish.ErrGone)
+func (s *session) close() {
+	defer s.cancel(republish.ErrGone)
 
-	if n.isGone() {
-		n.acker.close()
+	if s.isGone() {
+		s.acker.close()
 		return
 	}
-	if !s.isClosing() { // cancelled by the broker
+	if !s.sub.isClosing() { // cancelled by the broker
 		// RabbitMQ closes the connection, with all other sessions, when a method follows the channel's close.
-		connection.WaitUntil(time.Now().Add(closeGrace), func() { <-n.taken })
+		connection.WaitUntil(time.Now().Add(closeGrace), func() { <-s.intake.taken })
 		// The queue applies nothing any more. From 4.3 on, to consume from one that is being deleted would close the
 		// connection as well.
-		n.shut(time.Now().Add(closeGrace), func() {})
+		s.shut(time.Now().Add(closeGrace), func() {})
 
 		return
 	}
 
-	inFlight := func() {
-		s.workers.Wait()
-		n.paused.Wait() // what is over can begin a forward
-		n.forwards.Wait()
+	finished := func() {
+		s.sub.workers.Wait()
+		s.paused.Wait() // what is over can begin a forward
+		s.forwards.Wait()
 	}
 	// Also where the deadline is long over, as for a session that opens late: no method may follow the channel's close.
-	isTaken := connection.WaitUntil(latest(s.deadline, time.Now().Add(closeGrace)), func() { <-n.taken })
-	if isTaken && !connection.WaitUntil(earliest(s.deadline, time.Now().Add(quickClose)), inFlight) {
-		for _, d := range n.returned { // others can handle them meanwhile
-			n.requeueOf(s, d.DeliveryTag)
+	isTaken := connection.WaitUntil(latest(s.sub.deadline, time.Now().Add(closeGrace)), func() { <-s.intake.taken })
+	if isTaken && !connection.WaitUntil(earliest(s.sub.deadline, time.Now().Add(quickClose)), finished) {
+		for _, d := range s.intake.returned { // others can handle them meanwhile
+			s.requeueOf(d.DeliveryTag)
 		}
 	}
-	connection.WaitUntil(s.deadline, inFlight)
-	n.shut(latest(s.deadline, time.Now().Add(closeGrace)), func() { n.settleCommands(s) })
+	connection.WaitUntil(s.sub.deadline, finished)
+	s.shut(latest(s.sub.deadline, time.Now().Add(closeGrace)), func() { s.settleCommands() })
 }
 
 // shut writes the last acknowledgements, gives back whatever is not settled, and closes the channel: from 4.3 on the
@@ -65,25 +65,25 @@ func (n *session) close(s *subscription) {
 //
 // Where the broker does not answer, the one who takes deliveries may still be at a call. The channel closes behind it,
 // as RabbitMQ closes the connection, with the sessions of all who share it, when a method follows the channel's close.
-func (n *session) shut(deadline time.Time, settle func()) {
+func (s *session) shut(deadline time.Time, settle func()) {
 	connection.WaitUntil(deadline, func() {
-		commands := n.acker.close()
+		commands := s.acker.close()
 		select {
-		case <-n.taken:
+		case <-s.intake.taken:
 		default:
-			n.giveBackAll() // the connection may end before there is an answer
-			<-n.taken
+			s.giveBackAll() // the connection may end before there is an answer
+			<-s.intake.taken
 		}
-		if commands > safeCommands || n.countsLeft {
+		if commands > safeCommands || s.countsLeft {
 			settle()
 		}
-		n.giveBackAll()
-		_ = n.channel.Close()
+		s.giveBackAll()
+		_ = s.channel.Close()
 	})
 }
 
 // giveBackAll nacks all that is not settled. Zero stands for that: the last tag may be settled, and is unknown then.
-func (n *session) giveBackAll() { _ = n.channel.Nack(0, true, true) }
+func (s *session) giveBackAll() { _ = s.channel.Nack(0, true, true) }
 
 // settleCommands returns when a quorum queue has applied all commands of the channel.
 //
@@ -91,23 +91,23 @@ func (n *session) giveBackAll() { _ = n.channel.Nack(0, true, true) }
 // sends those that it has kept before it cancels the consumer, likewise through the log. What is delivered in between
 // goes back with the rest, and so do messages that were on their way to a consumer when it was cancelled: amqp091-go
 // drops them.
-func (n *session) settleCommands(s *subscription) {
-	if s.consumer.settings.Exclusive { // another process may consume by now, and a refusal would close the channel
+func (s *session) settleCommands() {
+	if s.sub.consumer.settings.Exclusive { // another process may consume by now, and a refusal would close the channel
 		<-time.After(applyTime)
 		return
 	}
 
 	const last = -1 << 31 // others, if there are any, are to get the message
-	if n.channel.Qos(1, 0, false) != nil {
+	if s.channel.Qos(1, 0, false) != nil {
 		return
 	}
-	tag := n.tagWith("close")
-	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, false, false, false,
+	tag := s.intake.tagWith("close")
+	deliveries, err := s.channel.Consume(s.queue.Name, tag, false, false, false, false,
 		amqp091.Table{"x-priority": int32(last)})
 	if err != nil {
 		return
 	}
-	if n.channel.Cancel(tag, false) != nil {
+	if s.channel.Cancel(tag, false) != nil {
 		return
 	}
 	for range deliveries {

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -29,7 +28,7 @@ type Settings struct {
 	Marshaler codec.Marshaler
 	// RedeliveredKey is what a message has in its metadata that the broker has delivered before; empty for nothing.
 	RedeliveredKey string
-	// Engine decides over what fails, and is told what has become of it.
+	// Engine decides over what fails, and reports what has become of it.
 	Engine *engine.Engine
 
 	// Concurrency is how many messages of a subscription are handed out at a time.
@@ -88,12 +87,12 @@ func New(ctx context.Context, settings Settings) (*Consumer, error) {
 // broker that cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged,
 // and tried again with backoff.
 func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.Message, error) {
-	open, cancel := c.untilClose(ctx)
+	open, cancel := until(ctx, c.closing)
 	defer cancel()
 
-	s, first, err := c.first(ctx, open, queue)
+	s, first, err := c.open(ctx, open, queue)
 	if expired, _ := rabbitmq.HasExpired(err); expired { // which is known now: the next connection has another token
-		s, first, err = c.first(ctx, open, queue)
+		s, first, err = c.open(ctx, open, queue)
 	}
 	if err != nil {
 		return nil, err
@@ -101,7 +100,7 @@ func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.
 
 	if !c.begin(ctx, s, first) {
 		s.close(time.Now().Add(closeGrace))
-		first.close(s) // nothing was handed out
+		first.close() // nothing was handed out
 		s.abort(connection.ErrClosed)
 
 		return nil, connection.ErrClosed
@@ -110,15 +109,15 @@ func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.
 	return s.out, nil
 }
 
-// first begins a subscription.
-func (c *Consumer) first(ctx, open context.Context, queue Queue) (*subscription, *session, error) {
+// open begins a subscription: its first session consumes.
+func (c *Consumer) open(ctx, open context.Context, queue Queue) (*subscription, *session, error) {
 	link, err := c.tryLink(open)
 	if err != nil {
 		return nil, nil, err
 	}
 
 	s := newSubscription(ctx, c, queue)
-	session, err := s.first(open, link)
+	session, err := s.openFirst(open, link)
 	if err != nil {
 		s.abort(err)
 		if expired, _ := rabbitmq.HasExpired(err); expired {
@@ -131,12 +130,13 @@ func (c *Consumer) first(ctx, open context.Context, queue Queue) (*subscription,
 	return s, session, nil
 }
 
-// untilClose returns a context that Close ends as well: a connection that others go on using does not end with it.
-func (c *Consumer) untilClose(ctx context.Context) (context.Context, context.CancelFunc) {
+// until returns a context that the end of a subscription or of its consumer ends as well: a connection that others go
+// on using does not end with it.
+func until(ctx context.Context, closing <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
-		case <-c.closing:
+		case <-closing:
 			cancel(connection.ErrClosed)
 		case <-ctx.Done():
 		}
@@ -146,12 +146,11 @@ func (c *Consumer) untilClose(ctx context.Context) (context.Context, context.Can
 }
 
 func (c *Consumer) tryLink(ctx context.Context) (*connection.Link, error) {
-	select {
-	case <-c.closing:
+	if isClosed(c.closing) {
 		return nil, connection.ErrClosed
-	default:
-		return c.connection.TryLink(ctx)
 	}
+
+	return c.connection.TryLink(ctx)
 }
 
 // begin starts a subscription, unless the consumer was closed meanwhile.
@@ -198,17 +197,42 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 	return nil
 }
 
-func (s *Queue) declare(link *connection.Link) error {
-	if s.DeclareApart != nil {
-		return s.DeclareApart()
-	}
-	channel, err := link.Channel()
+// Initialize declares the topology of a queue. It gives up at the end of ctx, at Close, and with a
+// NoAnswerError when the broker has not answered for declareTimeout.
+func (c *Consumer) Initialize(ctx context.Context, queue Queue) error {
+	ctx, cancel := until(ctx, c.closing)
+	defer cancel()
+	link, err := c.tryLink(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot open a channel: %w", err)
+		return err
 	}
-	defer channel.Close() // fails after an error of the broker, which has closed it
 
-	return s.Declare(channel, link.Version())
+	// In a goroutine of its own: a call that the broker does not answer lasts as long as the connection.
+	result := make(chan error, 1)
+	go func() { result <- c.initialize(link, queue) }()
+
+	timeout := time.NewTimer(declareTimeout)
+	defer timeout.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timeout.C:
+		return c.noAnswer(queue.Name, declareTimeout)
+	}
+}
+
+// initialize declares, and remembers that for the subscription to come.
+func (c *Consumer) initialize(link *connection.Link, queue Queue) error {
+	used := c.queues.use(&queue)
+	if err := c.declare(link, queue); err != nil {
+		used.leave()
+		return err
+	}
+	used.keep()
+
+	return nil
 }
 
 // Close stops consuming, lets what is handed out finish and be settled, and closes the connection unless other
@@ -274,7 +298,69 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// isClosing tells errors that a shutdown explains.
+// isClosing reports whether a shutdown explains the error.
 func isClosing(err error) bool {
 	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, republish.ErrGone)
+}
+
+// Shared lets consumers share one connection. The first consumer opens it, and the last one closes it; then the next
+// one opens another. The zero value is ready to use.
+type Shared struct {
+	mu   sync.Mutex
+	base *base // nil while there is no consumer
+}
+
+// base is a connection, with what its consumers know of their queues.
+type base struct {
+	connection *connection.Connection
+	queues     consumed
+
+	consumers int // guarded by Shared.mu
+}
+
+func newBase(settings connection.Settings, logger watermill.LoggerAdapter) *base {
+	return &base{
+		connection: connection.New(settings, logger),
+		queues:     consumed{queues: map[string]*consumedQueue{}},
+	}
+}
+
+// enter returns the connection for one more consumer, which ends with leave. With s nil it is that consumer's own.
+func (s *Shared) enter(settings connection.Settings, logger watermill.LoggerAdapter) *base {
+	if s == nil {
+		return newBase(settings, logger)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.base == nil {
+		s.base = newBase(settings, logger)
+	}
+	s.base.consumers++
+
+	return s.base
+}
+
+// leave closes the connection if no other consumer has it, at the deadline at the latest.
+func (s *Shared) leave(b *base, deadline time.Time) {
+	if s.isLast(b) {
+		b.connection.Close(deadline)
+	}
+}
+
+func (s *Shared) isLast(b *base) bool {
+	if s == nil {
+		return true
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if b.consumers--; b.consumers > 0 {
+		return false
+	}
+	s.base = nil // whoever comes now must not get one that is closing
+
+	return true
 }

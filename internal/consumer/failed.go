@@ -18,40 +18,34 @@ import (
 
 // handleFailed is the way of one delivery in a failed queue. A consumer outside of this module has rejected it: it is
 // judged as its handler's failure, and its copy goes to the retry queue or to the dead-letter queue of its main queue.
-func (n *session) handleFailed(s *subscription, h *inFlight, arrived time.Time) {
+func (s *session) handleFailed(h *handout, arrived time.Time) {
 	failed := codec.ReadFailed(&h.delivery, func(queue string) bool { return s.queue.main(queue) != nil })
 	isUnsure := func() bool {
 		return failed.Main == "" && s.queue.Unsure != nil && s.queue.Unsure(failed.Queue, arrived)
 	}
 	if !isUnsure() {
-		n.judgeFailed(s, h, failed, arrived)
+		s.judgeFailed(h, failed, arrived)
 		return
 	}
 
-	n.paused.Add(1)
-	go func() {
-		defer n.paused.Done()
+	s.paused.Go(func() {
 		for isUnsure() {
-			select {
-			case <-time.After(unsurePause):
-			case <-s.closing:
-				n.requeue(s, h)
-				return
-			case <-n.gone:
+			if !s.wait(unsurePause) {
+				s.requeue(h) // which does nothing for a channel that is gone
 				return
 			}
 		}
-		n.judgeFailed(s, h, failed, arrived)
-	}()
+		s.judgeFailed(h, failed, arrived)
+	})
 }
 
 // unsurePause is how long a message waits before its subscription asks again whether its queue is a main queue.
 const unsurePause = 100 * time.Millisecond
 
-func (n *session) judgeFailed(s *subscription, h *inFlight, failed codec.Failed, arrived time.Time) {
+func (s *session) judgeFailed(h *handout, failed codec.Failed, arrived time.Time) {
 	d := &h.delivery
 	h.queue = cmp.Or(s.queue.main(failed.Main), s.queue.FailedOf[0]) // nothing is lost: it has some dead-letter queue
-	h.arrival = h.queue.arriveFailed(d, failed, arrived, s.logger)
+	h.arrival = h.queue.arriveFailed(d, failed, arrived, s.sub.logger)
 	h.Arrive(&h.queue.Policy, &h.arrival.State)
 	h.nameless = isNameless(d)
 
@@ -59,27 +53,27 @@ func (n *session) judgeFailed(s *subscription, h *inFlight, failed codec.Failed,
 	if h.lost != "" { // what is left of it may mean something else
 		reason, err = retry.ReasonUndecodable, codec.ExplainLostHeaders(h.lost)
 	}
-	n.carryOut(s, h, s.consumer.settings.Engine.Rejected(h, retry.Failure{
+	s.carryOut(h, h.engine.Rejected(h, retry.Failure{
 		Class: retry.ClassRejected, Err: err, Topic: h.queue.Topic, Message: unseen(h),
 	}, reason))
 }
 
 // main is a main queue of a failed queue; nil if it is none.
-func (s *Queue) main(name string) *Queue {
-	i, found := slices.BinarySearchFunc(s.FailedOf, name, func(q *Queue, name string) int {
+func (q *Queue) main(name string) *Queue {
+	i, found := slices.BinarySearchFunc(q.FailedOf, name, func(q *Queue, name string) int {
 		return cmp.Compare(q.Topic, name)
 	})
 	if !found {
 		return nil
 	}
 
-	return s.FailedOf[i]
+	return q.FailedOf[i]
 }
 
 // mains are the names of the main queues of a failed queue.
-func (s *Queue) mains() []string {
-	names := make([]string, len(s.FailedOf))
-	for i, q := range s.FailedOf {
+func (q *Queue) mains() []string {
+	names := make([]string, len(q.FailedOf))
+	for i, q := range q.FailedOf {
 		names[i] = q.Topic
 	}
 
@@ -88,12 +82,12 @@ func (s *Queue) mains() []string {
 
 // arriveFailed reads what a delivery carries of its earlier failures. Its headers count only if the broker says that it
 // has waited in a retry queue of the main queue, or if it was replayed, which begins a new life.
-func (s *Queue) arriveFailed(
+func (q *Queue) arriveFailed(
 	d *amqp091.Delivery, failed codec.Failed, now time.Time, logger watermill.LoggerAdapter,
 ) engine.Arrival {
 	m := engine.Arriving{Expiration: d.Expiration, Timestamp: d.Timestamp}
-	main := *s
-	main.Name = s.Topic
+	main := *q
+	main.Name = q.Topic
 	if wire.Carries(d.Headers, main.Name) {
 		delay, _ := d.Headers[header.Delay].(string)
 		for _, queue := range failed.Waited {
@@ -105,34 +99,29 @@ func (s *Queue) arriveFailed(
 			m.Headers = d.Headers
 		}
 	}
-	a := engine.Arrive(main.Name, &s.Policy, &m, now)
-	d.Priority = max(d.Priority, a.State.Arrival.Priority)
-	if a.Unknown {
-		logger.Info("Message has retry headers of an unknown version; it starts at attempt 1", watermill.LogFields{
-			"amqp_queue_name": s.Name, "version": codec.HeaderText(d.Headers[header.Version]),
-		})
-	}
+	a := engine.Arrive(main.Name, &q.Policy, &m, now)
+	q.complete(d, &a, logger)
 
 	return a
 }
 
 // whyFailed is the reason for which a message of main queue s lies in its failed queue, and the error to be written on
 // it. The failed queue is that of all mains.
-func (s *Queue) whyFailed(failed codec.Failed, mains []string) (retry.Reason, error) {
+func (q *Queue) whyFailed(failed codec.Failed, mains []string) (retry.Reason, error) {
 	reason := wire.BrokerReason(failed.Reason)
 	switch {
 	case failed.Queue == "":
 		return retry.ReasonPermanent, fmt.Errorf("the message was published to the failed queue %q and not "+
-			"dead-lettered by a queue", s.Name)
+			"dead-lettered by a queue", q.Name)
 	case failed.Main == "":
 		return retry.ReasonPermanent, fmt.Errorf("the message in the failed queue %q was dead-lettered by queue %q "+
-			"and not by %s", s.Name, wire.Text(failed.Queue, wire.MaxNameBytes), list(mains))
+			"and not by %s", q.Name, wire.Text(failed.Queue, wire.MaxNameBytes), list(mains))
 	case reason == "":
 		return retry.ReasonPermanent, fmt.Errorf("queue %q dead-lettered the message for an unknown reason, %q",
 			failed.Queue, wire.Text(failed.Reason, wire.MaxNameBytes))
 	}
-	if s.Missing != nil {
-		if err := s.Missing(); err != nil {
+	if q.Missing != nil {
+		if err := q.Missing(); err != nil {
 			return retry.ReasonPermanent, fmt.Errorf("the message cannot return to its main queue: %w", err)
 		}
 	}

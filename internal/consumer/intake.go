@@ -8,20 +8,54 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// consumption is one basic.consume of a session. Without deliveries there is none: it has been given up until a worker
-// is idle.
+// intake takes deliveries from the broker and passes them on to the workers, through one consumer of its session after
+// the other. It is a state machine, see states.go; what it does on its way is in suspect.go and prefetch.go. All of it
+// runs in one goroutine, but for the workers' takes and dones.
+type intake struct {
+	*session
+
+	state    state
+	consumer consumption
+	tag      string
+	consumed int // how many consumers there were
+
+	hand   *received  // the delivery that next has reported
+	came   *received  // the next one that next reports; nil for none
+	line   []received // suspects of a consumer that was cancelled
+	lineAt time.Time  // when they were put in line
+
+	out    chan received // to the workers
+	ahead  ahead         // of those in out
+	handed tally         // handed out and not handled yet
+
+	taken    chan struct{} // closed when it has ended
+	returned []received    // delivered and handed to nobody; read after taken
+
+	suspectsFrom int64 // x-delivery-count; never for none
+
+	sizes, usual  sizes
+	wellAt        time.Time // when sizes are to be the usual ones; zero if they are
+	wanted        int       // the prefetch that the last tick has found
+	filled        time.Time // when acknowledgements waited last for the prefetch to be used up
+	ticks         *time.Timer
+	isTicking     bool
+	othersAreIdle func() bool // asks the broker, as long as that takes
+	asked         time.Time   // when it was asked
+	answer        chan bool   // to that; nil if it is not asked
+}
+
+// consumption is one basic.consume. Without deliveries there is none.
 type consumption struct {
 	tag        string
 	deliveries <-chan amqp091.Delivery
 	prefetch   int
 
-	careful bool      // what comes may have killed a process, see suspect.go
-	calls   int       // that had ended when it began
-	slow    time.Time // since when its prefetch is too large; zero if it is not
-	still   int       // ticks for which it has stood still
+	calls int       // that had ended when it began
+	slow  time.Time // since when its prefetch is too large; zero if it is not
+	still int       // ticks for which it has stood still
 }
 
 // received is a delivery with the time of its arrival: it may be handed out much later, behind others that were
@@ -31,327 +65,242 @@ type received struct {
 	at time.Time
 }
 
-// first is the prefetch to begin with: 1 where the first messages may be suspects, 0 while no worker could take one.
-func (n *session) first(s *subscription) (prefetch int, careful bool) {
-	careful = n.suspectsFrom != never
-	if prefetch = n.sizes.start(s.pace); careful {
+func newIntake(s *session, link *connection.Link) *intake {
+	settings := &s.sub.consumer.settings
+	usual := sizesOf(settings, s.queue)
+	// Two consumers may have theirs in it: one that is replaced, and the next. Behind that the stamps of a huge prefetch
+	// that is fixed are late, which costs less than its memory.
+	room := 2 * usual.most
+	if !usual.givesBack {
+		room = min(room, 1024)
+	}
+	i := &intake{
+		session: s, tag: settings.Consumer, out: make(chan received, room), taken: make(chan struct{}),
+		suspectsFrom: suspectsFrom(&s.queue.Policy, link.Version()),
+		sizes:        usual, usual: usual, ticks: time.NewTimer(tick),
+		othersAreIdle: func() bool { return othersAreIdle(link, s.queue.Name, s.acker.consumers) },
+	}
+	i.ticks.Stop()
+	if i.tag == "" {
+		i.tag = "watermill-retry-" + watermill.NewShortUUID()
+	}
+	isKept := settings.Exclusive || settings.SingleActive // else another process would take its place
+	if s.sub.alone && !isKept {
+		i.sizes, i.wellAt = usual.careful(), time.Now().Add(carefulFor)
+	}
+	if isKept || s.queue.isFailed() { // whose messages run no handler, and carry the counts of their main queue
+		i.suspectsFrom = never
+	}
+
+	return i
+}
+
+// start begins to consume, if a worker could take a message.
+func (i *intake) start() (err error) {
+	prefetch := i.initial()
+	if prefetch == 0 {
+		i.state = statePaused
+		i.keepTicking()
+
+		return nil
+	}
+	i.state = stateStarting
+
+	return i.consume(prefetch)
+}
+
+// initial is the prefetch to begin with: 1 where the first messages may be suspects, 0 while no worker could take one.
+func (i *intake) initial() int {
+	prefetch := i.sizes.start(i.sub.pace)
+	if i.suspectsFrom != never {
 		prefetch = min(prefetch, 1)
 	}
 
-	return prefetch, careful
+	return prefetch
+}
+
+// run takes deliveries until the broker delivers no more or the subscription closes. What nobody is given then is in
+// returned.
+func (i *intake) run() {
+	defer close(i.taken)
+	defer close(i.out)
+	defer i.ticks.Stop()
+	if i.suspectsFrom != never {
+		defer i.sub.consumer.settings.Turns.join()()
+	}
+
+	for i.state != stateEnded {
+		for e := i.next(); e != eventNone; {
+			e = i.apply(e)
+		}
+	}
+}
+
+// apply carries out what an event leads to, and returns what comes of that.
+func (i *intake) apply(e event) (result event) {
+	next, actions := step(i.state, e)
+	for _, a := range actions {
+		if result = a(i); result == eventOver {
+			break
+		}
+	}
+	i.state = next
+
+	return result
+}
+
+// next waits for what comes next.
+func (i *intake) next() event {
+	switch {
+	case isClosed(i.stop):
+		return eventOver
+	case i.state == stateLine:
+		return i.nextInLine()
+	case i.came != nil:
+		i.hand, i.came = i.came, nil
+		return i.kind()
+	}
+	select {
+	case d, ok := <-i.consumer.deliveries:
+		if !ok {
+			return eventOver
+		}
+		i.sub.active.now()
+		i.hand = i.receive(d)
+
+		return i.kind()
+	case <-i.ticks.C:
+		i.isTicking = false
+		return i.onTick(time.Now())
+	case <-i.stop:
+		return eventOver
+	}
+}
+
+// kind is the event that the delivery at hand is.
+func (i *intake) kind() event {
+	switch {
+	case !i.isSuspectNow(i.hand, i.state == stateOpen):
+		return eventHealthy
+	case i.consumer.prefetch == 1:
+		return eventSuspect
+	default:
+		return eventAmong
+	}
+}
+
+func (i *intake) receive(d amqp091.Delivery) *received {
+	i.acker.arrived(d.DeliveryTag)
+	i.keepTicking()
+
+	return &received{d, time.Now()}
 }
 
 // consume begins to consume with this prefetch.
 //
 // Each consumer of a channel has a tag of its own: RabbitMQ 3.10 counts redeliveries wrong when one is used again while
 // deliveries of the consumer before are not settled.
-func (n *session) consume(s *subscription, prefetch int, careful bool) (consumption, error) {
-	settings := s.consumer.settings
+func (i *intake) consume(prefetch int) error {
+	settings := &i.sub.consumer.settings
+	i.consumer = consumption{}
 
-	if err := n.channel.Qos(prefetch, 0, false); err != nil {
-		return consumption{}, err
+	if err := i.channel.Qos(prefetch, 0, false); err != nil {
+		return err
 	}
-	n.consumed++
-	tag := n.tag
-	if n.consumed > 1 {
-		tag = n.tagWith(strconv.Itoa(n.consumed))
+	i.consumed++
+	tag := i.tag
+	if i.consumed > 1 {
+		tag = i.tagWith(strconv.Itoa(i.consumed))
 	}
-	n.acker.begin()
-	s.active.now()
-	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, settings.Exclusive, settings.NoLocal,
+	i.acker.begin()
+	i.sub.active.now()
+	deliveries, err := i.channel.Consume(i.queue.Name, tag, false, settings.Exclusive, settings.NoLocal,
 		settings.NoWait, settings.Arguments)
-	if err != nil {
-		return consumption{}, err
+	if err == nil {
+		i.consumer = consumption{tag: tag, deliveries: deliveries, prefetch: prefetch, calls: i.sub.pace.ended()}
 	}
 
-	return consumption{tag: tag, deliveries: deliveries, prefetch: prefetch, careful: careful,
-		calls: s.pace.ended()}, nil
+	return err
 }
 
 // tagWith is the tag with a suffix. A longer one than AMQP has room for would close the connection.
-func (n *session) tagWith(suffix string) string {
+func (i *intake) tagWith(suffix string) string {
 	const most = 255
 
-	return n.tag[:min(len(n.tag), most-1-len(suffix))] + "." + suffix
+	return i.tag[:min(len(i.tag), most-1-len(suffix))] + "." + suffix
 }
 
-// take is the life of a session's consumers: it takes deliveries from the broker and passes them on to the workers,
-// until the broker delivers no more or the subscription closes. What nobody is given then is in returned.
-func (n *session) take(s *subscription, c consumption) {
-	defer close(n.taken)
-	defer close(n.deliveries)
-	defer n.ticks.Stop()
-	if n.suspectsFrom != never {
-		defer s.consumer.settings.Turns.join()()
+// begin consumes after the consumer before has been cancelled.
+func (i *intake) begin() event { return i.beginWith(max(1, i.initial())) }
+
+func (i *intake) beginWith(prefetch int) event {
+	defer i.sub.reportNoAnswer("Cannot resume consuming yet")()
+	err := i.consume(prefetch)
+	if err == nil {
+		return eventNone
+	}
+	if !i.isGone() {
+		i.sub.logger.Error("Cannot resume consuming", cannotConsume(i.queue.Name, err), nil)
+		_ = i.channel.Close()
 	}
 
-	for going := true; going; {
-		d, ok := n.next(c)
-		switch {
-		case !ok:
-			going = false
-		case d == nil:
-			c, going = n.onTick(s, c)
-		case !n.isSuspectNow(d, !c.careful):
-			c.careful = false
-			// Before it is handed out: its acknowledgement would make room for another.
-			c, going = n.resize(s, c, n.grown(s, c))
-			n.handOut(*d)
-			if going {
-				c, going = n.grow(s, c)
-			}
-		case c.prefetch == 1: // nothing comes beside it
-			if c.careful = true; !n.handOutAlone(s, *d) {
-				c, going = n.again(s, c, nil)
-			}
-		default:
-			c, going = n.again(s, c, d)
-		}
-	}
-
-	n.end(c)
+	return eventOver
 }
 
-// next waits for a delivery. It is false when there will be none, and nil at a tick.
-func (n *session) next(c consumption) (*received, bool) {
-	if d := n.came; d != nil {
-		n.came = nil
-		return d, true
-	}
+// handOut passes the delivery at hand on to the workers.
+func (i *intake) handOut() event {
+	d := *i.hand
+	i.hand = nil
+	i.pass(d)
+
+	return eventNone
+}
+
+// pass passes a delivery on to the workers.
+func (i *intake) pass(d received) {
+	i.handed.Add(1)
+	i.ahead.push(d.at)
 	select {
-	case d, ok := <-c.deliveries:
-		if !ok {
-			return nil, false
-		}
-		n.active.now()
-
-		return n.receive(d), true
-	case <-n.ticks.C:
-		n.isTicking = false
-		return nil, true
-	case <-n.stop:
-		return nil, false
-	}
-}
-
-func (n *session) receive(d amqp091.Delivery) *received {
-	n.acker.arrived(d.DeliveryTag)
-	n.keepTicking()
-
-	return &received{d, time.Now()}
-}
-
-// again replaces the consumer by a careful one. suspect is the one that was delivered to it, if there is one: it is
-// handed out alone. Others that come before the cancel are given back, or handed out one after the other.
-func (n *session) again(s *subscription, c consumption, suspect *received) (consumption, bool) {
-	stopped := func() (consumption, bool) {
-		if suspect != nil {
-			n.returned = append(n.returned, *suspect)
-		}
-
-		return c, false
-	}
-	if n.isStopped() {
-		return stopped()
-	}
-	came, err := n.cancelled(c)
-	if err != nil {
-		n.returned = append(n.returned, came...)
-		return stopped()
-	}
-	var others []received
-	for _, delivery := range came {
-		switch d := &delivery; {
-		case !n.isSuspectNow(d, !c.careful):
-			n.handOut(*d)
-		case suspect == nil:
-			suspect = d
-		case n.mayGoBack(d):
-			_ = n.acker.requeue(d.DeliveryTag) // with the channel it goes back as well
-		default:
-			others = append(others, *d)
-		}
-	}
-	if n.isStopped() {
-		n.returned = append(n.returned, others...)
-		return stopped()
-	}
-	began := time.Now()
-	settled := suspect == nil || n.handOutAlone(s, *suspect)
-	for _, d := range others {
-		switch {
-		case n.isStopped():
-			n.returned = append(n.returned, d)
-		case settled && time.Since(began) < patience:
-			settled = n.handOutAlone(s, d)
-		default:
-			_ = n.acker.requeue(d.DeliveryTag)
-		}
-	}
-
-	// The broker counts the prefetch of each consumer by itself, and what the one before it has left unsettled is held
-	// here.
-	limit := func() int { return n.usual.most + n.paused.value() }
-	if !n.acker.waitBelow(limit, n.stop) || n.isStopped() {
-		return c, false
-	}
-
-	return n.goOn(s, 1, true)
-}
-
-// cancelled cancels a consumer, and gives what was delivered to it and not taken yet.
-func (n *session) cancelled(c consumption) (came []received, err error) {
-	err = n.acker.hold(func() error {
-		came = n.gather(c, time.After(quietTime))
-		return n.channel.Cancel(c.tag, false)
-	})
-	if err != nil {
-		return came, err
-	}
-	for d := range c.deliveries {
-		came = append(came, *n.receive(d))
-	}
-
-	return came, nil
-}
-
-// gather takes what comes until a consumer's prefetch is used up, while acknowledgements wait: the broker delivers
-// again, and counts, what is on its way to a consumer of a quorum queue when that is cancelled. It does not take long:
-// where messages come slowly, none is likely to be on its way. And it ends with a suspect. After a death these come in a
-// row, and each would be given back, or charged with the next death.
-func (n *session) gather(c consumption, over <-chan time.Time) (came []received) {
-	for !n.acker.isFull(c.prefetch) {
-		select {
-		case d, ok := <-c.deliveries:
-			if !ok {
-				return came
-			}
-			came = append(came, *n.receive(d))
-			if n.isSuspectNow(&came[len(came)-1], !c.careful) {
-				return came
-			}
-		case <-over:
-			return came
-		case <-n.stop:
-			return came
-		}
-	}
-
-	return came
-}
-
-// quietTime is how long a prefetch takes to be used up where messages wait in the queue, with a broker that is slow.
-const quietTime = 250 * time.Millisecond
-
-// goOn consumes after the consumer before has been cancelled.
-func (n *session) goOn(s *subscription, prefetch int, careful bool) (consumption, bool) {
-	defer n.reportNoAnswer(s)()
-	next, err := n.consume(s, prefetch, careful)
-	if err != nil {
-		if !n.isGone() {
-			s.logger.Error("Cannot resume consuming", cannotConsume(s.queue.Name, err), nil)
-			_ = n.channel.Close()
-		}
-
-		return consumption{}, false
-	}
-
-	return next, true
-}
-
-// reportNoAnswer tells now and then that the broker does not answer, until it is stopped.
-func (n *session) reportNoAnswer(s *subscription) (stop func()) {
-	over := make(chan struct{})
-	go func() {
-		warning := time.NewTicker(openTimeout)
-		defer warning.Stop()
-		for {
-			select {
-			case <-warning.C:
-				s.logger.Error("Cannot resume consuming yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
-			case <-over:
-				return
-			}
-		}
-	}()
-
-	return sync.OnceFunc(func() { close(over) })
-}
-
-// handOut passes a delivery on to the workers.
-func (n *session) handOut(d received) {
-	n.handed.Add(1)
-	n.ahead.push(d.at)
-	select {
-	case n.deliveries <- d:
-	case <-n.stop:
-		n.handed.Done()
-		n.returned = append(n.returned, d)
-	}
-}
-
-// handOutAlone passes a suspect on to the workers when nothing else is in flight, and waits until it is handled. It
-// reports whether it is settled.
-func (n *session) handOutAlone(s *subscription, d received) bool {
-	redeliveries := codec.DeliveryCount(d.Headers)
-	n.settled()
-	if n.handed.isZero() {
-		// else a handler does not return: nothing would be alone, so other topics need not wait for it
-		give, ok := s.consumer.settings.Turns.take(redeliveries, s.queue.Policy.CrashLimit, n.hasCrashed(&d), n.stop)
-		if !ok {
-			n.returned = append(n.returned, d)
-			return false
-		}
-		defer give()
-	}
-	s.logger.Debug("Handling this message alone: it may have crashed earlier consumers", watermill.LogFields{
-		"message_id": d.MessageId, "redeliveries": redeliveries,
-	})
-	n.handOut(d)
-
-	return n.settled()
-}
-
-// settled waits until all that was handed out is handled and settled, as far as the bounds allow, and reports whether
-// it is. It does not wait for pauses: what is in one has been handled. Acknowledgements are written then: a process
-// that dies next must not take them along.
-func (n *session) settled() bool {
-	handled := n.handed.within(aloneLimit, n.stop)
-	copied := n.forwards.within(copyLimit, n.stop)
-	n.acker.flush()
-
-	return handled && copied && n.paused.isZero()
-}
-
-func (n *session) isStopped() bool {
-	select {
-	case <-n.stop:
-		return true
-	default:
-		return false
+	case i.out <- d:
+	case <-i.stop:
+		i.handed.Done()
+		i.returned = append(i.returned, d)
 	}
 }
 
 // end cancels the consumer, should it still be there, and collects what was delivered and not handed out.
-func (n *session) end(c consumption) {
-	if n.isGone() || c.deliveries == nil {
-		return
+func (i *intake) end() event {
+	for _, d := range []*received{i.hand, i.came} {
+		if d != nil {
+			i.returned = append(i.returned, *d)
+		}
 	}
-	_ = n.channel.Cancel(c.tag, false) // again, it may be: the broker answers all the same
+	i.returned = append(i.returned, i.line...)
+	if i.isGone() || i.consumer.deliveries == nil {
+		return eventNone
+	}
+	_ = i.channel.Cancel(i.consumer.tag, false) // again, it may be: the broker answers all the same
+	i.returned = append(append(i.returned, i.drain()...), i.takeBack()...)
 
-	for d := range c.deliveries {
-		n.returned = append(n.returned, *n.receive(d))
+	return eventNone
+}
+
+// drain is what a cancelled consumer has left.
+func (i *intake) drain() (left []received) {
+	for d := range i.consumer.deliveries {
+		left = append(left, *i.receive(d))
 	}
-	n.returned = append(n.returned, n.takeBack()...)
+
+	return left
 }
 
 // takeBack is what was handed out and no worker has.
-func (n *session) takeBack() (waiting []received) {
+func (i *intake) takeBack() (waiting []received) {
 	for {
 		select {
-		case d := <-n.deliveries:
-			n.ahead.pop()
-			n.handed.Done()
+		case d := <-i.out:
+			i.ahead.pop()
+			i.handed.Done()
 			waiting = append(waiting, d)
 		default:
 			return waiting
@@ -389,4 +338,13 @@ func (a *ahead) oldest(now time.Time) time.Duration {
 	}
 
 	return max(1, now.Sub(a.times[0]))
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -109,7 +109,7 @@ func (l life) run() {
 		back := pause(&d)
 		require.True(t, back >= shortestPause && back <= longestPause)
 
-		h := &inFlight{engine: judge, queue: &l.queue, arrival: a, delivery: d, ctx: t.Context()}
+		h := &handout{engine: judge, queue: &l.queue, arrival: a, delivery: d, ctx: t.Context()}
 		h.Arrive(&policy, &h.arrival.State)
 		msg, err := codec.Decode(marshaler, &d)
 		fail := func(class retry.Class, err error) {
@@ -138,23 +138,23 @@ func (l life) run() {
 				attempts++
 			}
 		}
-		settlement := h.Answer().Settlement
+		_, settlement := h.Answer(true, false)
 		require.NotNil(t, settlement, "it failed")
 		require.LessOrEqual(t, attempts, policy.MaxRetries()+1, "more attempts than the policy allows")
 
-		if settlement.Verdict.Action == retry.ActionDrop {
+		if settlement.Action == retry.ActionDrop {
 			require.Equal(t, config.ExpiryDrop, policy.OnExpiry)
 			return
 		}
 		require.Contains(t, []retry.Action{retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter},
-			settlement.Verdict.Action)
+			settlement.Action)
 
 		limit := l.limit
 		if limit > 0 {
 			limit -= codec.NewReturns(l.queue.Plan).Size(0)
 		}
 		order := codec.CopyRequest{Delivery: &d, State: codec.Identify(settlement.State, &d, d.MessageId == ""),
-			Wait: settlement.Verdict.Wait, Replay: a.Replay}
+			Wait: settlement.Wait, Replay: a.Replay}
 		p, state := codec.CopyOf(&order, limit)
 		l.checkCopy(p, state, limit)
 		l.checkTheirs(first, foreign, p, state, a.Replay || round > 0)

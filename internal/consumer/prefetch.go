@@ -5,6 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -75,7 +76,7 @@ func sizesOf(settings *Settings, queue *Queue) sizes {
 	return z
 }
 
-// changes tells whether a prefetch ever changes.
+// changes reports whether a prefetch ever changes.
 func (z sizes) changes() bool { return z.least < z.most || z.held > 0 }
 
 // start is the prefetch to begin with. It is zero when each worker still has a message whose delivery is gone.
@@ -90,192 +91,231 @@ func (z sizes) start(p *pace) int {
 // want is the prefetch for handlers at this pace.
 func (z sizes) want(p *pace) int { return max(1, z.start(p)) + p.within(second, z.most-z.least) }
 
-// grown is the prefetch after one that has seen so many calls end.
-func (z sizes) grown(present, start, calls, want int) int {
-	switch {
-	case present < start:
-		return start
-	case want >= 2*present && calls >= present:
-		return min(want, growth*present)
-	default:
-		return present
-	}
-}
-
 // standing is the prefetch of a consumer beside those whose deliveries are all held; zero if there is no room for more.
 func (z sizes) standing(held, want, soon int) int {
 	return max(0, min(max(want, min(held, soon)), z.held-held))
 }
 
-// keepTicking makes the next tick come.
-func (n *session) keepTicking() {
-	if !n.isTicking && (n.sizes.changes() || !n.wellAt.IsZero()) {
-		n.isTicking = true
-		n.ticks.Reset(tick)
-	}
+// load is what a prefetch follows.
+type load struct {
+	now        time.Time
+	idle, free int           // workers that have nothing to do, and those that are not stuck
+	waited     time.Duration // of the oldest delivery that waits for a worker; zero if none does
+	isUsed     bool          // all of the present prefetch
+	held       int           // deliveries whose copies are not confirmed yet, or that are in a pause
+	older      int           // deliveries of earlier consumers that are not settled
+	calls      int           // that have ended since the consumer began
+
+	start int // what to begin with
+	want  int // what the handlers take within second
+	soon  int // and within heldAhead
 }
 
-// onTick looks after a consumer whose prefetch may be too large or too small.
-func (n *session) onTick(s *subscription, c consumption) (consumption, bool) {
-	now := time.Now()
-	if now.After(n.wellAt) {
-		n.sizes, n.wellAt = n.usual, time.Time{}
-	}
-	idle, free := s.pace.look(now)
-	if c.deliveries == nil { // given up
-		prefetch, careful := n.first(s)
-		if idle == 0 || prefetch == 0 {
-			n.keepTicking()
-			return c, true
-		}
-
-		return n.goOn(s, prefetch, careful)
-	}
-	if !n.acker.isIdle() {
-		n.keepTicking()
-	}
-	waited := n.ahead.oldest(now)
-	if idle == 0 && waited > patience && n.sizes.givesBack && n.isWanted(s, now, waited, c.careful) {
-		return n.giveBack(s, c)
-	}
-	if c.careful { // only the message that comes next ends that
-		return c, true
-	}
-
-	held, want := n.forwards.value()+n.paused.value(), n.sizes.want(s.pace)
-	if c.still++; held == 0 || idle == 0 || waited > 0 || !n.acker.hasOpen(c.prefetch) {
+// fitting is the prefetch that a consumer should have at a tick; zero if it stays as it is.
+func (c *consumption) fitting(z sizes, l load) int {
+	if c.still++; l.held == 0 || l.idle == 0 || l.waited > 0 || !l.isUsed {
 		c.still = 0
 	}
-	if held > 0 || free == 0 || 2*want > c.prefetch {
+	if l.held > 0 || l.free == 0 || 2*l.want > c.prefetch {
 		c.slow = time.Time{}
 	} else if c.slow.IsZero() {
-		c.slow = now
+		c.slow = l.now
 	}
 
+	prefetch := c.grown(z, l)
 	switch {
-	case c.still >= stillTicks:
-		if room := n.sizes.standing(held, want, s.pace.within(heldAhead, n.sizes.most)); room > 0 {
-			return n.replace(s, c, room, 0)
-		}
-
-		return c, true
-	case !c.slow.IsZero() && now.Sub(c.slow) >= second:
-		return n.resize(s, c, want)
-	default:
-		return n.resize(s, c, n.grown(s, c))
+	case c.still >= stillTicks: // also one of the same size: it does not count what is held
+		return z.standing(l.held, l.want, l.soon)
+	case !c.slow.IsZero() && l.now.Sub(c.slow) >= second:
+		prefetch = l.want
 	}
+	if prefetch == c.prefetch {
+		return 0
+	}
+
+	return prefetch
 }
 
-// grown is the prefetch of a consumer that may be too small. It stays where deliveries of earlier consumers are still
-// waiting for handlers, and where those that are held leave no room.
-func (n *session) grown(s *subscription, c consumption) int {
-	start := n.sizes.start(s.pace)
-	if c.prefetch >= max(start, n.sizes.most) {
-		return c.prefetch
+// grown is the prefetch of a consumer that may be too small: the one to begin with, then what the handlers want, in
+// steps. It stays where deliveries of earlier consumers are still waiting for handlers, and where those that are held
+// leave no room.
+func (c *consumption) grown(z sizes, l load) int {
+	grown := c.prefetch
+	switch {
+	case c.prefetch < l.start:
+		grown = l.start
+	case c.prefetch < z.most && l.want >= 2*c.prefetch && l.calls >= c.prefetch:
+		grown = min(l.want, growth*c.prefetch)
 	}
-	grown := n.sizes.grown(c.prefetch, start, s.pace.ended()-c.calls, n.sizes.want(s.pace))
-	held := n.forwards.value() + n.paused.value()
-	if n.acker.older() > held {
-		grown = min(grown, max(c.prefetch, start))
+	if l.older > l.held {
+		grown = min(grown, max(c.prefetch, l.start))
 	}
-	if held > 0 && n.sizes.held > 0 {
-		grown = min(grown, max(c.prefetch, n.sizes.held-held))
+	if l.held > 0 && z.held > 0 {
+		grown = min(grown, max(c.prefetch, z.held-l.held))
 	}
 
 	return grown
 }
 
-// resize gives the consumer another prefetch.
-func (n *session) resize(s *subscription, c consumption, prefetch int) (consumption, bool) {
-	if prefetch == c.prefetch {
-		return c, true
-	}
+// load is the present one, without what only a tick looks at.
+func (i *intake) load(now time.Time) load {
+	pace := i.sub.pace
 
-	return n.replace(s, c, prefetch, 0)
+	return load{
+		now: now, held: i.forwards.value() + i.paused.value(), older: i.acker.older(),
+		calls: pace.ended() - i.consumer.calls,
+		start: i.sizes.start(pace), want: i.sizes.want(pace), soon: pace.within(heldAhead, i.sizes.most),
+	}
 }
 
-// grow gives the consumer the prefetch that quick handlers need. They are done with a part of the present one before the
-// rest of it has come over a long way, so it would hardly ever be used up: acknowledgements wait for that, now and then.
-// Nothing may wait to be handed out.
-func (n *session) grow(s *subscription, c consumption) (consumption, bool) {
-	prefetch := n.grown(s, c)
-	if prefetch <= c.prefetch || time.Since(n.filled) < second {
-		return c, true
+// grown is the prefetch that the handlers need at least.
+func (i *intake) grown() int {
+	if i.consumer.prefetch >= max(i.sizes.start(i.sub.pace), i.sizes.most) {
+		return i.consumer.prefetch
 	}
-	n.filled = time.Now()
 
-	return n.replace(s, c, prefetch, quietTime)
+	return i.consumer.grown(i.sizes, i.load(time.Now()))
+}
+
+// keepTicking makes the next tick come.
+func (i *intake) keepTicking() {
+	if !i.isTicking && (i.sizes.changes() || !i.wellAt.IsZero()) {
+		i.isTicking = true
+		i.ticks.Reset(tick)
+	}
+}
+
+// onTick looks after a consumer whose prefetch may be too large or too small.
+func (i *intake) onTick(now time.Time) event {
+	if now.After(i.wellAt) {
+		i.sizes, i.wellAt = i.usual, time.Time{}
+	}
+	idle, free := i.sub.pace.look(now)
+	if i.state == statePaused {
+		if idle > 0 && i.initial() > 0 {
+			return eventIdle
+		}
+		i.keepTicking()
+
+		return eventNone
+	}
+	if !i.acker.isIdle() {
+		i.keepTicking()
+	}
+	waited := i.ahead.oldest(now)
+	if idle == 0 && waited > patience && i.sizes.givesBack && i.isWanted(now, waited) {
+		return eventBacklog
+	}
+	if i.state == stateStarting { // only the message that comes next ends that
+		return eventNone
+	}
+
+	l := i.load(now)
+	l.idle, l.free, l.waited, l.isUsed = idle, free, waited, i.acker.hasOpen(i.consumer.prefetch)
+	if i.wanted = i.consumer.fitting(i.sizes, l); i.wanted == 0 {
+		return eventNone
+	}
+
+	return eventMisfit
+}
+
+// fit gives the consumer the prefetch that the handlers need at least.
+func (i *intake) fit() event {
+	if prefetch := i.grown(); prefetch != i.consumer.prefetch {
+		return i.replace(prefetch, 0)
+	}
+
+	return eventNone
+}
+
+// refit gives it the one that the last tick has found.
+func (i *intake) refit() event { return i.replace(i.wanted, 0) }
+
+// grow gives the consumer the prefetch that quick handlers need. They are done with a part of the present one before
+// the rest of it has come over a long way, so it would hardly ever be used up: acknowledgements wait for that, now
+// and then. Nothing may wait to be handed out.
+func (i *intake) grow() event {
+	prefetch := i.grown()
+	if prefetch <= i.consumer.prefetch || time.Since(i.filled) < second {
+		return eventNone
+	}
+	i.filled = time.Now()
+
+	return i.replace(prefetch, quietTime)
 }
 
 // replace replaces the consumer when its prefetch is used up, which may take so long. Else a later try does.
-func (n *session) replace(s *subscription, c consumption, prefetch int, wait time.Duration) (consumption, bool) {
-	wasFull := false
-	err := n.acker.hold(func() error {
+func (i *intake) replace(prefetch int, wait time.Duration) event {
+	before, wasFull := i.consumer, false
+	err := i.acker.hold(func() error {
 		over := time.After(wait)
-		for !n.acker.isFull(c.prefetch) {
-			if wait == 0 || !n.fill(c, over) {
+		for !i.acker.isFull(before.prefetch) {
+			if wait == 0 || !i.fill(over) {
 				return nil
 			}
 		}
 		wasFull = true
 
-		return n.channel.Cancel(c.tag, false)
+		return i.channel.Cancel(before.tag, false)
 	})
-	if err != nil || !wasFull {
-		return c, err == nil
+	switch {
+	case err != nil:
+		return eventOver
+	case !wasFull:
+		return eventNone
 	}
-	for d := range c.deliveries { // of a broker that does not count as RabbitMQ does
-		n.handOut(*n.receive(d))
+	for _, d := range i.drain() { // of a broker that does not count as RabbitMQ does
+		i.pass(d)
 	}
-	if n.isStopped() {
-		return c, false
+	if isClosed(i.stop) {
+		return eventOver
 	}
-	s.logger.Debug("Changed the prefetch to the speed of the handlers",
-		watermill.LogFields{"prefetch": prefetch, "before": c.prefetch})
+	i.sub.logger.Debug("Changed the prefetch to the speed of the handlers",
+		watermill.LogFields{"prefetch": prefetch, "before": before.prefetch})
 
-	return n.goOn(s, prefetch, false)
+	return i.beginWith(prefetch)
 }
 
 // fill takes one more delivery of a consumer that is to be replaced. It is false where none comes, or a suspect has,
 // which is the next one then.
-func (n *session) fill(c consumption, over <-chan time.Time) bool {
+func (i *intake) fill(over <-chan time.Time) bool {
 	select {
-	case d, ok := <-c.deliveries:
+	case d, ok := <-i.consumer.deliveries:
 		if !ok {
 			return false
 		}
-		n.active.now()
-		if n.came = n.receive(d); n.isSuspectNow(n.came, true) {
+		i.sub.active.now()
+		if i.came = i.receive(d); i.isSuspectNow(i.came, true) {
 			return false
 		}
-		n.handOut(*n.came)
-		n.came = nil
+		i.pass(*i.came)
+		i.came = nil
 
 		return true
 	case <-over:
 		return false
-	case <-n.stop:
+	case <-i.stop:
 		return false
 	}
 }
 
-// isWanted tells whether what has waited for so long is to go back to its queue: others have nothing else to do. Where
-// there are no others it stays, in its order. So do suspects where the broker would count that.
-func (n *session) isWanted(s *subscription, now time.Time, waited time.Duration, suspects bool) bool {
+// isWanted reports whether what has waited for so long is to go back to its queue: others have nothing else to do.
+// Where there are no others it stays, in its order. So do suspects where the broker would count that.
+func (i *intake) isWanted(now time.Time, waited time.Duration) bool {
 	if waited > lastPatience {
 		return true
 	}
-	if suspects && !n.countsLeft {
+	if i.state == stateStarting && i.suspectsFrom != never && !i.countsLeft {
 		return false
 	}
-	if n.answer == nil && now.Sub(n.asked) >= second {
-		n.asked, n.answer = now, make(chan bool, 1)
-		go func(answer chan<- bool) { answer <- n.othersAreIdle(s.queue.Name) }(n.answer)
+	if i.answer == nil && now.Sub(i.asked) >= second {
+		i.asked, i.answer = now, make(chan bool, 1)
+		go func(answer chan<- bool) { answer <- i.othersAreIdle() }(i.answer)
 	}
 	select {
-	case yes := <-n.answer:
-		n.answer = nil
-		return yes && now.Sub(n.asked) < 2*second // else it is no news any more
+	case yes := <-i.answer:
+		i.answer = nil
+		return yes && now.Sub(i.asked) < 2*second // else it is no news any more
 	default:
 		return false
 	}
@@ -283,32 +323,30 @@ func (n *session) isWanted(s *subscription, now time.Time, waited time.Duration,
 
 // othersAreIdle asks the broker, which may take as long as the connection lives. The channel is one of its own, as a
 // queue that is not available just now closes it.
-func (n *session) othersAreIdle(name string) bool {
-	channel, err := n.link.Channel()
+func othersAreIdle(link *connection.Link, name string, own func() int) bool {
+	channel, err := link.Channel()
 	if err != nil {
 		return false
 	}
 	defer channel.Close()
 	queue, err := channel.QueueDeclarePassive(name, false, false, false, false, nil)
 
-	return err == nil && queue.Messages == 0 && queue.Consumers > n.acker.consumers()
+	return err == nil && queue.Messages == 0 && queue.Consumers > own()
 }
 
 // giveBack gives what waits for handlers back to its queue. Nothing is consumed then until a handler is done.
-func (n *session) giveBack(s *subscription, c consumption) (consumption, bool) {
-	if n.channel.Cancel(c.tag, false) != nil {
-		return c, false
+func (i *intake) giveBack() event {
+	if i.channel.Cancel(i.consumer.tag, false) != nil {
+		return eventOver
 	}
-	waiting := n.takeBack()
-	for d := range c.deliveries {
-		waiting = append(waiting, *n.receive(d))
-	}
+	waiting := append(i.takeBack(), i.drain()...)
+	i.consumer = consumption{}
 	for _, d := range waiting {
-		n.requeueOf(s, d.DeliveryTag)
+		i.requeueOf(d.DeliveryTag)
 	}
-	n.keepTicking()
-	s.logger.Info("All handlers have been busy for long; requeued the messages that waited for them, and paused "+
+	i.keepTicking()
+	i.sub.logger.Info("All handlers have been busy for long; requeued the messages that waited for them, and paused "+
 		"consuming until a handler is free", watermill.LogFields{"messages": len(waiting)})
 
-	return consumption{}, true
+	return eventNone
 }

@@ -38,8 +38,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestSizesGrow(t *testing.T) {
-	z := sizes{least: 2, most: 50, held: 50}
+func TestGrownForHandlers(t *testing.T) {
 	for name, test := range map[string]struct{ present, calls, want, grown int }{
 		"a careful one is opened":       {1, 0, 2, 2},
 		"in steps":                      {2, 2, 50, 16},
@@ -48,7 +47,8 @@ func TestSizesGrow(t *testing.T) {
 		"not before it has been needed": {16, 15, 50, 16},
 		"never down":                    {50, 100, 2, 50},
 	} {
-		assert.Equal(t, test.grown, z.grown(test.present, z.least, test.calls, test.want), name)
+		c, l := consumption{prefetch: test.present}, load{start: 2, calls: test.calls, want: test.want}
+		assert.Equal(t, test.grown, c.grown(sizes{least: 2, most: 50, held: 50}, l), name)
 	}
 }
 
@@ -64,49 +64,49 @@ func TestGrown(t *testing.T) {
 		"nearly all the room is held":    {45, 45, present},
 		"all are held, and one of these": {0, 1, 49},
 	} {
-		s := &subscription{pace: newPace(1)}
+		sub := &subscription{pace: newPace(1)}
 		for range present {
-			s.pace.begin(0, 0, time.Now())
-			s.pace.end(0, time.Now())
+			sub.pace.begin(0, 0, time.Now())
+			sub.pace.end(0, time.Now())
 		}
-		n := &session{acker: idleAcker(), sizes: sizes{least: 1, most: 50, held: 50}}
+		i := &intake{session: &session{sub: sub, acker: idleAcker()}, sizes: sizes{least: 1, most: 50, held: 50},
+			consumer: consumption{prefetch: present}}
 		for tag := range test.older {
-			n.acker.arrived(uint64(tag) + 1)
+			i.acker.arrived(uint64(tag) + 1)
 		}
-		n.acker.begin()
-		n.forwards.Add(test.held)
-		assert.Equal(t, test.want, n.grown(s, consumption{prefetch: present}), name)
+		i.acker.begin()
+		i.forwards.Add(test.held)
+		assert.Equal(t, test.want, i.grown(), name)
 	}
 }
 
-// taking is a session that takes these deliveries, and a consumer with this prefetch.
-func taking(prefetch int, deliveries ...amqp091.Delivery) (*session, consumption, chan<- amqp091.Delivery) {
+// taking is an intake that takes these deliveries with an open consumer of this prefetch.
+func taking(prefetch int, deliveries ...amqp091.Delivery) (*intake, chan<- amqp091.Delivery) {
 	given := make(chan amqp091.Delivery, len(deliveries))
 	for i, d := range deliveries {
 		d.DeliveryTag = uint64(i) + 1
 		given <- d
 	}
 
-	return &session{acker: idleAcker(), queue: &Queue{Name: "q"}, active: &moment{}, suspectsFrom: 1,
-			deliveries: make(chan received, 2), ticks: time.NewTimer(time.Hour)},
-		consumption{deliveries: given, prefetch: prefetch}, given
+	return &intake{session: &session{acker: idleAcker(), sub: &subscription{}, queue: &Queue{Name: "q"}},
+		suspectsFrom: 1, state: stateOpen, consumer: consumption{deliveries: given, prefetch: prefetch},
+		out: make(chan received, 2), ticks: time.NewTimer(time.Hour)}, given
 }
 
 var suspect = amqp091.Delivery{Redelivered: true, Headers: amqp091.Table{"x-delivery-count": int64(9)}}
 
 // What fills a prefetch is handed out, but for a suspect: that is the next delivery.
 func TestFill(t *testing.T) {
-	n, c, given := taking(9, amqp091.Delivery{}, suspect)
-	assert.True(t, n.fill(c, nil))
-	assert.Len(t, n.deliveries, 1)
-	require.False(t, n.fill(c, nil), "a suspect")
-	assert.Len(t, n.deliveries, 1)
-	d, ok := n.next(c)
-	assert.True(t, ok)
-	assert.Equal(t, uint64(2), d.DeliveryTag)
-	assert.False(t, n.fill(c, time.After(time.Millisecond)), "nothing comes")
+	i, given := taking(9, amqp091.Delivery{}, suspect)
+	assert.True(t, i.fill(nil))
+	assert.Len(t, i.out, 1)
+	require.False(t, i.fill(nil), "a suspect")
+	assert.Len(t, i.out, 1)
+	assert.Equal(t, eventAmong, i.next())
+	assert.Equal(t, uint64(2), i.hand.DeliveryTag)
+	assert.False(t, i.fill(time.After(time.Millisecond)), "nothing comes")
 	close(given)
-	assert.False(t, n.fill(c, nil), "nothing comes any more")
+	assert.False(t, i.fill(nil), "nothing comes any more")
 }
 
 // A consumer that is cancelled for a suspect takes what is on its way, up to its prefetch, or to the next suspect.
@@ -121,14 +121,14 @@ func TestGather(t *testing.T) {
 		"another suspect":         {9, []amqp091.Delivery{healthy, suspect, suspect, healthy}, 2},
 		"nothing more comes":      {9, []amqp091.Delivery{healthy}, 1},
 	} {
-		n, c, _ := taking(test.prefetch, test.given...)
-		assert.Len(t, n.gather(c, time.After(10*time.Millisecond)), test.want, name)
+		i, _ := taking(test.prefetch, test.given...)
+		assert.Len(t, i.gather(time.After(10*time.Millisecond)), test.want, name)
 	}
-	n, c, _ := taking(9)
+	i, _ := taking(9)
 	stop := make(chan struct{})
-	n.stop = stop
+	i.stop = stop
 	close(stop)
-	assert.Empty(t, n.gather(c, nil), "at a close")
+	assert.Empty(t, i.gather(nil), "at a close")
 }
 
 // A suspect is given back a few times where the broker counts that, and always where it does not.
@@ -140,11 +140,11 @@ func TestMayGoBack(t *testing.T) {
 	}{
 		{"3.10.8", 1, true}, {"3.10.8", 2, true}, {"3.10.8", 3, false}, {"4.0.5", 9, false}, {"4.3.6", 9, true},
 	} {
-		n := &session{queue: &Queue{Name: "q", Policy: config.Policy{CrashLimit: 10}},
-			broker: broker{version: test.version}, countsLeft: rabbitmq.AtLeast(test.version, 4, 3)}
+		i := &intake{session: &session{queue: &Queue{Name: "q", Policy: config.Policy{CrashLimit: 10}},
+			broker: broker{version: test.version}, countsLeft: rabbitmq.AtLeast(test.version, 4, 3)}}
 		d := received{Delivery: amqp091.Delivery{Redelivered: true,
 			Headers: amqp091.Table{"x-delivery-count": test.counted}}}
-		assert.Equal(t, test.want, n.mayGoBack(&d), "%s: %d", test.version, test.counted)
+		assert.Equal(t, test.want, i.mayGoBack(&d), "%s: %d", test.version, test.counted)
 	}
 }
 

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -13,8 +14,10 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -39,8 +42,8 @@ type Queue struct {
 	FailedOf []*Queue
 	// Missing is why nothing may wait to return to a main queue of FailedOf; nil if all is well. Optional.
 	Missing func() error
-	// Unsure tells whether a queue that is none of FailedOf may be one soon: a message of it that arrived then waits until
-	// that is known, or until the subscription ends. Optional.
+	// Unsure reports whether a queue that is none of FailedOf may be one soon: a message of it that arrived then
+	// waits until that is known, or until the subscription ends. Optional.
 	Unsure func(queue string, arrived time.Time) bool
 	// Forwarder takes the failed messages; nil under policy off.
 	Forwarder *republish.QueueForwarder
@@ -49,30 +52,37 @@ type Queue struct {
 	Ended func()
 }
 
-// isFailed tells whether it is a failed queue.
-func (s *Queue) isFailed() bool { return len(s.FailedOf) > 0 }
+// isFailed reports whether it is a failed queue.
+func (q *Queue) isFailed() bool { return len(q.FailedOf) > 0 }
 
-func (s *Queue) end() {
-	if s.Ended != nil {
-		s.Ended()
+func (q *Queue) declare(link *connection.Link) error {
+	if q.DeclareApart != nil {
+		return q.DeclareApart()
 	}
+	channel, err := link.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel: %w", err)
+	}
+	defer channel.Close() // fails after an error of the broker, which has closed it
+
+	return q.Declare(channel, link.Version())
 }
 
-// isUsable tells whether the queue can be consumed from although it could not be declared: somebody has made it anew
+// isUsable reports whether the queue can be consumed from although it could not be declared: somebody has made it anew
 // with another type, or other arguments. Not where those bring a rejected message back, nor from a stream, which keeps
 // what is acknowledged: RabbitMQ names the type of a stream before any other argument.
-func (s *Queue) isUsable(err error) bool {
+func (q *Queue) isUsable(err error) bool {
 	var conflict *topology.ConflictError
 
-	return errors.As(err, &conflict) && conflict.Kind == topology.KindQueue && conflict.Name == s.Name &&
+	return errors.As(err, &conflict) && conflict.Kind == topology.KindQueue && conflict.Name == q.Name &&
 		strings.HasPrefix(conflict.Argument, "x-") && conflict.Found != amqp091.QueueTypeStream &&
-		!s.Policy.Strategy.ByBroker()
+		!q.Policy.Strategy.ByBroker()
 }
 
-// tell tells the run that has replayed a message, if one wants to know, what has become of it.
-func (s *Queue) tell(canary string, outcome wire.Outcome, published *wire.State) {
-	if s.Forwarder != nil {
-		s.Forwarder.Tell(canary, outcome, published)
+// report lets the run that has replayed a message know, if one wants to, what has become of it.
+func (q *Queue) report(canary string, outcome wire.Outcome, published *wire.State) {
+	if q.Forwarder != nil {
+		q.Forwarder.Tell(canary, outcome, published)
 	}
 }
 
@@ -84,41 +94,46 @@ type broker struct {
 }
 
 // arrive reads what a delivery carries.
-func (s *Queue) arrive(
+func (q *Queue) arrive(
 	d *amqp091.Delivery, now time.Time, from broker, logger watermill.LoggerAdapter,
 ) engine.Arrival {
 	m := engine.Arriving{
 		Headers: d.Headers, Expiration: d.Expiration, Timestamp: d.Timestamp,
-		Redelivered: d.Redelivered, Deliveries: s.deaths(d, from.version),
+		Redelivered: d.Redelivered, Deliveries: q.deaths(d, from.version),
 	}
-	if s.Policy.Strategy.ByBroker() {
-		m.Returned = s.returned(d, m.Deliveries, from)
+	if q.Policy.Strategy.ByBroker() {
+		m.Returned = q.returned(d, m.Deliveries, from)
 	}
-	if wire.Carries(d.Headers, s.Name) {
-		m.Waited, m.IsRetryQueue = codec.NewestDeath(d.Headers), s.isRetryQueue
+	if wire.Carries(d.Headers, q.Name) {
+		m.Waited, m.IsRetryQueue = codec.NewestDeath(d.Headers), q.isRetryQueue
 	}
-	a := engine.Arrive(s.Name, &s.Policy, &m, now)
-	s.isEarly(d, &m, now, &a)
-	d.Priority = max(d.Priority, a.State.Arrival.Priority) // it may have been lower while it waited
-	if a.Unknown {
-		logger.Info("Message has retry headers of an unknown version; it starts at attempt 1", watermill.LogFields{
-			"amqp_queue_name": s.Name, "version": codec.HeaderText(d.Headers[header.Version]),
-		})
-	}
+	a := engine.Arrive(q.Name, &q.Policy, &m, now)
+	q.isEarly(d, &m, now, &a)
+	q.complete(d, &a, logger)
 
 	return a
 }
 
+// complete gives a delivery the priority that it had before it waited.
+func (q *Queue) complete(d *amqp091.Delivery, a *engine.Arrival, logger watermill.LoggerAdapter) {
+	d.Priority = max(d.Priority, a.State.Arrival.Priority)
+	if a.Unknown {
+		logger.Info("Message has retry headers of an unknown version; it starts at attempt 1", watermill.LogFields{
+			"amqp_queue_name": q.Name, "version": codec.HeaderText(d.Headers[header.Version]),
+		})
+	}
+}
+
 // isEarly notes in an arrival that a message has come back before its delay was over.
-func (s *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, a *engine.Arrival) {
-	if s.Forwarder == nil || a.Crash != nil {
+func (q *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, a *engine.Arrival) {
+	if q.Forwarder == nil || a.Crash != nil {
 		return
 	}
 	var early *republish.Early
 	if delay, _ := d.Headers[header.Delay].(string); a.Returns > 0 {
-		early = s.Forwarder.Back(rejection(d, a.Returns), now)
-	} else if m.Waited != "" && s.isRetryQueue(m.Waited, delay) {
-		early = s.Forwarder.Back(republish.Trip{
+		early = q.Forwarder.Back(rejection(d, a.Returns), now)
+	} else if m.Waited != "" && q.isRetryQueue(m.Waited, delay) {
+		early = q.Forwarder.Back(republish.Trip{
 			Message: codec.Identity(d.Headers, d.MessageId), Count: a.State.Count,
 			ID: codec.HeaderText(d.Headers[header.ID]),
 		}, now)
@@ -126,7 +141,7 @@ func (s *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, 
 	if early != nil {
 		a.CameEarly(early.Left, early.Due, early.Pause)
 	}
-	a.ByCopy = a.ByCopy || s.Forwarder.Undelayed()
+	a.ByCopy = a.ByCopy || q.Forwarder.Undelayed()
 }
 
 // rejection is the wait of a message that the broker brings back by itself.
@@ -136,10 +151,45 @@ func rejection(d *amqp091.Delivery, failures int64) republish.Trip {
 
 // isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well:
 // what waits under an old one continues under the new.
-func (s *Queue) isRetryQueue(name, delay string) bool {
+func (q *Queue) isRetryQueue(name, delay string) bool {
 	if _, err := config.ParseDelay(delay); err != nil {
 		return false
 	}
 
-	return slices.Contains(s.Names.RetryQueues(s.Name, delay), name)
+	return slices.Contains(q.Names.RetryQueues(q.Name, delay), name)
+}
+
+// deaths is how many consumers may have died of a delivery: how often it was delivered without an answer, as far as the
+// broker tells. RabbitMQ 4.0 to 4.2 count the rejections of the strategy cycle as well, and the counts travel along.
+// More of those than a policy allows are none of ours, so as to hide no death.
+func (q *Queue) deaths(d *amqp091.Delivery, version string) int64 {
+	count := codec.DeliveryCount(d.Headers)
+	if q.Policy.Strategy != config.StrategyCycle ||
+		!rabbitmq.AtLeast(version, 4, 0) || rabbitmq.AtLeast(version, 4, 3) {
+		return count
+	}
+	rejections, _ := codec.Rejections(d.Headers, q.Name)
+
+	return max(0, count-min(rejections, int64(q.Policy.MaxRetries())+1))
+}
+
+// returned is what the broker says of a message that it has brought back by itself.
+func (q *Queue) returned(d *amqp091.Delivery, deliveries int64, from broker) engine.Returned {
+	r := engine.Returned{TooLarge: !from.returns.Fits(d, from.frameSize)}
+	if q.Policy.Strategy == config.StrategyCycle {
+		var ok bool
+		r.Failures, ok = codec.Rejections(d.Headers, q.Name)
+		r.Foreign = !ok
+
+		return r
+	}
+
+	// A copy has died in its retry queue, with the counts of a new message.
+	r.Foreign = codec.HasDied(d.Headers) && !wire.Carries(d.Headers, q.Name)
+	r.Uncounted = d.Redelivered && !codec.IsCounted(d.Headers)
+	if d.Redelivered { // else its publisher has written it
+		r.Failures = deliveries
+	}
+
+	return r
 }

@@ -112,7 +112,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 		}
 
 		d := hostile.AnyDelivery(6).Draw(t, "delivery")
-		h := &inFlight{queue: &Queue{Name: "orders", Policy: policy, Plan: plan}, delivery: d}
+		h := &handout{queue: &Queue{Name: "orders", Policy: policy, Plan: plan}, delivery: d}
 		h.arrival.State = wire.State{Queue: "orders", Count: rapid.IntRange(0, policy.MaxRetries()).Draw(t, "failures"),
 			Since: time.Now()}
 		if rapid.Bool().Draw(t, "has a deadline") {
@@ -120,18 +120,18 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 		}
 		h.Arrive(&policy, &h.arrival.State)
 		s := (&engine.Engine{Logger: watermill.NopLogger{}}).Judge(h, anyFailure(t))
-		if a := s.Verdict.Action; a != retry.ActionRetry && a != retry.ActionPostpone && a != retry.ActionDeadLetter {
+		if a := s.Action; a != retry.ActionRetry && a != retry.ActionPostpone && a != retry.ActionDeadLetter {
 			return // nothing is published
 		}
 
 		limit := rapid.SampledFrom([]int{0, 128 << 10, 4 << 10, 1 << 10}).Draw(t, "frame")
-		publishing, state := codec.CopyOf(&codec.CopyRequest{Delivery: &d, State: s.State, Wait: s.Verdict.Wait}, limit)
-		exchange, key := plan.Route(state.Count, s.Verdict.Delay, &publishing)
+		publishing, state := codec.CopyOf(&codec.CopyRequest{Delivery: &d, State: s.State, Wait: s.Wait}, limit)
+		exchange, key := plan.Route(state.Count, s.Delay, &publishing)
 		if plan.Backend != nil && state.Count != header.CountDead {
 			target, delay, ok := plan.Backend.(topology.Ladder).ParseKey(key)
 			require.True(t, ok)
 			require.Equal(t, topology.QueueTarget("orders"), target)
-			require.Equal(t, s.Verdict.Delay, delay)
+			require.Equal(t, s.Delay, delay)
 			require.Empty(t, publishing.Expiration)
 			require.LessOrEqual(t, publishing.Priority, uint8(4))
 			return
@@ -155,7 +155,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 			require.Empty(t, publishing.Expiration)
 			return
 		}
-		require.Equal(t, s.Verdict.Delay, q.Delay)
+		require.Equal(t, s.Delay, q.Delay)
 		if exchange := q.Arguments["x-dead-letter-exchange"]; exchange == "" {
 			require.Equal(t, "orders", q.Arguments["x-dead-letter-routing-key"])
 		} else {

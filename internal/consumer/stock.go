@@ -102,7 +102,7 @@ func (c *Captures) drop(key weak.Pointer[message.Message]) {
 	delete(c.weak, key)
 }
 
-// Len tells how many messages are remembered.
+// Len is how many messages are remembered.
 func (c *Captures) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *Stock) fail(d *stockDelivery, class retry.Class, err error) error {
 		Topic: d.queue.Topic}))
 }
 
-// handle calls the handler, and tells how a call has ended that has not failed: with an error the router nacks,
+// handle calls the handler, and reports how a call has ended that has not failed: with an error the router nacks,
 // which requeues.
 func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
 	end := retry.EventRequeued // also if the handler ends its goroutine
@@ -213,11 +213,14 @@ func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mes
 	if produced, err = h(d.msg); err == nil {
 		end = retry.EventSucceeded
 		s.Captures.forget(d.msg) // its delivery is in its context, should it be handled again
-		d.tellWhenAcked()
+		d.reportWhenAcked()
 	}
 
 	return produced, err
 }
+
+// errRequeued is the cause of a copy that is given up.
+var errRequeued = errors.New("the handler nacked the message, and the stock subscriber requeued it at once")
 
 // stockDelivery is the delivery of a message that a stock subscriber has handed out. That acknowledges as soon as the
 // router has answered, so the copy must be confirmed before: Settle waits.
@@ -251,12 +254,12 @@ func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context
 func (d *stockDelivery) Succeeded() {}
 
 func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
-	switch s.Verdict.Action {
+	switch s.Action {
 	case retry.ActionRequeue:
 		return nil // the middleware gives the handler's error to the router, which nacks
 	case retry.ActionDrop:
-		s.Done(s.Verdict)
-		d.queue.tell(d.arrival.State.Canary, wire.Dropped, nil)
+		s.Done(nil)
+		d.queue.report(d.arrival.State.Canary, wire.Dropped, nil)
 		return nil
 	case retry.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
@@ -275,30 +278,30 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 	published, err := d.queue.Forwarder.Forward(ctx, &codec.CopyRequest{
 		Delivery: &d.captured.delivery,
 		State:    codec.Identify(s.State, &d.captured.delivery, d.captured.nameless),
-		Wait:     s.Verdict.Wait,
+		Wait:     s.Wait,
 		Replay:   d.arrival.Replay,
 	}, d.isGone)
 	if err != nil {
 		s.Abandoned(err)
 		return err
 	}
-	s.Done(final(s.Verdict, published))
-	d.queue.tell(d.arrival.State.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone),
+	s.Done(published)
+	d.queue.report(d.arrival.State.Canary, republish.OutcomeOf(published, s.Action == retry.ActionPostpone),
 		published)
 
 	return nil
 }
 
-// tellWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not
-// wait.
-func (d *stockDelivery) tellWhenAcked() {
+// reportWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does
+// not wait.
+func (d *stockDelivery) reportWhenAcked() {
 	if d.arrival.State.Canary == "" {
 		return
 	}
 	go func() {
 		select {
 		case <-d.msg.Acked():
-			d.queue.tell(d.arrival.State.Canary, wire.Handled, nil)
+			d.queue.report(d.arrival.State.Canary, wire.Handled, nil)
 		case <-d.msg.Nacked():
 		}
 	}()

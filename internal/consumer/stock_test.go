@@ -277,14 +277,6 @@ func TestStockDeliveryTellsWhatWasCarriedOut(t *testing.T) {
 	assert.False(t, d.isGone())
 }
 
-func TestFinal(t *testing.T) {
-	retrier := retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: time.Second}
-	assert.Equal(t, retrier, final(retrier, &wire.State{Count: 1}))
-	assert.Equal(t,
-		retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge},
-		final(retrier, &wire.State{Count: header.CountDead, Reason: retry.ReasonTooLarge}))
-}
-
 func TestWaitUntil(t *testing.T) {
 	assert.True(t, connection.WaitUntil(time.Now().Add(time.Minute), func() {}))
 

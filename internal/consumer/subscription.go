@@ -92,7 +92,9 @@ func (s *subscription) start(ctx context.Context, first *session, ended func()) 
 		s.workers.Wait()
 		s.abort(connection.ErrClosed)
 		s.leave()
-		s.queue.end()
+		if s.queue.Ended != nil {
+			s.queue.Ended()
+		}
 	}()
 }
 
@@ -110,14 +112,16 @@ func (s *subscription) close(deadline time.Time) {
 	})
 }
 
-func (s *subscription) isClosing() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return false
+// refuse stops the subscription, whose messages would be lost.
+func (s *subscription) refuse(err error) {
+	if s.refused.Swap(true) {
+		return
 	}
+	s.logger.Error("Stopped the subscription, as a middleware would lose its messages", err, nil)
+	s.close(time.Now().Add(s.consumer.settings.CloseTimeout))
 }
+
+func (s *subscription) isClosing() bool { return isClosed(s.closing) }
 
 // run offers one session after the other to the workers.
 func (s *subscription) run(session *session) {
@@ -132,7 +136,7 @@ func (s *subscription) run(session *session) {
 			s.logger.Info("Consuming", nil)
 			s.emit(retry.EventConsuming)
 			s.serve(session)
-			session.close(s)
+			session.close()
 			s.logger.Info("Stopped consuming", nil)
 			s.emit(retry.EventStoppedConsuming)
 		}
@@ -177,16 +181,8 @@ func (s *subscription) pause(wait time.Duration) {
 // open waits for the connection, declares and consumes. A close ends it, also in the middle of a call that the broker
 // does not answer: that call ends with the connection.
 func (s *subscription) open() (*session, error) {
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := until(s.ctx, s.closing)
 	defer cancel()
-
-	go func() {
-		select {
-		case <-s.closing:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 
 	link, err := s.trouble.link(ctx, s)
 	s.tried, s.alone = link, s.trouble.isAlone()
@@ -195,32 +191,40 @@ func (s *subscription) open() (*session, error) {
 	}
 	s.active.now() // declaring can cost the connection as well
 
+	// There is never a second attempt beside the first: each would leave a channel at the broker that does not answer
+	// it.
 	result, _ := s.opening(link)
-
-	return s.reopened(result)
-}
-
-// reopened waits for a session, and tells now and then that it does. It never makes a second attempt beside the first:
-// each would leave a channel at the broker that does not answer it.
-func (s *subscription) reopened(result <-chan opened) (*session, error) {
-	warning := time.NewTicker(openTimeout)
-	defer warning.Stop()
-
-	for {
-		select {
-		case r := <-result:
-			return r.session, r.err
-		case <-warning.C:
-			s.logger.Error("Cannot consume yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
-		case <-s.closing:
-			s.discard(result)
-			return nil, connection.ErrClosed
-		}
+	defer s.reportNoAnswer("Cannot consume yet")()
+	select {
+	case r := <-result:
+		return r.session, r.err
+	case <-s.closing:
+		s.discard(result)
+		return nil, connection.ErrClosed
 	}
 }
 
-// first waits for the first session, for which somebody waits in turn, and so not for ever.
-func (s *subscription) first(ctx context.Context, link *connection.Link) (*session, error) {
+// reportNoAnswer logs now and then that the broker does not answer, until it is stopped.
+func (s *subscription) reportNoAnswer(text string) (stop func()) {
+	over := make(chan struct{})
+	go func() {
+		warning := time.NewTicker(openTimeout)
+		defer warning.Stop()
+		for {
+			select {
+			case <-warning.C:
+				s.logger.Error(text, s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
+			case <-over:
+				return
+			}
+		}
+	}()
+
+	return func() { close(over) }
+}
+
+// openFirst waits for the first session, for which somebody waits in turn, and so not for ever.
+func (s *subscription) openFirst(ctx context.Context, link *connection.Link) (*session, error) {
 	result, isDeclared := s.opening(link)
 	bound := declareTimeout
 	timeout := time.NewTimer(bound)
@@ -290,7 +294,7 @@ func (s *subscription) opening(link *connection.Link) (result chan opened, isDec
 func (s *subscription) discard(result <-chan opened) {
 	go func() {
 		if r := <-result; r.session != nil {
-			r.session.close(s)
+			r.session.close()
 		}
 	}()
 }
@@ -337,7 +341,7 @@ func (s *subscription) work(worker int) {
 		case <-s.closing:
 			return
 		case session := <-s.offers:
-			session.work(s, worker)
+			session.work(worker)
 		}
 	}
 }

@@ -37,27 +37,27 @@ func TestSuspectsFrom(t *testing.T) {
 }
 
 func TestIsSuspect(t *testing.T) {
-	n := &session{suspectsFrom: 2, queue: &Queue{Name: "q"}}
+	i := &intake{suspectsFrom: 2, session: &session{queue: &Queue{Name: "q"}}}
 	of := func(count int64, redelivered bool) *received {
 		return &received{Delivery: amqp091.Delivery{Redelivered: redelivered,
 			Headers: amqp091.Table{"x-delivery-count": count}}}
 	}
-	assert.True(t, n.isSuspect(of(2, true)))
-	assert.False(t, n.isSuspect(of(1, true)))
-	assert.False(t, n.isSuspect(of(9, false)), "a publisher's count")
-	assert.False(t, n.isSuspect(&received{Delivery: amqp091.Delivery{Redelivered: true}}), "a classic queue does not "+
+	assert.True(t, i.isSuspect(of(2, true)))
+	assert.False(t, i.isSuspect(of(1, true)))
+	assert.False(t, i.isSuspect(of(9, false)), "a publisher's count")
+	assert.False(t, i.isSuspect(&received{Delivery: amqp091.Delivery{Redelivered: true}}), "a classic queue does not "+
 		"count")
 	crashed := func(history string) *received {
 		return &received{Delivery: amqp091.Delivery{Headers: amqp091.Table{"amqpretry-queue": "q",
 			"amqpretry-history": history}}}
 	}
-	assert.True(t, n.isSuspect(crashed(`[{"n":10,"at":"x","error":"died","reason":"crashed"}]`)),
+	assert.True(t, i.isSuspect(crashed(`[{"n":10,"at":"x","error":"died","reason":"crashed"}]`)),
 		"in an earlier attempt")
-	assert.False(t, n.isSuspect(crashed(`[{"n":1,"at":"x","error":"{\"reason\":\"crashed\"}"}]`)), "an error text")
-	n.queue.Name = "other"
-	assert.False(t, n.isSuspect(crashed(`[{"reason":"crashed"}]`)), "another queue's history")
-	n.suspectsFrom = never
-	assert.False(t, n.isSuspect(of(2, true)))
+	assert.False(t, i.isSuspect(crashed(`[{"n":1,"at":"x","error":"{\"reason\":\"crashed\"}"}]`)), "an error text")
+	i.queue.Name = "other"
+	assert.False(t, i.isSuspect(crashed(`[{"reason":"crashed"}]`)), "another queue's history")
+	i.suspectsFrom = never
+	assert.False(t, i.isSuspect(of(2, true)))
 }
 
 // queued waits for turns with these counts, one after the other, and gives the order in which they are granted.
@@ -171,16 +171,17 @@ func TestTurnsEnd(t *testing.T) {
 func TestStuckHandlersTakeOneTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := &Turns{}
-		s := &subscription{consumer: &Consumer{settings: Settings{Turns: turns}}, logger: watermill.NopLogger{}}
-		n := &session{queue: &Queue{}, acker: newAcker(brokenChannel{}), deliveries: make(chan received, 3),
-			stop: make(chan struct{})}
-		defer n.acker.close()
+		sub := &subscription{consumer: &Consumer{settings: Settings{Turns: turns}}, logger: watermill.NopLogger{}}
+		i := &intake{session: &session{sub: sub, queue: &sub.queue, acker: newAcker(brokenChannel{}),
+			stop: make(chan struct{})}, out: make(chan received, 3)}
+		defer i.acker.close()
 
 		other := make(chan time.Duration, 1)
 		began := time.Now()
-		for i := range 3 { // nobody takes them
-			assert.False(t, n.handOutAlone(s, received{}))
-			if i == 0 {
+		for n := range 3 { // nobody takes them
+			i.hand = &received{}
+			assert.Equal(t, eventUnsettled, i.handOutAlone())
+			if n == 0 {
 				go func() {
 					give, ok := turns.take(1, 10, false, nil)
 					assert.True(t, ok)
@@ -201,10 +202,11 @@ func TestIsSuspectNow(t *testing.T) {
 		"amqpretry-history": `[{"reason":"crashed"}]`}}}
 	for strategy, open := range map[config.Strategy]bool{config.StrategyQueues: true, config.StrategyCycle: true,
 		config.StrategyRedelivery: false, config.StrategyNative: false} {
-		n := &session{suspectsFrom: 2, queue: &Queue{Name: "q", Policy: config.Policy{Strategy: strategy}}}
-		assert.True(t, n.isSuspectNow(returned, false), strategy)
-		assert.Equal(t, open, n.isSuspectNow(returned, true), strategy)
-		assert.True(t, n.isSuspectNow(crashed, true), strategy)
+		i := &intake{suspectsFrom: 2, session: &session{queue: &Queue{Name: "q",
+			Policy: config.Policy{Strategy: strategy}}}}
+		assert.True(t, i.isSuspectNow(returned, false), strategy)
+		assert.Equal(t, open, i.isSuspectNow(returned, true), strategy)
+		assert.True(t, i.isSuspectNow(crashed, true), strategy)
 	}
 }
 

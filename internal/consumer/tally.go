@@ -35,6 +35,15 @@ func (t *tally) Done() {
 	}
 }
 
+// Go counts one more until f returns, in a goroutine of its own.
+func (t *tally) Go(f func()) {
+	t.Add(1)
+	go func() {
+		defer t.Done()
+		f()
+	}()
+}
+
 // Wait waits until the count is zero.
 func (t *tally) Wait() {
 	for {
@@ -71,7 +80,7 @@ func (t *tally) within(bound time.Duration, stop <-chan struct{}) bool {
 	}
 }
 
-// above gives a channel that tells when the count goes down; nil if it is not above the limit.
+// above gives a channel that is closed when the count goes down; nil if it is not above the limit.
 func (t *tally) above(limit func() int) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -66,8 +66,8 @@ func (t *trouble) lost(s *subscription, link *connection.Link, began time.Time) 
 	return wait
 }
 
-// isProtocol tells whether a connection was closed for what was done on it, and not because of an operator, a network or
-// a broker that has died.
+// isProtocol reports whether a connection was closed for what was done on it, and not because of an operator, a
+// network or a broker that has died.
 func isProtocol(err error) bool {
 	var closed *amqp091.Error
 	if !errors.As(err, &closed) {
@@ -83,7 +83,7 @@ func isProtocol(err error) bool {
 	}
 }
 
-// isAlone tells whether the queue has a connection of its own.
+// isAlone reports whether the queue has a connection of its own.
 func (t *trouble) isAlone() bool { return t.own != nil }
 
 // link is the one to consume over. Where the broker takes no further connection, it is that of all.

@@ -23,7 +23,7 @@ type Arriving struct {
 	// IsRetryQueue reports whether a name is that of the queue's retry queue for a delay. It is asked of messages that
 	// carry this queue's headers only.
 	IsRetryQueue func(name, delay string) bool
-	// Redelivered tells that it was delivered before, and Deliveries how often without an answer: what was never
+	// Redelivered reports that it was delivered before, and Deliveries how often without an answer: what was never
 	// delivered was given its count by a publisher.
 	Redelivered bool
 	Deliveries  int64
@@ -34,13 +34,13 @@ type Arriving struct {
 // Arrival is what a message turns out to be when it arrives.
 type Arrival struct {
 	State wire.State
-	// Replay tells that it comes from the dead-letter queue.
+	// Replay reports that it comes from the dead-letter queue.
 	Replay bool
-	// Unknown tells that its headers are of a version that nobody here knows. It is treated as fresh.
+	// Unknown reports that its headers are of a version that nobody here knows. It is treated as fresh.
 	Unknown bool
 	// Crash is why no handler, and no marshaler, may see it: its consumers die of it. Nil for all others.
 	Crash error
-	// ByCopy tells that the broker cannot bring it back by itself.
+	// ByCopy reports that the broker cannot bring it back by itself.
 	ByCopy bool
 	// Returns are the failed attempts that the broker has counted, of those in State.
 	Returns int64
@@ -94,3 +94,78 @@ func (a *Arrival) Clean(msg *message.Message) {
 
 // ErrUnpublishable is what a message has failed of that was nacked although its handler has succeeded.
 var ErrUnpublishable = errors.New("the handler succeeded, but its outputs could not be published")
+
+// Returned is what the broker says of a message that it has brought back by itself, under a broker-driven strategy.
+type Returned struct {
+	// Failures are the failed attempts that it has counted since the message was published.
+	Failures int64
+	// Uncounted reports that the message was delivered before and is not counted: its queue is none that counts.
+	Uncounted bool
+	// Foreign reports that the message has a past elsewhere, which would be taken for one here.
+	Foreign bool
+	// TooLarge reports that there is no room in a frame for what the broker would add.
+	TooLarge bool
+}
+
+// mostReturns is from how many returns on a copy takes the place of a message that fails, with which the broker counts
+// anew: it has a delivery limit of 20 by default since RabbitMQ 4.0, and an operator can set one that no client sees.
+const mostReturns = 18
+
+// returned completes the arrival of a message that the broker may have brought back.
+func (a *Arrival) returned(policy *config.Policy, m *Arriving, kind wire.Kind) {
+	a.ByCopy = needsCopy(policy, m, kind, &a.State)
+	if m.Returned.Foreign {
+		return // its counters are those of another queue
+	}
+
+	a.Returns = m.Returned.Failures
+	retries := policy.MaxRetries()
+	failures := int(min(m.Returned.Failures, 1<<30))
+	total := a.State.Count + failures
+	a.State.Attempts += failures
+	a.State.Count = min(total, retries)
+	if !policy.Strategy.CountsReturns() {
+		return
+	}
+
+	// When the last attempt has failed, the message is published to the dead-letter queue. So what was returned more
+	// often was returned for other reasons: its consumers have died, or, before RabbitMQ 4.3, have only closed.
+	deaths := total - retries
+	switch {
+	case deaths >= policy.CrashLimit:
+		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement in its last attempt; the policy's "+
+			"CrashLimit is %d", deaths, policy.CrashLimit)
+	case m.Redelivered && m.Deliveries > mostReturns && total > 0:
+		a.Crash = fmt.Errorf("delivered %d times without an acknowledgement", m.Deliveries)
+		a.State.Count-- // this return is no further failure
+	}
+}
+
+// needsCopy reports whether a message cannot be brought back by the broker: what is to be known of it then has no place
+// but the headers of a copy.
+func needsCopy(policy *config.Policy, m *Arriving, kind wire.Kind, s *wire.State) bool {
+	switch {
+	case m.Returned.Foreign, m.Returned.TooLarge, s.Canary != "":
+		return true
+	case policy.MaxAge > 0 && (m.Timestamp.Unix() <= 0 || kind == wire.Replay):
+		return true // its age would begin anew with each delivery
+	case m.Expiration != "":
+		// In a cycle it is gone when the message comes back. Elsewhere the message would expire while it waits: a dead
+		// letter of the broker's, which does not tell what it has failed of.
+		return true
+	case policy.Strategy == config.StrategyCycle:
+		// Headers of ours are believed when it has waited: those of a copy that has waited again by the broker would be
+		// counted twice, and forged ones would be taken for a copy's.
+		return kind != wire.Replay && wire.Carries(m.Headers, s.Queue)
+	default:
+		return m.Returned.Uncounted || m.Deliveries >= mostReturns || isCopy(kind) && grows(policy)
+	}
+}
+
+// grows reports whether the broker counts the steps of the delays: those of the strategy native that are not constant.
+func grows(policy *config.Policy) bool {
+	return policy.Strategy == config.StrategyNative && policy.Delay(1) < policy.Delay(config.MaxRetries)
+}
+
+// isCopy reports whether a message is a copy, that has failed before.
+func isCopy(kind wire.Kind) bool { return kind == wire.Retry || kind == wire.Clamped }

@@ -10,7 +10,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Classify tells what a failure asks for under a policy. happened is what it was: [retry.ClassError] for whatever a
+// Classify returns what a failure asks for under a policy. happened is what it was: [retry.ClassError] for whatever a
 // handler returned or panicked with, else one of the classes without a handler's error. after is what RetryAfter or
 // Postpone asks for, else 0. The first of these that applies:
 //

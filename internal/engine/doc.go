@@ -1,4 +1,4 @@
-// Package engine decides what happens to one message, and tells of it.
+// Package engine decides what happens to one message, and reports it.
 //
 //	failure ──► Classify ──► Decide ──► Verdict ──► Settlement ──► Delivery.Settle
 //	                                       └──► events, log

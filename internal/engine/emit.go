@@ -10,7 +10,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Emit tells of an event: of now, if it does not say when.
+// Emit reports an event: of now, if it does not say when.
 func (e *Engine) Emit(event retry.Event) {
 	if e.OnEvent == nil {
 		return
@@ -23,7 +23,7 @@ func (e *Engine) Emit(event retry.Event) {
 		}
 		fields := watermill.LogFields{"event": string(event.Kind), "queue": event.Queue}
 		if r := recover(); r != nil {
-			text, _ := e.Describe(fmt.Errorf("%v", r)) // a listener's panic may quote the error that it was told of
+			text, _ := e.Describe(fmt.Errorf("%v", r)) // a listener's panic may quote the error that it was given
 			e.Log().Error("OnEvent panicked", loggedError(text), fields)
 		} else {
 			e.Log().Error("OnEvent called runtime.Goexit; messages may be stuck until the process ends", nil, fields)
@@ -37,16 +37,16 @@ func (e *Engine) Emit(event retry.Event) {
 	returned = true
 }
 
-// Begin tells that a call begins, unless it has begun before: in a middleware outside of this one.
+// Begin reports that a call begins, unless it has begun before: in a middleware outside of this one.
 func (e *Engine) Begin(d Delivery, msg *message.Message) {
 	if e.OnEvent == nil {
 		d.Begin(e.Time(), nil)
 		return
 	}
-	e.tellOfBegin(d, msg)
+	e.emitCall(d, msg)
 }
 
-func (e *Engine) tellOfBegin(d Delivery, msg *message.Message) {
+func (e *Engine) emitCall(d Delivery, msg *message.Message) {
 	now := e.Time()
 	attempt := attemptOf(d, now)
 	event := &retry.Event{
@@ -58,15 +58,15 @@ func (e *Engine) tellOfBegin(d Delivery, msg *message.Message) {
 	}
 }
 
-// Ended tells that a call has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
+// Ended reports that a call has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
 func (e *Engine) Ended(kind retry.EventKind, d Delivery, msg *message.Message) {
-	if began, attempt, ok := d.End(); ok && attempt != nil {
-		e.tellOfEnd(kind, began, attempt, msg)
+	if began, call, ok := d.End(); ok && call != nil {
+		e.emitEnd(kind, began, call, msg)
 	}
 }
 
-func (e *Engine) tellOfEnd(kind retry.EventKind, began time.Time, attempt *retry.Event, msg *message.Message) {
-	event := *attempt
+func (e *Engine) emitEnd(kind retry.EventKind, began time.Time, call *retry.Event, msg *message.Message) {
+	event := *call
 	event.Kind, event.Message, event.At = kind, msg, e.Time()
 	event.Took = event.At.Sub(began)
 	if kind == retry.EventSucceeded {
@@ -79,27 +79,27 @@ func (e *Engine) tellOfEnd(kind retry.EventKind, began time.Time, attempt *retry
 type failure struct {
 	*Engine
 	event   retry.Event // the fields that all of them have
-	untold  bool        // its call has ended before, so that it is no news
+	unheard bool        // its call has ended before, so that it is no news
 	decided time.Time
 }
 
-// call tells of the verdict over a call that began then.
+// call reports the verdict over a call that began then.
 func (f failure) call(v retry.Verdict, began time.Time) {
 	event := f.event
 	event.Kind, event.Verdict, event.At, event.Took = retry.EventFailed, v, f.decided, f.decided.Sub(began)
 	f.Emit(event)
 }
 
-// unhandled tells of the verdict over a message that no handler may see.
+// unhandled reports the verdict over a message that no handler may see.
 func (f failure) unhandled(v retry.Verdict) {
 	event := f.event
 	event.Kind, event.Verdict, event.At = retry.EventUnhandled, v, f.decided
 	f.Emit(event)
 }
 
-// settle tells what has become of the verdict.
+// settle reports what has become of the verdict.
 func (f failure) settle(kind retry.EventKind, v retry.Verdict, err error) {
-	if f.Engine == nil || f.untold { // nothing was decided that anybody is to be told of
+	if f.Engine == nil || f.unheard { // nothing was decided that anybody hears of
 		return
 	}
 	event := f.event

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Engine decides what happens to the messages of one retrier, and tells of it: see [Classify] and [Decide] for how, and
-// [Delivery] for what it is told of a message. Its zero value has the defaults. Engines are told apart by their
+// Engine decides what happens to the messages of one retrier, and reports it: see [Classify] and [Decide] for how, and
+// [Delivery] for what it knows of a message. Its zero value has the defaults. Engines are told apart by their
 // addresses.
 type Engine struct {
 	// Logger gets what is logged. Defaults to slog.Default(); watermill.NopLogger{} logs nothing.
@@ -47,7 +47,7 @@ type Engine struct {
 	// Random gives the random part of jitter, in [0, 1). For tests.
 	Random func() float64
 
-	// OnEvent is told of everything that happens: see [retry.Event]. Optional.
+	// OnEvent is called with everything that happens: see [retry.Event]. Optional.
 	OnEvent func(retry.Event)
 }
 

@@ -22,7 +22,7 @@ type Handout struct {
 	answered   bool
 }
 
-// ErrSettled is what a middleware is told that comes too late with its verdict.
+// ErrSettled is the error of a middleware that comes too late with its verdict.
 var ErrSettled = errors.New("cannot retry the message: it was already acknowledged or rejected; remove middlewares " +
 	"such as InstantAck that are added before retrier.Middleware")
 
@@ -47,7 +47,7 @@ func (h *Handout) Leave() {
 	}
 }
 
-// WasSeen tells whether a middleware has had the message.
+// WasSeen reports whether a middleware has had the message.
 func (h *Handout) WasSeen() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,7 +55,7 @@ func (h *Handout) WasSeen() bool {
 	return h.seen
 }
 
-// Handler is the name of the handler that has the message; empty if no middleware has told.
+// Handler is the name of the handler that has the message; empty if no middleware has said.
 func (h *Handout) Handler() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,26 +127,6 @@ func (h *Handout) leave(s Settlement) bool {
 	return !h.answered
 }
 
-// Answer is what is known of a message when its router has answered, and its handler is done.
-type Answer struct {
-	// Settlement is the verdict of the middleware; nil without one.
-	Settlement *Settlement
-
-	refused, succeeded bool
-}
-
-// Answer takes what the middlewares have left. Nothing can be left any more afterwards.
-func (h *Handout) Answer() Answer {
-	h.Finish()
-
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.answered = true
-
-	return Answer{Settlement: h.settlement, refused: h.refusal != nil, succeeded: h.succeeded}
-}
-
 // Next is what a consumer does with a message that is answered.
 type Next int
 
@@ -159,19 +139,26 @@ const (
 	NextNack                      // somebody has nacked it, and nobody has judged
 )
 
-// Next tells what comes next, by what the router has answered. While a service closes, a publisher may be closed before
-// its handlers.
-func (a *Answer) Next(acked, closing bool) Next {
+// Answer takes the verdict that the middlewares have left, nil without one, and returns what comes next, by what the
+// router has answered. Nothing can be left any more afterwards. While a service closes, a publisher may be closed
+// before its handlers.
+func (h *Handout) Answer(acked, closing bool) (next Next, verdict *Settlement) {
+	h.Finish()
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.answered = true
 	switch {
-	case a.refused:
-		return NextGiveBack
-	case a.Settlement != nil:
-		return NextCarryOut
+	case h.refusal != nil:
+		return NextGiveBack, h.settlement
+	case h.settlement != nil:
+		return NextCarryOut, h.settlement
 	case acked:
-		return NextAcknowledge
-	case a.succeeded && !closing:
-		return NextUnpublishable
+		return NextAcknowledge, nil
+	case h.succeeded && !closing:
+		return NextUnpublishable, nil
 	default:
-		return NextNack
+		return NextNack, nil
 	}
 }

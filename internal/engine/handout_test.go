@@ -11,25 +11,30 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func TestAnswer_Next(t *testing.T) {
-	judged := &Settlement{}
+func TestHandout_Answer(t *testing.T) {
+	judged, refused := &Settlement{}, errors.New("refused")
 	for name, test := range map[string]struct {
-		answer         Answer
+		refusal        error
+		settlement     *Settlement
+		succeeded      bool
 		acked, closing bool
 		want           Next
 	}{
-		"acked":                           {Answer{succeeded: true}, true, false, NextAcknowledge},
-		"acked by itself":                 {Answer{}, true, false, NextAcknowledge},
-		"acked, and a verdict":            {Answer{Settlement: judged}, true, false, NextCarryOut},
-		"nacked with a verdict":           {Answer{Settlement: judged}, false, false, NextCarryOut},
-		"nacked after a success":          {Answer{succeeded: true}, false, false, NextUnpublishable},
-		"the same while closing":          {Answer{succeeded: true}, false, true, NextNack},
-		"nacked":                          {Answer{}, false, false, NextNack},
-		"refused":                         {Answer{refused: true}, false, false, NextGiveBack},
-		"refused, and a verdict":          {Answer{refused: true, Settlement: judged}, false, false, NextGiveBack},
-		"refused, and acked all the same": {Answer{refused: true}, true, false, NextGiveBack},
+		"acked":                           {nil, nil, true, true, false, NextAcknowledge},
+		"acked by itself":                 {nil, nil, false, true, false, NextAcknowledge},
+		"acked, and a verdict":            {nil, judged, false, true, false, NextCarryOut},
+		"nacked with a verdict":           {nil, judged, false, false, false, NextCarryOut},
+		"nacked after a success":          {nil, nil, true, false, false, NextUnpublishable},
+		"the same while closing":          {nil, nil, true, false, true, NextNack},
+		"nacked":                          {nil, nil, false, false, false, NextNack},
+		"refused":                         {refused, nil, false, false, false, NextGiveBack},
+		"refused, and a verdict":          {refused, judged, false, false, false, NextGiveBack},
+		"refused, and acked all the same": {refused, nil, false, true, false, NextGiveBack},
 	} {
-		assert.Equal(t, test.want, test.answer.Next(test.acked, test.closing), name)
+		h := Handout{refusal: test.refusal, settlement: test.settlement, succeeded: test.succeeded}
+		next, verdict := h.Answer(test.acked, test.closing)
+		assert.Equal(t, test.want, next, name)
+		assert.Same(t, test.settlement, verdict, name)
 	}
 }
 
@@ -44,12 +49,13 @@ func TestHandout_Settle(t *testing.T) {
 	}}
 	late := Settlement{failure: failure{Engine: e}}
 
-	none := (&Handout{}).Answer()
-	assert.Nil(t, none.Settlement, "the middleware never saw it")
+	_, none := (&Handout{}).Answer(true, false)
+	assert.Nil(t, none, "the middleware never saw it")
 
 	require.NoError(t, h.Settle(t.Context(), Settlement{Verdict: retry.Verdict{Reason: "first"}}))
 	require.NoError(t, h.Settle(t.Context(), Settlement{Verdict: retry.Verdict{Reason: "second"}}))
-	assert.Equal(t, retry.Reason("first"), h.Answer().Settlement.Verdict.Reason)
+	_, first := h.Answer(true, false)
+	assert.Equal(t, retry.Reason("first"), first.Reason)
 
 	require.ErrorIs(t, h.Settle(t.Context(), late), ErrSettled)
 	require.ErrorIs(t, abandoned, ErrSettled)

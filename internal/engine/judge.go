@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -24,7 +25,7 @@ func (e *Engine) Judge(d Delivery, f retry.Failure) Settlement {
 	return e.Fail(d, f, true)
 }
 
-// Fail decides over a failed attempt. last tells that its handler cannot be called again: there is no immediate try.
+// Fail decides over a failed attempt. last means that its handler cannot be called again: there is no immediate try.
 func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 	f, policy := completed(f), d.Policy()
 	now := e.Time()
@@ -52,15 +53,15 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 	}
 
 	s := e.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
-	if began, attempt, ok := d.End(); ok {
-		if attempt != nil { // the handler may have changed the context since
-			s.failure.event.Topic, s.failure.event.Handler = attempt.Topic, attempt.Handler
+	if began, call, ok := d.End(); ok {
+		if call != nil { // the handler may have changed the context since
+			s.failure.event.Topic, s.failure.event.Handler = call.Topic, call.Handler
 		}
 		s.failure.call(verdict, began)
 	} else if f.Class == retry.ClassCrashed || f.Class == retry.ClassUndecodable {
 		s.failure.unhandled(verdict)
 	} else {
-		s.failure.untold = true
+		s.failure.unheard = true
 	}
 
 	return s
@@ -69,19 +70,19 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 // completed has what the message tells.
 func completed(f retry.Failure) retry.Failure {
 	if f.Message != nil {
-		f.Payload, f.Topic = f.Message.Payload, first(message.SubscribeTopicFromCtx(f.Message.Context()), f.Topic)
+		f.Payload, f.Topic = f.Message.Payload, cmp.Or(message.SubscribeTopicFromCtx(f.Message.Context()), f.Topic)
 	}
 
 	return f
 }
 
-// called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is
+// called reports whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is
 // known.
 func called(f retry.Failure) bool {
 	return f.Class != retry.ClassUndecodable && f.Class != retry.ClassExpired
 }
 
-// IsLimited tells whether a message can be late or early at all.
+// IsLimited reports whether a message can be late or early at all.
 func IsLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore.IsZero() }
 
 // Early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due
@@ -264,12 +265,38 @@ func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Cl
 	return Classify(policy, f.Class, f.Err)
 }
 
-func first(s ...string) string {
-	for _, v := range s {
-		if v != "" {
-			return v
-		}
+// Rejected decides over a message that a consumer outside of this module has failed, and that its queue has
+// dead-lettered for a reason. Only what was rejected is retried. With retry.ReasonPermanent, nobody knows how it came
+// here.
+//
+// The policy's lists of errors are not asked, nor is the decision function: the broker does not report the error.
+func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Settlement {
+	now, state := e.Time(), d.State()
+	f = completed(f)
+	f.Attempt = attemptOf(d, now)
+
+	verdict := retry.Verdict{Action: retry.ActionDeadLetter, Reason: reason}
+	happened := failed{class: retry.ClassRejected, at: now}
+	switch reason {
+	case retry.ReasonRejected:
+		happened.called = true
+		verdict = Decide(*d.Policy(), Case{
+			Class: retry.ClassRejected, Failures: state.Count, Tries: config.MaxImmediate,
+			Now: now, Since: state.Since, Deadline: state.Deadline, Random: e.random(),
+		})
+	case retry.ReasonDeliveryLimit:
+		happened.called = true
+	case retry.ReasonExpired:
+		happened.class = retry.ClassExpired
+		verdict = expired(*d.Policy())
+	case retry.ReasonPermanent:
+		happened.class = retry.ClassPermanent
+	case retry.ReasonUndecodable:
+		happened.class = retry.ClassUndecodable
 	}
 
-	return ""
+	s := e.settlement(d, f, verdict, happened)
+	s.failure.unhandled(verdict)
+
+	return s
 }

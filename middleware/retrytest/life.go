@@ -251,7 +251,8 @@ var ErrUnanswered = errors.New("the handler called runtime.Goexit, and under pol
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
 func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
-	answer, fault := d.Answer(), d.lastFault()
+	next, settlement := d.Answer(acked, false)
+	fault := d.lastFault()
 
 	switch {
 	case fault == Crash:
@@ -266,9 +267,9 @@ func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 		return at, nil
 	}
 
-	switch answer.Next(acked, false) {
+	switch next {
 	case engine.NextCarryOut:
-		return l.carryOut(at, d, *answer.Settlement), nil
+		return l.carryOut(at, d, *settlement), nil
 	case engine.NextAcknowledge:
 		l.engine.Ended(retry.EventSucceeded, d, d.msg)
 		l.end(Succeeded)
@@ -286,12 +287,12 @@ func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 
 // carryOut does what the verdict says, and gives the message as it is in its queue after its wait.
 func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
-	switch s.Verdict.Action {
+	switch s.Action {
 	case retry.ActionRequeue:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
 		return at
 	case retry.ActionDrop:
-		s.Done(s.Verdict)
+		s.Done(nil)
 		l.end(Dropped)
 
 		return at
@@ -300,22 +301,22 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
 
-	if s.Verdict.ByBroker {
+	if s.ByBroker {
 		return l.brought(at, s)
 	}
 
 	copied := copyOf(at, l.service.Queue, d.arrival.Replay, s.State)
-	s.Done(s.Verdict)
+	s.Done(nil)
 	l.carries(copied)
 
-	if s.Verdict.Action == retry.ActionDeadLetter {
+	if s.Action == retry.ActionDeadLetter {
 		l.buried(copied)
 		return copied
 	}
 
-	wait := s.Verdict.Wait
+	wait := s.Wait
 	if wait == 0 {
-		wait = s.Verdict.Delay
+		wait = s.Delay
 	}
 	l.waits(wait)
 	copied.waited = l.retryQueue(s.State.Delay)
@@ -325,15 +326,15 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 
 // brought gives the message as the broker brings it back by itself.
 func (l *life) brought(at queued, s engine.Settlement) queued {
-	s.Done(s.Verdict)
+	s.Done(nil)
 	l.carries(at)
-	l.waits(s.Verdict.Delay)
+	l.waits(s.Delay)
 	if l.policy.Strategy.CountsReturns() {
 		at.deliveries++
 		return at
 	}
 	at.rejections++
-	at.deliveries, at.waited = 0, l.retryQueue(config.FormatDelay(s.Verdict.Delay))
+	at.deliveries, at.waited = 0, l.retryQueue(config.FormatDelay(s.Delay))
 
 	return at
 }

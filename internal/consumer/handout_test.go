@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestInFlightIsWithdrawnWithItsContext(t *testing.T) {
+func TestHandoutIsWithdrawnWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	h := &inFlight{ctx: ctx}
+	h := &handout{ctx: ctx}
 	assert.False(t, h.Withdrawn())
 	cancel()
 	assert.True(t, h.Withdrawn())
