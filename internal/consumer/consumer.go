@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
 // Settings say how to consume.
@@ -276,5 +276,5 @@ func latest(a, b time.Time) time.Time {
 
 // isClosing tells errors that a shutdown explains.
 func isClosing(err error) bool {
-	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, republish.ErrGone)
+	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, publish.ErrGone)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -43,7 +43,7 @@ type Queue struct {
 	// that is known, or until the subscription ends. Optional.
 	Unsure func(queue string, arrived time.Time) bool
 	// Forwarder takes the failed messages; nil under policy off.
-	Forwarder *republish.QueueForwarder
+	Forwarder *publish.QueueForwarder
 	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed.
 	// Optional.
 	Ended func()
@@ -114,11 +114,11 @@ func (s *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, 
 	if s.Forwarder == nil || a.Crash != nil {
 		return
 	}
-	var early *republish.Early
+	var early *publish.Early
 	if delay, _ := d.Headers[header.Delay].(string); a.Returns > 0 {
 		early = s.Forwarder.Back(rejection(d, a.Returns), now)
 	} else if m.Waited != "" && s.isRetryQueue(m.Waited, delay) {
-		early = s.Forwarder.Back(republish.Trip{
+		early = s.Forwarder.Back(publish.Trip{
 			Message: codec.Identity(d.Headers, d.MessageId), Count: a.State.Count,
 			ID: codec.HeaderText(d.Headers[header.ID]),
 		}, now)
@@ -130,8 +130,8 @@ func (s *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, 
 }
 
 // rejection is the wait of a message that the broker brings back by itself.
-func rejection(d *amqp091.Delivery, failures int64) republish.Trip {
-	return republish.Trip{Message: codec.Identity(d.Headers, d.MessageId), Count: int(min(failures, math.MaxInt32))}
+func rejection(d *amqp091.Delivery, failures int64) publish.Trip {
+	return publish.Trip{Message: codec.Identity(d.Headers, d.MessageId), Count: int(min(failures, math.MaxInt32))}
 }
 
 // isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well:

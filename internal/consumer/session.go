@@ -17,8 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -180,7 +180,7 @@ func cannotConsume(queue string, err error) error {
 // watch tells when the session is over.
 func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <-chan string) {
 	defer close(n.gone)
-	defer n.cancel(republish.ErrGone)
+	defer n.cancel(publish.ErrGone)
 
 	lost := func(err *amqp091.Error) {
 		if err.Code == amqp091.NotFound {
@@ -410,7 +410,7 @@ func (n *session) carryOut(s *subscription, h *inFlight, settlement engine.Settl
 	switch settlement.Verdict.Action {
 	case retry.ActionDrop:
 		if n.isGone() {
-			settlement.Abandoned(republish.ErrGone)
+			settlement.Abandoned(publish.ErrGone)
 			return
 		}
 		n.acker.ack(h.delivery.DeliveryTag)
@@ -458,7 +458,7 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 	n.acker.ack(h.delivery.DeliveryTag)
 	settlement.Done(final(settlement.Verdict, published))
 	h.queue.tell(h.arrival.State.Canary,
-		republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
+		publish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
 }
 
 // pauseEarly keeps a message that has come back too early from going round at once. Those that are kept take places of
@@ -486,7 +486,7 @@ func (n *session) reject(s *subscription, h *inFlight, settlement engine.Settlem
 		s.logger.Error("Cannot reject a failed message", err, nil)
 	}
 	if !done { // the broker has it back with the channel
-		settlement.Abandoned(cmp.Or[error](err, republish.ErrGone))
+		settlement.Abandoned(cmp.Or[error](err, publish.ErrGone))
 		return
 	}
 	if s.queue.Policy.Strategy == config.StrategyCycle {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // backendAge is how long what was declared of a backend is taken to be there.
@@ -25,7 +25,7 @@ type backends struct {
 
 // sharedBackend is the declaration of one of them.
 type sharedBackend struct {
-	republish.Flight
+	publish.Flight
 	missed time.Time // when a part of a plan could not be declared last, guarded by backends.mu
 }
 

@@ -13,13 +13,13 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/delayed"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // DelayPublisher publishes messages with a delay. Package amqpretry says how.
 type DelayPublisher struct {
 	retrier *Retrier
-	own     *delayed.Publisher
+	own     *publish.DelayPublisher
 }
 
 // NewDelayPublisher checks the options and returns a publisher that is not connected yet. Retrier.Close closes it if it
@@ -33,7 +33,7 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the delay publisher:\n%w", err)
 	}
-	own, err := delayed.NewPublisher(publisher, delayed.Settings{
+	own, err := publish.NewDelayPublisher(publisher, publish.DelaySettings{
 		Connection:      r.connectionSettings("delay publisher"),
 		Logger:          r.options.Logger,
 		Options:         options,

@@ -12,7 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/publishing"
+	publishing "github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // Publisher publishes messages, and returns when the broker has them. Package amqpretry says how.
@@ -28,7 +28,7 @@ func (r *Retrier) NewPublisher(options publish.Options) (*Publisher, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the publisher:\n%w", err)
 	}
-	own := publishing.NewPublisher(publishing.PublisherSettings{
+	own := publishing.NewPublisher(publishing.Settings{
 		Connection:      r.connectionSettings("publisher"),
 		Logger:          r.options.Logger,
 		Options:         options,

@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -30,7 +30,7 @@ type Retrier struct {
 
 	registry  *registry
 	generated *generated
-	forwarder *republish.Forwarder
+	forwarder *publish.Forwarder
 	observer  *Observer
 	captures  *consumer.Captures
 	stock     consumer.Stock
@@ -95,7 +95,7 @@ func New(conf Config, options Options) (*Retrier, error) {
 		OnEvent:     options.OnEvent,
 	}
 	p.stock = consumer.Stock{Captures: p.captures, Engine: p.engine, Logger: options.Logger, Queue: p.generated.ofTopic}
-	p.forwarder = republish.NewForwarder(republish.Settings{
+	p.forwarder = publish.NewForwarder(publish.ForwarderSettings{
 		Connection:  p.connectionSettings("forwarder"),
 		Logger:      options.Logger,
 		HoldWarning: options.HoldWarning,

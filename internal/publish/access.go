@@ -1,0 +1,80 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+)
+
+// accessTimeout is how long the broker may take to say whether the default exchange may be written to.
+const accessTimeout = 5 * time.Second
+
+var errBlocked = errors.New("the broker has blocked the connection")
+
+// CheckAccess finds out whether the user may publish dead letters by the default exchange, as shared retry queues do;
+// with queues of its own, the broker has asked for that when they were declared. Without it Subscribe would succeed and
+// the first dead letter be held for ever. The error is a *topology.AccessError.
+//
+// It publishes a message that no queue gets, over the connection that is there to publish: in an alarm the broker
+// blocks the connection of whoever publishes, which must not be that of the acknowledgements. Where it cannot be found
+// out, nothing is wrong.
+func (f *Forwarder) CheckAccess(plan topology.Plan) error {
+	if exchange, queue := plan.End(); exchange != "" || queue == "" {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeoutCause(f.ctx, accessTimeout, errors.New("the broker does not answer"))
+	defer cancel()
+
+	err := f.checking.Do(ctx, time.Now(), func() error { return f.checkAccess(ctx) })
+
+	access := (*topology.AccessError)(nil)
+	if err != nil && !errors.As(err, &access) {
+		f.settings.Logger.Info("Cannot check the permission to publish dead letters", watermill.LogFields{
+			"amqp_queue_name": plan.Queue, "error": err.Error(),
+		})
+		err = nil
+	}
+
+	return err
+}
+
+func (f *Forwarder) checkAccess(ctx context.Context) error {
+	link, err := f.connection.TryLink(ctx)
+	if err != nil {
+		return err
+	}
+	if f.accessible.Load() == link { // it does not depend on the queue
+		return nil
+	}
+	if link.IsBlocked() { // an answer could take until the alarm is over, for each of many topics
+		return errBlocked
+	}
+	channel, err := link.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+
+	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	if err := channel.PublishWithContext(ctx, "", "nobody-"+watermill.NewShortUUID(), false, false,
+		amqp091.Publishing{}); err != nil {
+		return err
+	}
+	// Its answer comes after the broker has looked at the publish. It needs no permission.
+	err = channel.Qos(1, 0, false)
+	if err == nil {
+		f.accessible.Store(link)
+		return nil
+	}
+	if reason := <-closed; reason != nil { // the broker's words, also if the channel was closed before the call
+		err = reason
+	}
+
+	return topology.ExplainUse(topology.UsePublish, topology.KindExchange, "amq.default", err)
+}

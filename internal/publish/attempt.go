@@ -1,0 +1,260 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+)
+
+// stuckFor is how long nothing may move on a connection while a caller that has given up still writes. Then the
+// connection is given up as well: its broker takes nothing.
+const stuckFor = time.Second
+
+// attempt publishes on one link what is open of a batch, each message once.
+type attempt struct {
+	ctx      context.Context
+	link     *connection.Link
+	messages []*Message
+	route    Route
+	missing  *time.Time
+	sender   *Sender
+	refusals *refusals
+	oneByOne bool // each after the answer to the one before, on channels that nobody else uses
+
+	lanes []*Lane    // one for each exchange
+	sent  []*Message // without an answer, in their order
+	final error
+}
+
+func (a *attempt) publish() {
+	done := abandonIfStuck(a.ctx, a.link)
+	a.link.Hold()
+	for _, m := range a.messages {
+		if !a.send(m) || a.oneByOne && !a.settleNow(m) {
+			break
+		}
+	}
+	a.link.Release()
+	done()
+	for len(a.sent) > 0 {
+		a.settleOldest()
+	}
+}
+
+// send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
+// the broker has blocked it, or ctx has ended.
+func (a *attempt) send(m *Message) bool {
+	for {
+		if m.ctx.Err() != nil {
+			m.Err = because(m.ctx, m.Err)
+			return true
+		}
+		if a.ctx.Err() != nil || a.final != nil || a.link.IsBlocked() {
+			return false
+		}
+		exchange, key, publishing := a.route.Address(m)
+		if m.Refused = a.refusals.of(a.link, &publishing); m.Refused != nil {
+			m.Resolved, m.Err, m.Perhaps, m.Unanswered = true, m.Refused, false, false
+			return true
+		}
+		m.target = topology.Target{Exchange: exchange, Key: key}
+		err := a.sendOn(m, exchange, key, publishing)
+		switch {
+		case err == nil && !a.oneByOne:
+			a.sent = append(a.sent, m)
+			return true
+		case err == nil:
+			return true
+		case !errors.Is(err, ErrFull) && !errors.Is(err, ErrRetired):
+			m.noAnswer(IsLost(err))
+			m.Err = withReason(a.ctx,
+				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
+			return false
+		case errors.Is(err, ErrRetired) && len(a.sent) == 0:
+			a.leave(exchange)
+		case len(a.sent) > 0: // also before another lane is taken: what is sent on that does not keep the order with it
+			a.settleOldestNow()
+		}
+	}
+}
+
+// sendOn sends a message on the lane of its exchange. Where that is full and nothing of this call is on its way, it
+// takes the lane with the most room, and waits.
+func (a *attempt) sendOn(m *Message, exchange, key string, publishing amqp091.Publishing) (err error) {
+	lane, err := a.lane(exchange)
+	if err != nil {
+		return err
+	}
+	m.sent, err = lane.Send(a.ctx, key, publishing, false)
+	if len(a.sent) > 0 || !errors.Is(err, ErrFull) {
+		return err
+	}
+	a.leave(exchange)
+	if lane, err = a.lane(exchange); err != nil {
+		return err
+	}
+	a.link.Release()
+	defer a.link.Hold()
+	m.sent, err = lane.Send(a.ctx, key, publishing, true)
+
+	return err
+}
+
+func (a *attempt) lane(exchange string) (*Lane, error) {
+	for _, lane := range a.lanes {
+		if lane.Exchange() == exchange {
+			return lane, nil
+		}
+	}
+	a.link.Release() // to open a channel takes an answer
+	defer a.link.Hold()
+	lane, err := a.sender.Lane(a.ctx, a.link, exchange)
+	if err == nil {
+		a.lanes = append(a.lanes, lane)
+	}
+
+	return lane, err
+}
+
+// leave forgets the lane of an exchange.
+func (a *attempt) leave(exchange string) {
+	a.lanes = slices.DeleteFunc(a.lanes, func(l *Lane) bool { return l.Exchange() == exchange })
+}
+
+func (a *attempt) settleOldest() {
+	m := a.sent[0]
+	a.sent = a.sent[1:]
+	a.settle(m)
+}
+
+// settleOldestNow is settleOldest while the link is held.
+func (a *attempt) settleOldestNow() {
+	a.link.Release() // what waits for an answer must have been sent
+	defer a.link.Hold()
+	a.settleOldest()
+}
+
+// settleNow is settle while the link is held.
+func (a *attempt) settleNow(m *Message) bool {
+	a.link.Release()
+	defer a.link.Hold()
+
+	return a.settle(m)
+}
+
+// noAnswer notes that the broker has not answered to a publish, if it is so.
+func (m *Message) noAnswer(is bool) {
+	m.Perhaps, m.Unanswered = m.Perhaps || is, m.Unanswered || is
+}
+
+// settle waits for the answer to a message that was sent. The broker closes the channel over a publish that it refuses
+// for good, or that lacks a permission. Then all that was on the channel is suspect and goes one by one, and the answer
+// tells which message it is. It returns false when no further message is to be sent: the answer to one that was not
+// answered would be taken for that of the next.
+func (a *attempt) settle(m *Message) bool {
+	if m.sent == nil { // its context had ended
+		return true
+	}
+	sent := m.sent
+	m.sent = nil
+	answered, err := sent.Outcome(a.ctx, m.ctx)
+	if err == nil {
+		m.Resolved, m.Err = true, nil
+		return true
+	}
+	m.noAnswer(!answered || IsLost(err))
+	m.Perhaps = m.Perhaps || errors.Is(err, ErrRefused)
+	if !answered && a.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
+		err = &publish.BlockedError{Reason: a.link.BlockedFor(), Err: err}
+	}
+	m.Err = withReason(a.ctx, err, m.Err)
+	switch reason := Reason(err); {
+	case errors.Is(err, ErrReturned) && m.Direct:
+		m.Resolved, m.Returned = true, true
+	case errors.Is(err, ErrRefused) && m.Once:
+		m.Resolved, m.Nacked = true, true
+	case IsMissing(err):
+		if sent.At().After(*a.missing) {
+			*a.missing = sent.At()
+		}
+	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.oneByOne:
+		m.Resolved, m.Refused, m.Perhaps, m.Unanswered = true, reason, false, false
+	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.refusals.learn(a.link, reason):
+		// the others are none that are too large, and are published again together
+	case reason != nil && reason.Code == amqp091.PreconditionFailed,
+		reason != nil && reason.Code == amqp091.AccessRefused && !a.oneByOne:
+		m.suspect = true
+	default:
+		refused := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
+		if access := (*topology.AccessError)(nil); errors.As(refused, &access) {
+			a.final = Final(refused)
+			return false
+		}
+	}
+
+	return answered || !a.oneByOne
+}
+
+// abandonIfStuck gives the connection up when ctx has ended and nothing moves on it any more, until the function that it
+// returns is called. A large message on a slow line is no reason: others would lose their publishes with the connection.
+func abandonIfStuck(ctx context.Context, link *connection.Link) (done func()) {
+	written := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		for before := link.Sent(); ; {
+			select {
+			case <-written:
+				return
+			case <-time.After(stuckFor):
+			}
+			sent := link.Sent()
+			if sent == before {
+				link.Abandon()
+				return
+			}
+			before = sent
+		}
+	})
+
+	return func() {
+		stop()
+		close(written)
+	}
+}
+
+// Reason is the broker's for which a channel was closed; nil for any other error.
+func Reason(err error) *amqp091.Error {
+	var reason *amqp091.Error
+	if errors.As(err, &reason) {
+		return reason
+	}
+
+	return nil
+}
+
+// because adds to the end of a context what was wrong before.
+func because(ctx context.Context, before error) error {
+	return withReason(ctx, context.Cause(ctx), before)
+}
+
+// withReason adds what was wrong before to an error that says only that ctx has ended.
+func withReason(ctx context.Context, err, before error) error {
+	switch end := context.Cause(ctx); {
+	case end == nil || before == nil || !reflect.ValueOf(end).Comparable(): // to compare the last kind would panic
+		return err
+	case err != end: //nolint:errorlint // an error that wraps the end says more
+		return err
+	case errors.Is(before, end):
+		return before
+	default:
+		return fmt.Errorf("%w: %w", end, before)
+	}
+}

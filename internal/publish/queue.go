@@ -1,0 +1,247 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// QueueForwarder publishes the copies of one main queue's failed messages, pipelined.
+//
+// What cannot be confirmed is held: a delivery is published again after a return (the plan is declared anew), after a
+// nack and after the loss of the channel, with backoff, and never while an earlier publish of it is unresolved. Only
+// the broker's confirmation, the loss of the delivery's own channel or Close end it. A declaration that the broker does
+// not answer stops the copies that need it and no others.
+type QueueForwarder struct {
+	forwarder *Forwarder
+	plan      topology.Plan
+	returns   codec.Returns // what the broker adds to a header frame
+
+	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang
+	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
+	// copies.
+	turn chan struct{}
+	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each
+	// publish, and must not take those with it that go by another one.
+	confirms map[string]*confirmChannel
+
+	repair Flight
+	held   heldCopies
+
+	waits     waits
+	undelayed atomic.Bool // see Undelayed
+}
+
+// Tell tells the run that has replayed a message, if one wants to know, what has become of it.
+func (l *QueueForwarder) Tell(canary string, outcome wire.Outcome, published *wire.State) {
+	l.forwarder.notices.tell(canary, outcome, published)
+}
+
+// Retire gives it up, because nobody consumes from its main queue any more: its channels are closed when nobody waits
+// for them. A delivery that is forwarded all the same, because its handler took long, is treated as before.
+func (l *QueueForwarder) Retire() {
+	l.held.retire()
+	l.closeChannels()
+}
+
+// closeChannels retires the channels. It does not wait for its turn: whoever has it calls this in the end.
+func (l *QueueForwarder) closeChannels() {
+	select {
+	case l.turn <- struct{}{}:
+		defer l.give()
+	default:
+		return
+	}
+
+	for _, c := range l.confirms {
+		c.retire()
+	}
+	clear(l.confirms)
+}
+
+func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
+	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), turn: make(chan struct{}, 1),
+		confirms: map[string]*confirmChannel{}, waits: newWaits()}
+}
+
+// Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
+// acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is
+// gone.
+func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
+
+	h := l.hold(l.exchangeOf(&o.State), func() {
+		if isGone() { // where no context tells
+			cancel(ErrGone)
+		}
+	})
+	defer h.release()
+
+	var (
+		state      *wire.State // as it was published
+		undeclared error       // why the plan could not be declared again
+	)
+	err := untilTaken(ctx, func() (err error) {
+		var copied *inFlight
+		if copied, state, err = l.publish(ctx, o, isGone); err == nil {
+			err = await(ctx, copied)
+		}
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.Is(err, ErrGone) || isGone():
+			return backoff.Permanent(ErrGone)
+		case copied != nil && isMissing(err):
+			h.failed(errors.Join(err, undeclared)) // is reported while the declaration has no answer
+			undeclared = l.redeclare(ctx, copied.at)
+			err = errors.Join(err, undeclared)
+		}
+		h.failed(err)
+
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.forwarder.keepReturnPath(l.plan, state)
+
+	return state, nil
+}
+
+// exchangeOf is where a copy is published.
+func (l *QueueForwarder) exchangeOf(state *wire.State) string {
+	exchange, _ := l.plan.Route(state.Count, delayOf(state), &amqp091.Publishing{})
+	return exchange
+}
+
+// delayOf is the delay of a copy that is to wait.
+func delayOf(state *wire.State) time.Duration {
+	delay, _ := config.ParseDelay(state.Delay) // the engine has spelled it
+
+	return delay
+}
+
+// await returns the outcome of a publish, or the cause of the end of ctx.
+func await(ctx context.Context, p *inFlight) error {
+	select {
+	case <-p.done():
+		return p.outcome()
+	case <-ctx.Done():
+		p.abandon()
+		return context.Cause(ctx)
+	}
+}
+
+// publish publishes a copy when it is its turn. isGone is asked last: the broker delivers the message again if its
+// channel is gone.
+func (l *QueueForwarder) publish(
+	ctx context.Context, o *codec.CopyRequest, isGone func() bool,
+) (*inFlight, *wire.State, error) {
+	link, err := l.forwarder.connection.Link(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := link.WaitUnblocked(ctx); err != nil {
+		return nil, nil, err
+	}
+	limit := link.FrameSize()
+	if limit > 0 {
+		limit = max(1, limit-l.returns.Size(delayOf(&o.State))) // 0 is no limit
+	}
+	request := *o
+	request.LowerPriority = l.plan.Backend != nil
+	publishing, state := codec.CopyOf(&request, limit) // before its turn: nobody else needs to wait for it
+
+	if err := l.take(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer l.give()
+
+	if isGone() {
+		return nil, nil, ErrGone
+	}
+
+	exchange, key := l.plan.Route(state.Count, delayOf(&state), &publishing)
+	confirms, err := reserveConfirms(link, l.confirms[exchange])
+	if err != nil {
+		return nil, nil, err
+	}
+	l.confirms[exchange] = confirms
+
+	l.copying(&publishing, &state, o.Wait)
+	copied, err := confirms.publish(exchange, key, publishing)
+	if err != nil {
+		return nil, nil, err
+	}
+	copied.id, _ = publishing.Headers[header.ID].(string)
+
+	return copied, &state, nil
+}
+
+// ErrGone means that the broker has taken the delivery back: its channel is closed, it will be delivered again.
+var ErrGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
+
+// isMissing reports whether a copy was not taken because a part of the plan is missing.
+func isMissing(err error) bool {
+	var closed *amqp091.Error
+
+	return errors.Is(err, ErrReturned) || errors.As(err, &closed) && closed.Code == amqp091.NotFound
+}
+
+// redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
+func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
+	if !l.forwarder.settings.Redeclare {
+		return nil
+	}
+
+	link, err := l.forwarder.connection.Link(ctx)
+	if err != nil {
+		return err
+	}
+
+	return l.repair.Do(ctx, sent, func() error { return l.declare(link) })
+}
+
+func (l *QueueForwarder) declare(link *connection.Link) error {
+	channel, err := link.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel: %w", err)
+	}
+	defer channel.Close()
+
+	if err := l.plan.Declare(channel); err != nil {
+		return err
+	}
+	l.forwarder.settings.Logger.Info("Redeclared the retry topology, as a part of it was missing",
+		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
+	l.forwarder.settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: l.plan.Queue})
+
+	return nil
+}
+
+func (l *QueueForwarder) take(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *QueueForwarder) give() { <-l.turn }
