@@ -26,13 +26,13 @@ type attempt struct {
 	messages []*Message
 	route    Route
 	missing  *time.Time
-	sender   *Sender
+	sender   *sender
 	refusals *refusals
 	oneByOne bool // each after the answer to the one before, on channels that nobody else uses
 
-	lanes []*Lane    // one for each exchange
-	sent  []*Message // without an answer, in their order
-	final error
+	channels []*confirmChannel // one for each exchange
+	sent     []*Message        // without an answer, in their order
+	final    error
 }
 
 func (a *attempt) publish() {
@@ -74,60 +74,60 @@ func (a *attempt) send(m *Message) bool {
 			return true
 		case err == nil:
 			return true
-		case !errors.Is(err, ErrFull) && !errors.Is(err, ErrRetired):
-			m.noAnswer(IsLost(err))
+		case !errors.Is(err, errFull) && !errors.Is(err, errRetired):
+			m.noAnswer(errors.Is(err, errLost))
 			m.Err = withReason(a.ctx,
 				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
 			return false
-		case errors.Is(err, ErrRetired) && len(a.sent) == 0:
+		case errors.Is(err, errRetired) && len(a.sent) == 0:
 			a.leave(exchange)
-		case len(a.sent) > 0: // also before another lane is taken: what is sent on that does not keep the order with it
+		case len(a.sent) > 0: // also before another channel is taken: what is sent on that does not keep the order with it
 			a.settleOldestNow()
 		}
 	}
 }
 
-// sendOn sends a message on the lane of its exchange. Where that is full and nothing of this call is on its way, it
-// takes the lane with the most room, and waits.
-func (a *attempt) sendOn(m *Message, exchange, key string, publishing amqp091.Publishing) (err error) {
-	lane, err := a.lane(exchange)
+// sendOn sends a message on the channel of its exchange. Where that is full and nothing of this call is on its way, it
+// takes the channel with the most room, and waits.
+func (a *attempt) sendOn(m *Message, exchange, key string, publishing amqp091.Publishing) error {
+	c, err := a.channel(exchange)
 	if err != nil {
 		return err
 	}
-	m.sent, err = lane.Send(a.ctx, key, publishing, false)
-	if len(a.sent) > 0 || !errors.Is(err, ErrFull) {
+	m.sent, err = c.sendNumbered(a.ctx, key, publishing, false)
+	if len(a.sent) > 0 || !errors.Is(err, errFull) {
 		return err
 	}
 	a.leave(exchange)
-	if lane, err = a.lane(exchange); err != nil {
+	if c, err = a.channel(exchange); err != nil {
 		return err
 	}
 	a.link.Release()
 	defer a.link.Hold()
-	m.sent, err = lane.Send(a.ctx, key, publishing, true)
+	m.sent, err = c.sendNumbered(a.ctx, key, publishing, true)
 
 	return err
 }
 
-func (a *attempt) lane(exchange string) (*Lane, error) {
-	for _, lane := range a.lanes {
-		if lane.Exchange() == exchange {
-			return lane, nil
+func (a *attempt) channel(exchange string) (*confirmChannel, error) {
+	for _, c := range a.channels {
+		if c.exchange == exchange {
+			return c, nil
 		}
 	}
 	a.link.Release() // to open a channel takes an answer
 	defer a.link.Hold()
-	lane, err := a.sender.Lane(a.ctx, a.link, exchange)
+	c, err := a.sender.channel(a.ctx, a.link, exchange)
 	if err == nil {
-		a.lanes = append(a.lanes, lane)
+		a.channels = append(a.channels, c)
 	}
 
-	return lane, err
+	return c, err
 }
 
-// leave forgets the lane of an exchange.
+// leave forgets the channel of an exchange.
 func (a *attempt) leave(exchange string) {
-	a.lanes = slices.DeleteFunc(a.lanes, func(l *Lane) bool { return l.Exchange() == exchange })
+	a.channels = slices.DeleteFunc(a.channels, func(c *confirmChannel) bool { return c.exchange == exchange })
 }
 
 func (a *attempt) settleOldest() {
@@ -166,25 +166,25 @@ func (a *attempt) settle(m *Message) bool {
 	}
 	sent := m.sent
 	m.sent = nil
-	answered, err := sent.Outcome(a.ctx, m.ctx)
+	answered, err := sent.wait(a.ctx, m.ctx)
 	if err == nil {
 		m.Resolved, m.Err = true, nil
 		return true
 	}
-	m.noAnswer(!answered || IsLost(err))
+	m.noAnswer(!answered || errors.Is(err, errLost))
 	m.Perhaps = m.Perhaps || errors.Is(err, ErrRefused)
 	if !answered && a.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
 		err = &publish.BlockedError{Reason: a.link.BlockedFor(), Err: err}
 	}
 	m.Err = withReason(a.ctx, err, m.Err)
-	switch reason := Reason(err); {
+	switch reason := reasonOf(err); {
 	case errors.Is(err, ErrReturned) && m.Direct:
 		m.Resolved, m.Returned = true, true
 	case errors.Is(err, ErrRefused) && m.Once:
 		m.Resolved, m.Nacked = true, true
-	case IsMissing(err):
-		if sent.At().After(*a.missing) {
-			*a.missing = sent.At()
+	case isMissing(err):
+		if sent.at.After(*a.missing) {
+			*a.missing = sent.at
 		}
 	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.oneByOne:
 		m.Resolved, m.Refused, m.Perhaps, m.Unanswered = true, reason, false, false
@@ -228,16 +228,6 @@ func abandonIfStuck(ctx context.Context, link *connection.Link) (done func()) {
 		stop()
 		close(written)
 	}
-}
-
-// Reason is the broker's for which a channel was closed; nil for any other error.
-func Reason(err error) *amqp091.Error {
-	var reason *amqp091.Error
-	if errors.As(err, &reason) {
-		return reason
-	}
-
-	return nil
 }
 
 // because adds to the end of a context what was wrong before.

@@ -46,7 +46,7 @@ type Message struct {
 	ctx     context.Context // its own
 	target  topology.Target // of its last publish
 	suspect bool            // it may be the one for which the broker has closed a channel
-	sent    *Sent           // nil without a publish that is not resolved
+	sent    *pending        // nil without a publish that is not resolved
 }
 
 // NewMessage makes one whose own context is that of a Watermill message. One that has ended is none: Watermill's Timeout

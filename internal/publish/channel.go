@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,31 +17,42 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// idleAfter is how long a channel for copies stays open at least without a publish: a stock subscriber never tells that
-// a subscription has ended, and a connection has room for 2047 channels by default. The next failure opens another one,
-// which takes two round trips.
-const idleAfter = time.Minute
+const (
+	// idleAfter is how long a channel stays open at least without a publish: a stock subscriber never tells that a
+	// subscription has ended, and a connection has room for 2047 channels by default. The next failure opens another
+	// one, which takes two round trips.
+	idleAfter = time.Minute
+	// mostLeaving is how many channels of a sender may be retired and not closed yet, after nacks: a queue that does not
+	// answer keeps them open.
+	mostLeaving = 8
+)
 
-// confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable.
+// confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable. It publishes to
+// one exchange.
 //
 // The broker sends a return before the acknowledgement of the same publish, and amqp091-go dispatches both from one
-// goroutine; a single goroutine here takes returns and answers questions, so a return is known when it is asked for.
-// Nobody asks while the connection has brought no return that is not noted.
+// goroutine. A single goroutine here takes the returns, so a return is noted once that goroutine has answered. Nobody
+// asks it while the connection has brought no return that is not noted.
 type confirmChannel struct {
 	*amqp091.Channel
 
-	link *connection.Link
+	link     *connection.Link
+	exchange string
 
 	returns chan amqp091.Return
 	closes  chan *amqp091.Error
-	asked   chan question
-	window  *window // nil for none
+	asked   chan struct{}
+
+	slots      chan struct{} // one for each publish that is not resolved
+	unresolved atomic.Int64
+	abandoned  atomic.Int64 // of those, the ones that nobody waits for
+	published  atomic.Int64
 
 	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was
 	// full is full no more. Neither is one that was idle. It is closed when nobody waits for it.
-	retired    atomic.Bool
-	unresolved atomic.Int64
-	used       atomic.Bool // since it was looked at last
+	retired atomic.Bool
+	leaving *atomic.Int64 // channels of the sender that are retired, and not closed yet
+	used    atomic.Bool   // since it was looked at last
 
 	done   chan struct{} // closed when the channel is gone
 	closed error         // why; read after done
@@ -49,50 +61,24 @@ type confirmChannel struct {
 	ids map[string]struct{} // that came back
 }
 
-// window bounds the publishes of a channel that are not resolved.
-type window struct {
-	slots     chan struct{}
-	published atomic.Int64
-	abandoned atomic.Int64  // nobody waits for them, and they have their slots
-	leaving   *atomic.Int64 // channels of the sender that are retired, and not closed yet
-}
-
-type question struct {
-	id     string
-	answer chan bool
-}
-
-// reserveConfirms returns c, reserved for one publish, if c is usable and on link; else a new channel, reserved as well.
-func reserveConfirms(link *connection.Link, c *confirmChannel) (*confirmChannel, error) {
-	if c != nil && c.link == link && c.reserve() {
-		return c, nil
-	}
-
-	c, err := openConfirms(link, nil)
-	if err != nil {
-		return nil, err
-	}
-	c.unresolved.Add(1)
-
-	return c, nil
-}
-
-// openConfirms opens a channel, with a window if that is not nil.
-func openConfirms(link *connection.Link, w *window) (*confirmChannel, error) {
+// openConfirms opens a channel for publishes to an exchange, of which as many as the window may be unresolved.
+func openConfirms(link *connection.Link, exchange string, window int, leaving *atomic.Int64) (*confirmChannel, error) {
 	channel, err := link.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
 	}
 
 	c := &confirmChannel{
-		Channel: channel,
-		link:    link,
-		returns: channel.NotifyReturn(make(chan amqp091.Return)),
-		closes:  channel.NotifyClose(make(chan *amqp091.Error, 1)),
-		asked:   make(chan question),
-		done:    make(chan struct{}),
-		ids:     map[string]struct{}{},
-		window:  w,
+		Channel:  channel,
+		link:     link,
+		exchange: exchange,
+		returns:  channel.NotifyReturn(make(chan amqp091.Return)),
+		closes:   channel.NotifyClose(make(chan *amqp091.Error, 1)),
+		asked:    make(chan struct{}),
+		slots:    make(chan struct{}, window),
+		leaving:  leaving,
+		done:     make(chan struct{}),
+		ids:      map[string]struct{}{},
 	}
 	go c.watch()
 
@@ -105,11 +91,11 @@ func openConfirms(link *connection.Link, w *window) (*confirmChannel, error) {
 }
 
 func (c *confirmChannel) watch() {
-	defer close(c.done)
 	defer func() {
-		if c.window != nil && c.retired.Swap(true) {
-			c.window.leaving.Add(-1)
+		if c.retired.Swap(true) {
+			c.leaving.Add(-1)
 		}
+		close(c.done)
 	}()
 
 	idle := time.NewTicker(idleAfter)
@@ -118,7 +104,7 @@ func (c *confirmChannel) watch() {
 	for {
 		select {
 		case <-idle.C:
-			if !c.used.Swap(false) && c.unresolved.Load() == 0 {
+			if !c.used.Swap(false) && !c.isWaitedFor() {
 				c.retire()
 			}
 		case r, ok := <-c.returns:
@@ -130,8 +116,7 @@ func (c *confirmChannel) watch() {
 				return
 			}
 			c.note(r)
-		case q := <-c.asked:
-			q.answer <- c.forget(q.id)
+		case <-c.asked:
 		}
 	}
 }
@@ -147,7 +132,14 @@ func (c *confirmChannel) note(r amqp091.Return) {
 // anyReturn stands for all returns that the channel has ever had, for those who publish what has no id.
 const anyReturn = ""
 
-func (c *confirmChannel) forget(id string) bool {
+// returned reports whether a publish that is resolved came back. It is asked once for each.
+func (c *confirmChannel) returned(id string) bool {
+	if c.link.HasUnnoted() {
+		select {
+		case c.asked <- struct{}{}: // what came before is noted
+		case <-c.done:
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -159,87 +151,45 @@ func (c *confirmChannel) forget(id string) bool {
 	return found
 }
 
-// returned reports whether a publish that is resolved came back. It is asked once for each.
-func (c *confirmChannel) returned(id string) bool {
-	if !c.link.HasUnnoted() {
-		return c.forget(id)
-	}
-	q := question{id, make(chan bool, 1)}
+func (c *confirmChannel) isUsable() bool { return !c.retired.Load() && !c.IsClosed() }
 
-	select {
-	case c.asked <- q:
-		return <-q.answer
-	case <-c.done:
-		return c.forget(id)
-	}
-}
+func (c *confirmChannel) isWaitedFor() bool { return c.unresolved.Load() > c.abandoned.Load() }
 
-// reserve counts a publish that is about to be made, unless the channel is not to be used any more. It counts before it
-// looks, so that a channel which is retired meanwhile is not closed under the publish.
-func (c *confirmChannel) reserve() bool {
-	c.unresolved.Add(1)
-	c.used.Store(true)
-	if !c.retired.Load() && !c.IsClosed() {
-		return true
-	}
-	c.resolved()
-
-	return false
-}
-
-// resolved is called once for each publish that nobody waits for any more.
-func (c *confirmChannel) resolved() {
-	c.unresolved.Add(-1)
+// retire keeps the channel from being used again, and closes it as soon as nobody waits for an answer on it.
+func (c *confirmChannel) retire() {
+	c.leave()
 	c.closeIfUnused()
 }
 
-// closeIfUnused closes a channel that is retired when nobody waits for an answer on it.
+// leave is retire without the close, for a caller whose publish is not resolved yet.
+func (c *confirmChannel) leave() {
+	if !c.retired.Swap(true) {
+		c.leaving.Add(1)
+	}
+}
+
 func (c *confirmChannel) closeIfUnused() {
-	if !c.retired.Load() { // first: after that, nobody reserves it
-		return
-	}
-	waited := c.unresolved.Load()
-	if c.window != nil {
-		waited -= c.window.abandoned.Load()
-	}
-	if waited <= 0 {
+	if c.retired.Load() && !c.isWaitedFor() { // in this order: nobody uses it after it is retired
 		go c.Close() // asks the broker
 	}
 }
 
-// leave retires the channel, and leaves it open.
-func (c *confirmChannel) leave() {
-	if !c.retired.Swap(true) && c.window != nil {
-		c.window.leaving.Add(1)
-	}
+// resolved is called once for each publish, when it is resolved.
+func (c *confirmChannel) resolved() {
+	c.unresolved.Add(-1)
+	<-c.slots
+	c.closeIfUnused()
 }
 
-// isSpoiltByNack tells whether a channel that was nacked is to be left. One with a window stays where too many have been
-// left already and are still open: a queue that does not answer keeps them open.
+// isSpoiltByNack tells whether a channel that was nacked is to be left. It stays where too many have been left already
+// and are still open.
 func (c *confirmChannel) isSpoiltByNack() bool {
 	version := c.link.Version()
-	old := version == "" || strings.HasPrefix(version, "3.")
 
-	return c.window == nil || old && c.window.leaving.Load() < mostLeaving
+	return (version == "" || strings.HasPrefix(version, "3.")) && c.leaving.Load() < mostLeaving
 }
 
-// mostLeaving is how many channels of a sender may be retired and not closed yet, after nacks.
-const mostLeaving = 8
-
-// retire closes the channel as soon as nobody waits for it.
-func (c *confirmChannel) retire() {
-	c.unresolved.Add(1)
-	c.leave()
-	c.resolved()
-}
-
-// closeError waits until the channel is gone, which it is about to be, and tells why; nil without a reason.
-func (c *confirmChannel) closeError() error {
-	<-c.done
-	return c.closed
-}
-
-// The broker's answers to a publish other than a confirm.
+// The outcomes of a publish that is not confirmed.
 var (
 	ErrReturned = errors.New("the broker could not route the message to any queue")
 	ErrRefused  = errors.New("the broker refused the message (nack): is a queue full, or its node down?")
@@ -247,56 +197,131 @@ var (
 	errLost = errors.New("the channel closed before the broker confirmed the message")
 )
 
-// inFlight is one publish of a message that its channel was reserved for.
-type inFlight struct {
+// What keeps a channel from sending.
+var (
+	errFull    = errors.New("too many messages on this channel are unconfirmed")
+	errRetired = errors.New("the channel is no longer used")
+)
+
+// isMissing reports whether a message was not taken because what it was published to is missing.
+func isMissing(err error) bool {
+	reason := reasonOf(err)
+
+	return errors.Is(err, ErrReturned) || reason != nil && reason.Code == amqp091.NotFound
+}
+
+// reasonOf is the broker's for which a channel was closed; nil for any other error.
+func reasonOf(err error) *amqp091.Error {
+	var reason *amqp091.Error
+	if errors.As(err, &reason) {
+		return reason
+	}
+
+	return nil
+}
+
+// pending is a publish that is perhaps not resolved yet. Its outcome is asked for once, or it is abandoned.
+type pending struct {
 	channel      *confirmChannel
 	confirmation *amqp091.DeferredConfirmation
 	id           string // of the message, to tell its return from others; anyReturn if it has none
 	at           time.Time
 }
 
-// publish sends a message, mandatory. The caller waits for done and then asks for the outcome, or abandons it.
-func (c *confirmChannel) publish(exchange, key string, message amqp091.Publishing) (*inFlight, error) {
+// send publishes a message, mandatory. Where the channel is full it waits, or fails with errFull.
+func (c *confirmChannel) send(ctx context.Context, key string, message amqp091.Publishing, id string, wait bool,
+) (*pending, error) {
+	if err := c.enter(ctx, wait); err != nil {
+		return nil, err
+	}
+	c.unresolved.Add(1) // before it looks, so that a channel which is retired meanwhile is not closed under the publish
+	c.used.Store(true)
+	if !c.isUsable() {
+		c.resolved()
+		return nil, errRetired
+	}
 	at := time.Now()
-	confirmation, err := c.PublishWithDeferredConfirm(exchange, key, true, false, message)
+	confirmation, err := c.PublishWithDeferredConfirm(c.exchange, key, true, false, message)
 	if err != nil {
 		c.resolved()
+		if !errors.Is(err, amqp091.ErrClosed) { // it was being written
+			err = fmt.Errorf("%w: %w", errLost, err)
+		}
 		return nil, err
 	}
 
-	return &inFlight{channel: c, confirmation: confirmation, at: at}, nil
+	return &pending{channel: c, confirmation: confirmation, id: id, at: at}, nil
 }
 
-// done is closed when the broker has answered or the channel is gone.
-func (p *inFlight) done() <-chan struct{} { return p.confirmation.Done() }
+// sendNumbered is send for a message that has no id yet. It writes into the headers.
+func (c *confirmChannel) sendNumbered(ctx context.Context, key string, message amqp091.Publishing, wait bool,
+) (*pending, error) {
+	id := strconv.FormatInt(c.published.Add(1), 36)
+	message.Headers[header.ID] = id
 
-// abandon is called instead of outcome by a caller that waits no longer.
-func (p *inFlight) abandon() {
-	c := p.channel
-	if c.window == nil {
-		c.resolved()
-		return
+	return c.send(ctx, key, message, id, wait)
+}
+
+// enter takes a slot.
+func (c *confirmChannel) enter(ctx context.Context, wait bool) error {
+	select {
+	case c.slots <- struct{}{}:
+		return nil
+	default:
 	}
-	// Its slot is free when it is answered. A channel with many that are not is given up: the broker does not answer for
-	// one queue, and the publishes to others have no room.
-	if c.window.abandoned.Add(1) > int64(cap(c.window.slots)/4) {
+	if !wait {
+		return errFull
+	}
+	select {
+	case c.slots <- struct{}{}:
+		return nil
+	case <-c.done:
+		return errRetired
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// wait waits for the broker's answer, and returns nil when it has confirmed the message and not returned it. An answer
+// that is there counts more than the end of a context. Answered is false when it has not come.
+func (p *pending) wait(ctx, own context.Context) (answered bool, err error) {
+	select {
+	case <-p.confirmation.Done():
+		return true, p.outcome()
+	default:
+	}
+	select {
+	case <-p.confirmation.Done():
+		return true, p.outcome()
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-own.Done():
+		err = context.Cause(own)
+	}
+	p.abandon()
+
+	return false, err
+}
+
+// abandon gives a publish up. Its slot is free when it is answered. A channel with many that are not is left: the broker
+// does not answer for one queue, and the publishes to others would have no room.
+func (p *pending) abandon() {
+	c := p.channel
+	if c.abandoned.Add(1) > int64(cap(c.slots)/4) {
 		c.leave()
 	}
 	c.closeIfUnused()
 	go func() {
-		<-p.done()
-		c.window.abandoned.Add(-1)
+		<-p.confirmation.Done()
+		c.abandoned.Add(-1)
 		_ = p.outcome()
 	}()
 }
 
-// outcome returns nil if a queue has the message. It is called once, after done.
-func (p *inFlight) outcome() error {
+// outcome returns nil if a queue has the message. It is called once, after the answer or the end of the channel.
+func (p *pending) outcome() error {
 	defer p.channel.resolved()
 	returned := p.channel.returned(p.id)
-	if w := p.channel.window; w != nil {
-		<-w.slots
-	}
 
 	switch {
 	case p.confirmation.Acked() && !returned:
@@ -309,11 +334,20 @@ func (p *inFlight) outcome() error {
 		}
 		return ErrRefused
 	}
-	if err := p.channel.closeError(); err != nil {
-		return fmt.Errorf("%w: %w", errLost, err)
+	<-p.channel.done // about to be closed
+	if p.channel.closed == nil {
+		return errLost
 	}
 
-	return errLost
+	return fmt.Errorf("%w: %w", errLost, p.channel.closed)
+}
+
+// growing are the pauses between publishes of what the broker does not take.
+func growing() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2,
+		RandomizationFactor: 0.3,
+	}
 }
 
 // untilTaken calls publish until it succeeds or its error is a backoff.Permanent, with growing pauses between the calls.
@@ -321,10 +355,7 @@ func (p *inFlight) outcome() error {
 func untilTaken(ctx context.Context, publish func() error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, publish() },
 		backoff.WithMaxElapsedTime(0), // no limit
-		backoff.WithBackOff(&backoff.ExponentialBackOff{
-			InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2,
-			RandomizationFactor: 0.3,
-		}))
+		backoff.WithBackOff(growing()))
 
 	return err
 }

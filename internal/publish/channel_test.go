@@ -35,7 +35,7 @@ func TestConfirmChannel_ForgetsReturns(t *testing.T) {
 		}
 		require.Len(t, b.Publishes(), 40)
 
-		c := queue.confirms["q.retry"]
+		c := queue.sender.channels["q.retry"][0]
 		require.NoError(t, c.Close())
 		<-c.done
 		assert.LessOrEqual(t, len(c.ids), 1, "what stands for all returns may stay")

@@ -117,7 +117,7 @@ func (o *delayObjects) ensure(ctx context.Context, link *connection.Link, b *del
 			return o.checkLanding(link, target.plan)
 		}
 		err := o.declare(ctx, link, target.plan, latest(since, now.Add(-sharedAge)))
-		if IsMissing(err) {
+		if isMissing(err) {
 			// The exchange of all targets is gone. Back without the bindings of others, it would take their messages
 			// for unroutable, so these come back with it.
 			for _, part := range o.plans() {
@@ -183,7 +183,7 @@ func (o *delayObjects) checkQueue(link *connection.Link, target topology.Target)
 		_, err := channel.QueueDeclarePassive(target.Key, true, false, false, false, nil)
 		return err
 	})
-	reason := Reason(err)
+	reason := reasonOf(err)
 	switch {
 	case err == nil:
 		return nil
@@ -207,7 +207,7 @@ func (o *delayObjects) checkLanding(link *connection.Link, plan topology.Plan) e
 			_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
 			return err
 		})
-		if reason := Reason(err); reason != nil && reason.Code == amqp091.NotFound {
+		if reason := reasonOf(err); reason != nil && reason.Code == amqp091.NotFound {
 			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain(topology.KindQueue, q.Name, err))
 		}
 	}

@@ -26,7 +26,7 @@ type engineSettings struct {
 // Engine publishes batches. It is safe for concurrent use.
 type Engine struct {
 	settings engineSettings
-	sender   *Sender
+	sender   *sender
 	refusals refusals
 
 	timeout error         // of a call
@@ -46,7 +46,7 @@ type Engine struct {
 func NewEngine(settings engineSettings) *Engine {
 	ctx, cancel := context.WithCancelCause(context.Background())
 
-	return &Engine{settings: settings, sender: NewSender(), ctx: ctx, cancel: cancel,
+	return &Engine{settings: settings, sender: newSender(manyCallers), ctx: ctx, cancel: cancel,
 		alone: make(chan struct{}, 4), timeout: fmt.Errorf("tried for %s", settings.Timeout)}
 }
 
@@ -218,8 +218,8 @@ func (e *Engine) try(ctx context.Context, open []*Message, route Route, missing 
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		a.sender, a.oneByOne = NewSender(), true
-		defer a.sender.Retire()
+		a.sender, a.oneByOne = newSender(manyCallers), true
+		defer a.sender.retire()
 	} else {
 		a.messages = open
 	}

@@ -93,7 +93,7 @@ func (h *heldCopy) release() {
 	held.mu.Unlock()
 
 	if retired {
-		h.queue.closeChannels()
+		h.queue.sender.retire()
 	}
 	if over {
 		held.telling.Lock()

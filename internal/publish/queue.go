@@ -34,10 +34,8 @@ type QueueForwarder struct {
 	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang
 	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
 	// copies.
-	turn chan struct{}
-	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each
-	// publish, and must not take those with it that go by another one.
-	confirms map[string]*confirmChannel
+	turn   chan struct{}
+	sender *sender
 
 	repair Flight
 	held   heldCopies
@@ -55,27 +53,12 @@ func (l *QueueForwarder) Tell(canary string, outcome wire.Outcome, published *wi
 // for them. A delivery that is forwarded all the same, because its handler took long, is treated as before.
 func (l *QueueForwarder) Retire() {
 	l.held.retire()
-	l.closeChannels()
-}
-
-// closeChannels retires the channels. It does not wait for its turn: whoever has it calls this in the end.
-func (l *QueueForwarder) closeChannels() {
-	select {
-	case l.turn <- struct{}{}:
-		defer l.give()
-	default:
-		return
-	}
-
-	for _, c := range l.confirms {
-		c.retire()
-	}
-	clear(l.confirms)
+	l.sender.retire()
 }
 
 func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
 	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), turn: make(chan struct{}, 1),
-		confirms: map[string]*confirmChannel{}, waits: newWaits()}
+		sender: newSender(inOrder), waits: newWaits()}
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
@@ -98,9 +81,9 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 		undeclared error       // why the plan could not be declared again
 	)
 	err := untilTaken(ctx, func() (err error) {
-		var copied *inFlight
+		var copied *pending
 		if copied, state, err = l.publish(ctx, o, isGone); err == nil {
-			err = await(ctx, copied)
+			_, err = copied.wait(ctx, ctx)
 		}
 		switch {
 		case err == nil || ctx.Err() != nil:
@@ -137,22 +120,11 @@ func delayOf(state *wire.State) time.Duration {
 	return delay
 }
 
-// await returns the outcome of a publish, or the cause of the end of ctx.
-func await(ctx context.Context, p *inFlight) error {
-	select {
-	case <-p.done():
-		return p.outcome()
-	case <-ctx.Done():
-		p.abandon()
-		return context.Cause(ctx)
-	}
-}
-
 // publish publishes a copy when it is its turn. isGone is asked last: the broker delivers the message again if its
 // channel is gone.
 func (l *QueueForwarder) publish(
 	ctx context.Context, o *codec.CopyRequest, isGone func() bool,
-) (*inFlight, *wire.State, error) {
+) (*pending, *wire.State, error) {
 	link, err := l.forwarder.connection.Link(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -178,31 +150,15 @@ func (l *QueueForwarder) publish(
 	}
 
 	exchange, key := l.plan.Route(state.Count, delayOf(&state), &publishing)
-	confirms, err := reserveConfirms(link, l.confirms[exchange])
-	if err != nil {
-		return nil, nil, err
-	}
-	l.confirms[exchange] = confirms
-
 	l.copying(&publishing, &state, o.Wait)
-	copied, err := confirms.publish(exchange, key, publishing)
-	if err != nil {
-		return nil, nil, err
-	}
-	copied.id, _ = publishing.Headers[header.ID].(string)
+	id, _ := publishing.Headers[header.ID].(string)
+	copied, err := l.sender.send(ctx, link, exchange, key, publishing, id)
 
-	return copied, &state, nil
+	return copied, &state, err
 }
 
 // ErrGone means that the broker has taken the delivery back: its channel is closed, it will be delivered again.
 var ErrGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
-
-// isMissing reports whether a copy was not taken because a part of the plan is missing.
-func isMissing(err error) bool {
-	var closed *amqp091.Error
-
-	return errors.Is(err, ErrReturned) || errors.As(err, &closed) && closed.Code == amqp091.NotFound
-}
 
 // redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
 func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {

@@ -23,14 +23,15 @@ type QueuePublisher struct {
 	// takes them again. Nil means nobody.
 	OnRefused func(queue string, refused bool)
 
-	mu       sync.Mutex
-	confirms *confirmChannel
+	sender   *sender
 	refusing atomic.Bool // as OnRefused was told last
 }
 
 // NewQueuePublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run
 // is lost.
-func NewQueuePublisher(link *connection.Link) *QueuePublisher { return &QueuePublisher{link: link} }
+func NewQueuePublisher(link *connection.Link) *QueuePublisher {
+	return &QueuePublisher{link: link, sender: newSender(inOrder)}
+}
 
 var errSilent = errors.New("the broker has not confirmed a message for a minute: has the queue no majority of its " +
 	"nodes?")
@@ -48,7 +49,7 @@ type Published struct {
 	exchange  string // empty for the default exchange
 	key       string
 	message   amqp091.Publishing
-	sent      *inFlight    // nil if the publish itself failed
+	sent      *pending     // nil if the publish itself failed
 	outcome   func() error // of sent
 	refused   bool         // by the last publish
 }
@@ -71,15 +72,8 @@ func (u *Published) send(ctx context.Context) (err error) {
 	if err := p.link.WaitUnblocked(ctx); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	confirms, err := reserveConfirms(p.link, p.confirms)
-	if err != nil {
-		return err
-	}
-	p.confirms, u.refused = confirms, false
-	if u.sent, err = confirms.publish(u.exchange, u.key, u.message); err == nil {
+	u.refused = false
+	if u.sent, err = p.sender.send(ctx, p.link, u.exchange, u.key, u.message, anyReturn); err == nil {
 		u.outcome = sync.OnceValue(u.sent.outcome)
 	}
 
@@ -141,12 +135,12 @@ func (u *Published) answered(ctx context.Context) error {
 	}
 	for {
 		select { // an answer that is there counts more than the end of ctx
-		case <-u.sent.done():
+		case <-u.sent.confirmation.Done():
 			return nil
 		default:
 		}
 		select {
-		case <-u.sent.done():
+		case <-u.sent.confirmation.Done():
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)

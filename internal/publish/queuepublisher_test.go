@@ -150,7 +150,7 @@ func TestQueuePublisher_AfterAReturn(t *testing.T) {
 func TestQueuePublisher_Lost(t *testing.T) {
 	for name, end := range map[string]func(*QueuePublisher){
 		"connection": func(p *QueuePublisher) { p.link.Abandon() },
-		"channel":    func(p *QueuePublisher) { _ = p.confirms.Close() }, // without an error
+		"channel":    func(p *QueuePublisher) { _ = p.sender.channels[""][0].Close() }, // without an error
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -67,8 +67,7 @@ func (r *rounds) pause(tried []*Message) time.Duration {
 		r.most = 0
 	}
 	if r.pauses == nil {
-		r.pauses = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second,
-			Multiplier: 2, RandomizationFactor: 0.3}
+		r.pauses = growing()
 		r.pauses.Reset()
 	}
 

@@ -3,81 +3,86 @@ package publish
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-const (
-	// laneWindow is how many publishes of a lane may be unresolved.
-	laneWindow = 1024
-	// mostLanes is how many channels an exchange gets: the broker has a process for each. Another one is opened when
-	// all have laneBusy publishes that are unresolved.
-	mostLanes = 4
-	laneBusy  = 8
-	// mostSpare is how many it gets when all are full, which are those of queues that do not answer.
-	mostSpare = 16
+// limits bound the channels that an exchange gets.
+type limits struct {
+	// most is how many it gets: the broker has a process for each. Another one is opened when all have as many publishes
+	// that are unresolved as busy says.
+	most int
+	busy int64
+	// spare is how many it gets when all are full, which are those of queues that do not answer.
+	spare int
+	// window is how many publishes of a channel may be unresolved.
+	window int
+}
+
+var (
+	// manyCallers is for callers who publish side by side, and must not wait for each other.
+	manyCallers = limits{most: 4, busy: 8, spare: 16, window: 1024}
+	// inOrder keeps what is published to an exchange on one channel. Its slots take no memory.
+	inOrder = limits{most: 1, spare: 1, window: 1 << 30}
 )
 
-// Sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each exchange has channels
+// sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each exchange has channels
 // of its own: one that may not be written to closes its channel at each publish, and must not take those with it that go
 // elsewhere.
-type Sender struct {
+type sender struct {
+	limits limits
+
 	// turn is a lock that can be waited for with a context, since opening a channel can hang. Nobody publishes with it.
 	turn chan struct{}
 
-	mu    sync.Mutex
-	lanes map[string][]*confirmChannel // by exchange
+	mu       sync.Mutex
+	channels map[string][]*confirmChannel // by exchange
 
-	leaving atomic.Int64 // lanes that are retired, and not closed yet
+	leaving atomic.Int64 // channels that are retired, and not closed yet
 }
 
-// NewSender returns a sender without channels.
-func NewSender() *Sender {
-	return &Sender{turn: make(chan struct{}, 1), lanes: map[string][]*confirmChannel{}}
+// newSender returns a sender without channels.
+func newSender(limits limits) *sender {
+	return &sender{limits: limits, turn: make(chan struct{}, 1), channels: map[string][]*confirmChannel{}}
 }
 
-// Lane is one of the channels of an exchange. What a caller sends on it keeps its order.
-type Lane struct {
-	link     *connection.Link
-	exchange string
-	channel  *confirmChannel
-}
-
-// Sent is a publish that is perhaps not resolved yet. Its Outcome must be asked for once.
-type Sent struct{ publish *inFlight }
-
-// What keeps a lane from sending.
-var (
-	// ErrFull means that too many publishes of the lane are not resolved.
-	ErrFull = errors.New("too many messages on this channel are unconfirmed")
-	// ErrRetired means that the lane takes no more. What was sent on it may still be answered.
-	ErrRetired = errors.New("the channel is no longer used")
-)
-
-// Retire closes the channels when nobody waits for an answer on them any more.
-func (s *Sender) Retire() {
+// retire closes the channels when nobody waits for an answer on them any more.
+func (s *sender) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	for _, lanes := range s.lanes {
-		for _, c := range lanes {
+	for _, channels := range s.channels {
+		for _, c := range channels {
 			c.retire()
+		}
+	}
+	clear(s.channels)
+}
+
+// send publishes a message on the channel of an exchange.
+func (s *sender) send(ctx context.Context, link *connection.Link, exchange, key string, message amqp091.Publishing,
+	id string) (*pending, error) {
+	for {
+		c, err := s.channel(ctx, link, exchange)
+		if err != nil {
+			return nil, err
+		}
+		if p, err := c.send(ctx, key, message, id, true); !errors.Is(err, errRetired) {
+			return p, err
 		}
 	}
 }
 
-// Lane gives the lane of an exchange with the fewest publishes that are not resolved.
-func (s *Sender) Lane(ctx context.Context, link *connection.Link, exchange string) (*Lane, error) {
+// channel gives the channel of an exchange with the fewest publishes that are not resolved. What a caller sends on it
+// keeps its order.
+func (s *sender) channel(ctx context.Context, link *connection.Link, exchange string) (*confirmChannel, error) {
 	if c, enough := s.pick(link, exchange); enough {
-		return &Lane{link, exchange, c}, nil
+		return c, nil
 	}
 	select {
 	case s.turn <- struct{}{}:
@@ -87,12 +92,12 @@ func (s *Sender) Lane(ctx context.Context, link *connection.Link, exchange strin
 	}
 	least, enough := s.pick(link, exchange)
 	if enough { // another caller has opened one
-		return &Lane{link, exchange, least}, nil
+		return least, nil
 	}
-	c, err := openConfirms(link, &window{slots: make(chan struct{}, laneWindow), leaving: &s.leaving})
+	c, err := openConfirms(link, exchange, s.limits.window, &s.leaving)
 	switch {
 	case err != nil && least != nil: // it does as well
-		return &Lane{link, exchange, least}, nil
+		return least, nil
 	case err != nil:
 		return nil, err
 	}
@@ -100,27 +105,21 @@ func (s *Sender) Lane(ctx context.Context, link *connection.Link, exchange strin
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	for exchange, lanes := range s.lanes { // of exchanges that nobody publishes to any more
-		if s.lanes[exchange] = usable(lanes); len(s.lanes[exchange]) == 0 {
-			delete(s.lanes, exchange)
-		}
+	for exchange := range s.channels { // of exchanges that nobody publishes to any more
+		s.usable(exchange)
 	}
-	s.lanes[exchange] = append(s.lanes[exchange], c)
+	s.channels[exchange] = append(s.channels[exchange], c)
 
-	return &Lane{link, exchange, c}, nil
+	return c, nil
 }
 
-// pick gives the lane with the fewest publishes that are not resolved, and tells whether no other one is to be opened.
-func (s *Sender) pick(link *connection.Link, exchange string) (least *confirmChannel, enough bool) {
+// pick gives the channel with the fewest publishes that are not resolved, and tells whether no other one is to be opened.
+func (s *sender) pick(link *connection.Link, exchange string) (least *confirmChannel, enough bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	lanes := usable(s.lanes[exchange])
-	if s.lanes[exchange] = lanes; len(lanes) == 0 {
-		delete(s.lanes, exchange)
-	}
 	found := 0
-	for _, c := range lanes {
+	for _, c := range s.usable(exchange) {
 		if c.link != link {
 			continue
 		}
@@ -134,96 +133,16 @@ func (s *Sender) pick(link *connection.Link, exchange string) (least *confirmCha
 	}
 	unresolved := least.unresolved.Load()
 
-	return least, unresolved < laneBusy || found >= mostLanes && unresolved < laneWindow || found >= mostSpare
+	return least, unresolved < s.limits.busy || found >= s.limits.spare ||
+		found >= s.limits.most && unresolved < int64(s.limits.window)
 }
 
-// usable are those of the lanes that take more. It writes into lanes.
-func usable(lanes []*confirmChannel) []*confirmChannel {
-	kept := lanes[:0]
-	for _, c := range lanes {
-		if !c.retired.Load() && !c.IsClosed() {
-			kept = append(kept, c)
-		}
+// usable are the channels of an exchange that take more. The others are forgotten. mu is held.
+func (s *sender) usable(exchange string) []*confirmChannel {
+	kept := slices.DeleteFunc(s.channels[exchange], func(c *confirmChannel) bool { return !c.isUsable() })
+	if s.channels[exchange] = kept; len(kept) == 0 {
+		delete(s.channels, exchange)
 	}
-	clear(lanes[len(kept):])
 
 	return kept
 }
-
-// Exchange is the one that it publishes to.
-func (l *Lane) Exchange() string { return l.exchange }
-
-// Send publishes a message, and gives it an id of ours. It writes into the headers. Where the lane is full it waits, or
-// fails with ErrFull.
-func (l *Lane) Send(ctx context.Context, key string, message amqp091.Publishing, wait bool) (*Sent, error) {
-	c := l.channel
-	if err := c.window.enter(ctx, c.done, wait); err != nil {
-		return nil, err
-	}
-	if !c.reserve() {
-		<-c.window.slots
-		return nil, ErrRetired
-	}
-	id := strconv.FormatInt(c.window.published.Add(1), 36)
-	message.Headers[header.ID] = id
-	sent, err := c.publish(l.exchange, key, message)
-	if err != nil {
-		<-c.window.slots
-		if !errors.Is(err, amqp091.ErrClosed) { // it was being written
-			err = fmt.Errorf("%w: %w", errLost, err)
-		}
-		return nil, err
-	}
-	sent.id = id
-
-	return &Sent{sent}, nil
-}
-
-// enter takes a slot.
-func (w *window) enter(ctx context.Context, gone <-chan struct{}, wait bool) error {
-	select {
-	case w.slots <- struct{}{}:
-		return nil
-	default:
-	}
-	if !wait {
-		return ErrFull
-	}
-	select {
-	case w.slots <- struct{}{}:
-		return nil
-	case <-gone:
-		return ErrRetired
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// At is when it was published.
-func (s *Sent) At() time.Time { return s.publish.at }
-
-// Outcome waits for the broker's answer, and returns nil when it has confirmed the message and not returned it. An
-// answer that is there counts more than the end of a context. Answered is false when it has not come.
-func (s *Sent) Outcome(ctx, own context.Context) (answered bool, err error) {
-	select {
-	case <-s.publish.done():
-		return true, s.publish.outcome()
-	default:
-	}
-	select {
-	case <-s.publish.done():
-		return true, s.publish.outcome()
-	case <-ctx.Done():
-		s.publish.abandon()
-		return false, context.Cause(ctx)
-	case <-own.Done():
-		s.publish.abandon()
-		return false, context.Cause(own)
-	}
-}
-
-// IsMissing reports whether a message was not taken because what it was published to is missing.
-func IsMissing(err error) bool { return isMissing(err) }
-
-// IsLost reports whether the channel was gone before the broker answered: it has the message or not.
-func IsLost(err error) bool { return errors.Is(err, errLost) }
