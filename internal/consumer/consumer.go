@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -182,33 +181,18 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 
 	used := c.queues.use(&queue)
 	defer used.leave()
-	d := used.declaration
-	d.turn.Lock()
-	defer d.turn.Unlock()
 
-	if d.link.Load() == link {
-		return nil
-	}
-
-	if err := queue.declare(link); err != nil {
-		return err
-	}
-	d.link.Store(link)
-
-	return nil
+	return used.declaration.DeclareHere(context.Background(), link, time.Time{}, func() error {
+		return queue.declare(link)
+	})
 }
 
 func (s *Queue) declare(link *connection.Link) error {
 	if s.DeclareApart != nil {
 		return s.DeclareApart()
 	}
-	channel, err := link.Channel()
-	if err != nil {
-		return fmt.Errorf("cannot open a channel: %w", err)
-	}
-	defer channel.Close() // fails after an error of the broker, which has closed it
 
-	return s.Declare(channel, link.Version())
+	return link.OnChannel(func(channel *amqp091.Channel) error { return s.Declare(channel, link.Version()) })
 }
 
 // Close stops consuming, lets what is handed out finish and be settled, and closes the connection unless other

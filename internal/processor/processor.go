@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/retrier"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -34,7 +35,7 @@ type Processor struct {
 	engine     *engine.Engine
 	shards     *shards
 	observer   *retrier.Observer
-	backends   retrier.Backends
+	declared   publish.Declared
 
 	opening chan struct{} // has room for the queues that are subscribed to at the same time
 	changed chan struct{} // has something in it when the queues are to be looked for at once

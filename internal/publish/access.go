@@ -9,6 +9,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 // accessTimeout is how long the broker may take to say whether the default exchange may be written to.
@@ -31,7 +32,10 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	ctx, cancel := context.WithTimeoutCause(f.ctx, accessTimeout, errors.New("the broker does not answer"))
 	defer cancel()
 
-	err := f.checking.Do(ctx, time.Now(), func() error { return f.checkAccess(ctx) })
+	link, err := f.connection.TryLink(ctx)
+	if err == nil {
+		err = f.access.Declare(ctx, link, time.Time{}, func() error { return checkAccess(ctx, link) })
+	}
 
 	access := (*topology.AccessError)(nil)
 	if err != nil && !errors.As(err, &access) {
@@ -44,14 +48,8 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	return err
 }
 
-func (f *Forwarder) checkAccess(ctx context.Context) error {
-	link, err := f.connection.TryLink(ctx)
-	if err != nil {
-		return err
-	}
-	if f.accessible.Load() == link { // it does not depend on the queue
-		return nil
-	}
+// checkAccess asks a broker on a link. The answer does not depend on the queue.
+func checkAccess(ctx context.Context, link *connection.Link) error {
 	if link.IsBlocked() { // an answer could take until the alarm is over, for each of many topics
 		return errBlocked
 	}
@@ -69,7 +67,6 @@ func (f *Forwarder) checkAccess(ctx context.Context) error {
 	// Its answer comes after the broker has looked at the publish. It needs no permission.
 	err = channel.Qos(1, 0, false)
 	if err == nil {
-		f.accessible.Store(link)
 		return nil
 	}
 	if reason := <-closed; reason != nil { // the broker's words, also if the channel was closed before the call

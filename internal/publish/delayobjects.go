@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,76 +32,32 @@ var (
 	errNoLanding = errors.New("the landing queue is not provisioned; declare what topology.Definitions prints")
 )
 
-// objects declare what messages with a delay need, each once for all that wait for it.
+// delayObjects declare what messages with a delay need, each once for all that wait for it.
 type delayObjects struct {
 	settings DelaySettings
-	backend  topology.Backend
+	declared Declared
 
-	mu        sync.Mutex
-	link      *connection.Link // on which everything was declared
-	since     time.Time        // it is used
-	shared    *Flight
-	exchanges map[string]*Flight
-	targets   map[topology.Target]*target
+	mu    sync.Mutex
+	plans map[topology.Target]topology.Plan // the parts of the backend that were used
 }
 
-type target struct {
-	Flight
-	plan topology.Plan
-	used bool // something has waited for it
-}
-
-func newDelayObjects(settings DelaySettings, backend topology.Backend) delayObjects {
-	return delayObjects{settings: settings, backend: backend, shared: &Flight{},
-		exchanges: map[string]*Flight{}, targets: map[topology.Target]*target{}}
-}
-
-// plans are the parts of the backend that were used.
-func (o *delayObjects) plans() []topology.Plan {
+// used are the parts of the backend that were used.
+func (o *delayObjects) used() []topology.Plan {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	var plans []topology.Plan
-	for _, t := range o.targets {
-		if t.used {
-			plans = append(plans, t.plan)
-		}
-	}
-
-	return plans
+	return slices.Collect(maps.Values(o.plans))
 }
 
-// of returns what a delayBatch needs, and since when a link is used: what was declared before counts no more.
-func (o *delayObjects) of(link *connection.Link, b *delayBatch) (exchange *Flight, t *target, since time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	if o.link != link {
-		o.link, o.since = link, time.Now()
-	}
-	if exchange = o.exchanges[b.target.Exchange]; exchange == nil {
-		exchange = &Flight{}
-		o.exchanges[b.target.Exchange] = exchange
-	}
-	if t = o.targets[b.target]; t == nil {
-		t = &target{plan: b.plan}
-		o.targets[b.target] = t
-	}
-
-	return exchange, t, o.since
-}
-
-// ensure declares what a delayBatch needs, unless that was done on this link a short time ago, and after something was
+// ensure declares what a batch needs, unless that was done on this link a short time ago, and after something was
 // missing.
 func (o *delayObjects) ensure(ctx context.Context, link *connection.Link, b *delayBatch, missing time.Time) error {
-	now := time.Now()
-	exchange, target, since := o.of(link, b)
-	if missing.After(since) {
-		since = missing
-	}
-	if b.target.Exchange != "" && o.settings.Declare {
-		err := exchange.Do(ctx, latest(since, now.Add(-targetAge)), func() error {
-			return o.declareExchange(link, b.target.Exchange)
+	after := latest(missing, time.Now().Add(-targetAge))
+	if exchange := b.target.Exchange; exchange != "" && o.settings.Declare {
+		err := o.declared.Of(exchange).Declare(ctx, link, after, func() error {
+			return link.OnChannel(func(channel *amqp091.Channel) error {
+				return topology.Explain(topology.KindExchange, exchange, o.settings.DeclareExchange(channel, exchange))
+			})
 		})
 		if err != nil {
 			return err
@@ -108,69 +66,49 @@ func (o *delayObjects) ensure(ctx context.Context, link *connection.Link, b *del
 	if !b.waits() {
 		return nil
 	}
-	err := target.Do(ctx, latest(since, now.Add(-targetAge)), func() error {
-		// The queue comes first: nothing is declared for one that does not exist.
-		if err := o.checkQueue(link, b.target); err != nil {
-			return err
-		}
-		if !o.settings.Declare {
-			return o.checkLanding(link, target.plan)
-		}
-		err := o.declare(ctx, link, target.plan, latest(since, now.Add(-sharedAge)))
-		if isMissing(err) {
-			// The exchange of all targets is gone. Back without the bindings of others, it would take their messages
-			// for unroutable, so these come back with it.
-			for _, part := range o.plans() {
-				if err := o.declare(ctx, link, part, now); err != nil {
-					o.settings.Logger.Error("Cannot declare the landing queue of another topic", err, nil)
-				}
-			}
-			err = o.declare(ctx, link, target.plan, now)
-		}
-		if err != nil {
-			return err
-		}
-		if !missing.IsZero() {
-			o.settings.Connection.Emit(retry.Event{Kind: retry.EventTopologyRepaired, Topic: b.topic,
-				Queue: b.target.String()})
-		}
-
-		return nil
-	})
-	if err != nil {
+	if err := o.declared.Of(b.target).Declare(ctx, link, after, func() error {
+		return o.declareTarget(context.WithoutCancel(ctx), link, b, missing) // others wait for it as well
+	}); err != nil {
 		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	target.used = true
+	o.plans[b.target] = b.plan
 
 	return nil
 }
 
-// declare declares what all targets share, unless that was done since then, and a target's part.
-func (o *delayObjects) declare(ctx context.Context, link *connection.Link, part topology.Plan, since time.Time) error {
-	// Without the end of the first caller: others wait for this as well.
-	if err := o.shared.Do(context.WithoutCancel(ctx), since, func() error {
-		return o.with(link, func(channel *amqp091.Channel) error { return o.backend.Shared().Declare(channel) })
-	}); err != nil {
+// declareTarget declares the ladder and the landing queue of a target. The queue comes first: nothing is declared for one
+// that does not exist.
+func (o *delayObjects) declareTarget(ctx context.Context, link *connection.Link, b *delayBatch, missing time.Time) error {
+	if err := o.checkQueue(link, b.target); err != nil {
 		return err
 	}
-
-	return o.with(link, func(channel *amqp091.Channel) error { return part.DeclareOwn(channel) })
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+	if !o.settings.Declare {
+		return o.checkLanding(link, b.plan)
+	}
+	declare := func(plan topology.Plan) error {
+		return link.OnChannel(func(channel *amqp091.Channel) error {
+			return o.declared.declarePlan(ctx, channel, plan, link, latest(missing, time.Now().Add(-sharedAge)))
+		})
+	}
+	err := declare(b.plan)
+	if isMissing(err) {
+		// The exchange of all targets is gone. Back without the bindings of others, it would take their messages for
+		// unroutable, so these come back with it.
+		for _, plan := range o.used() {
+			if err := declare(plan); err != nil {
+				o.settings.Logger.Error("Cannot declare the landing queue of another topic", err, nil)
+			}
+		}
+		err = declare(b.plan)
+	}
+	if err == nil && !missing.IsZero() {
+		o.settings.Connection.Emit(retry.Event{Kind: retry.EventTopologyRepaired, Topic: b.topic,
+			Queue: b.target.String()})
 	}
 
-	return b
-}
-
-func (o *delayObjects) declareExchange(link *connection.Link, exchange string) error {
-	return o.with(link, func(channel *amqp091.Channel) error {
-		return topology.Explain(topology.KindExchange, exchange, o.settings.DeclareExchange(channel, exchange))
-	})
+	return err
 }
 
 // checkQueue finds out whether a target's queue exists: its messages are confirmed by the backend, whose broker knows
@@ -179,7 +117,7 @@ func (o *delayObjects) checkQueue(link *connection.Link, target topology.Target)
 	if target.Exchange != "" {
 		return nil
 	}
-	err := o.with(link, func(channel *amqp091.Channel) error {
+	err := link.OnChannel(func(channel *amqp091.Channel) error {
 		_, err := channel.QueueDeclarePassive(target.Key, true, false, false, false, nil)
 		return err
 	})
@@ -203,7 +141,7 @@ func (o *delayObjects) checkQueue(link *connection.Link, target topology.Target)
 // unroutable, and no publish tells. One that may not be looked at is taken to exist.
 func (o *delayObjects) checkLanding(link *connection.Link, plan topology.Plan) error {
 	for _, q := range plan.Queues {
-		err := o.with(link, func(channel *amqp091.Channel) error {
+		err := link.OnChannel(func(channel *amqp091.Channel) error {
 			_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
 			return err
 		})
@@ -213,15 +151,4 @@ func (o *delayObjects) checkLanding(link *connection.Link, plan topology.Plan) e
 	}
 
 	return nil
-}
-
-// with calls do with a channel of its own, as the broker closes it at the first error.
-func (o *delayObjects) with(link *connection.Link, do func(*amqp091.Channel) error) error {
-	channel, err := link.Channel()
-	if err != nil {
-		return fmt.Errorf("cannot open a channel: %w", err)
-	}
-	defer channel.Close()
-
-	return do(channel)
 }

@@ -67,7 +67,7 @@ func NewDelayPublisher(publisher message.Publisher, settings DelaySettings) (*De
 			Connection: connection.New(settings.Connection, settings.Logger), Name: "delay publisher",
 			Timeout: settings.Options.PublishTimeout, Repairs: settings.Declare,
 		}),
-		objects: newDelayObjects(settings, backend),
+		objects: delayObjects{settings: settings, plans: map[topology.Target]topology.Plan{}},
 	}
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
 		DefaultDelayGenerator: forThoseWithout(settings.Options.DefaultDelayGenerator), AllowNoDelay: true,
@@ -137,7 +137,7 @@ func (s stamped) Publish(topic string, messages ...*message.Message) error {
 func (p *DelayPublisher) Backend() topology.Backend { return p.backend }
 
 // Plans are the parts of the backend that this publisher has used, one for each target.
-func (p *DelayPublisher) Plans() []topology.Plan { return p.objects.plans() }
+func (p *DelayPublisher) Plans() []topology.Plan { return p.objects.used() }
 
 // Close waits for calls of Publish, ends those that are left, and closes the wrapped publisher. It takes CloseTimeout at
 // the longest, and some seconds more if the broker or that publisher does not answer at all.

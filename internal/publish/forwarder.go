@@ -2,7 +2,6 @@ package publish
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -36,8 +35,7 @@ type Forwarder struct {
 	returnPaths returnPaths
 	notices     *notices
 
-	checking   Flight                          // whether dead letters may be published by the default exchange
-	accessible atomic.Pointer[connection.Link] // on which they may
+	access Object // the permission to publish dead letters by the default exchange
 }
 
 // NewForwarder returns a forwarder that is not connected yet.

@@ -35,10 +35,10 @@ type Settings struct {
 
 // Publisher is a message.Publisher that returns when the broker has the messages.
 type Publisher struct {
-	settings  Settings
-	engine    *Engine
-	exchanges exchanges
-	closing   sync.Once
+	settings Settings
+	engine   *Engine
+	declared Declared
+	closing  sync.Once
 }
 
 // NewPublisher returns a publisher that is not connected yet. The options must be valid.
@@ -51,7 +51,6 @@ func NewPublisher(settings Settings) *Publisher {
 			Connection: connection.New(settings.Connection, settings.Logger), Name: "publisher",
 			Timeout: settings.Options.Timeout, Repairs: settings.Declare,
 		}),
-		exchanges: exchanges{flights: map[string]*Flight{}},
 	}
 }
 
@@ -145,7 +144,15 @@ func (c *call) Ready(ctx context.Context, link *connection.Link, missing time.Ti
 	if c.target.Exchange == "" || !c.publisher.settings.Declare {
 		return nil
 	}
-	err := c.publisher.exchanges.ensure(ctx, link, c.target.Exchange, missing, c.publisher.settings.DeclareExchange)
+	exchange := c.target.Exchange
+	err := c.publisher.declared.Of(exchange).Declare(ctx, link, missing, func() error {
+		return link.OnChannel(func(channel *amqp091.Channel) error {
+			err := c.publisher.settings.DeclareExchange(channel, exchange)
+			err = topology.ExplainUse(topology.UseDeclare, topology.KindExchange, exchange, err)
+
+			return topology.Explain(topology.KindExchange, exchange, err)
+		})
+	})
 	if IsRefusal(err) {
 		err = Final(err)
 	}
@@ -217,43 +224,6 @@ func (c *call) unroutable() error {
 
 	return fmt.Errorf("%w: none is bound to the exchange %q for the routing key %q; subscribe to the topic once, or "+
 		"take that for success with publish.UnroutableIgnore", publish.ErrUnroutable, c.target.Exchange, c.target.Key)
-}
-
-// exchanges are declared once for each link, and again when one was missing.
-type exchanges struct {
-	mu      sync.Mutex
-	link    *connection.Link // on which they are declared
-	since   time.Time        // it is used
-	flights map[string]*Flight
-}
-
-func (e *exchanges) ensure(ctx context.Context, link *connection.Link, exchange string, missing time.Time,
-	declare func(*amqp091.Channel, string) error) error {
-	e.mu.Lock()
-	if e.link != link {
-		e.link, e.since = link, time.Now()
-	}
-	since, flight := e.since, e.flights[exchange]
-	if flight == nil {
-		flight = &Flight{}
-		e.flights[exchange] = flight
-	}
-	e.mu.Unlock()
-	if missing.After(since) {
-		since = missing
-	}
-
-	return flight.Do(ctx, since, func() error {
-		channel, err := link.Channel() // of its own, as the broker closes it at an error
-		if err != nil {
-			return fmt.Errorf("cannot open a channel: %w", err)
-		}
-		defer channel.Close()
-
-		err = topology.ExplainUse(topology.UseDeclare, topology.KindExchange, exchange, declare(channel, exchange))
-
-		return topology.Explain(topology.KindExchange, exchange, err)
-	})
 }
 
 // IsRefusal tells errors of declarations that another attempt does not end: an object differs or may not be used.

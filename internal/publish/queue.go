@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -37,8 +36,8 @@ type QueueForwarder struct {
 	turn   chan struct{}
 	sender *sender
 
-	repair Flight
-	held   heldCopies
+	declared Object // the plan
+	held     heldCopies
 
 	waits     waits
 	undelayed atomic.Bool // see Undelayed
@@ -171,17 +170,11 @@ func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
 		return err
 	}
 
-	return l.repair.Do(ctx, sent, func() error { return l.declare(link) })
+	return l.declared.Declare(ctx, nil, sent, func() error { return l.declare(link) })
 }
 
 func (l *QueueForwarder) declare(link *connection.Link) error {
-	channel, err := link.Channel()
-	if err != nil {
-		return fmt.Errorf("cannot open a channel: %w", err)
-	}
-	defer channel.Close()
-
-	if err := l.plan.Declare(channel); err != nil {
+	if err := link.OnChannel(func(channel *amqp091.Channel) error { return l.plan.Declare(channel) }); err != nil {
 		return err
 	}
 	l.forwarder.settings.Logger.Info("Redeclared the retry topology, as a part of it was missing",

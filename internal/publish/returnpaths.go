@@ -42,14 +42,14 @@ type returnPaths struct {
 }
 
 type returnPath struct {
-	name      string
-	plan      topology.Plan
-	backend   topology.Backend // that the plan needs; nil for a backend's own path
-	interval  time.Duration
-	next      time.Time // when it is declared again
-	until     time.Time // when the last copy that waits is due
-	failed    bool      // and that was told
-	declaring Flight
+	name     string
+	plan     topology.Plan
+	backend  topology.Backend // that the plan needs; nil for a backend's own path
+	interval time.Duration
+	next     time.Time // when it is declared again
+	until    time.Time // when the last copy that waits is due
+	failed   bool      // and that was told
+	declared Object
 }
 
 // keepReturnPath is called for every copy that has begun to wait.
@@ -162,7 +162,7 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 
 	var channel *amqp091.Channel
 	for _, w := range ways {
-		if w.declaring.current() != nil {
+		if w.declared.unanswered() != nil {
 			continue // still without an answer
 		}
 		if channel == nil || channel.IsClosed() { // the broker closes it with each error
@@ -189,7 +189,7 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 		}
 		w.failed = err != nil
 
-		if late := w.declaring.current(); late != nil {
+		if late := w.declared.unanswered(); late != nil {
 			go closeAfter(channel, late)
 			channel = nil
 		}
@@ -210,7 +210,7 @@ func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel, plan
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errors.New("the broker has not answered"))
 	defer cancel()
 
-	return w.declaring.Do(ctx, time.Now(), func() error { return plan.Declare(channel) })
+	return w.declared.Declare(ctx, nil, time.Now(), func() error { return plan.Declare(channel) })
 }
 
 func closeAfter(channel *amqp091.Channel, a *declaration) {

@@ -5,22 +5,11 @@ import (
 	"context"
 	"slices"
 
-	"github.com/rabbitmq/amqp091-go"
-
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // What a processor has in common with a retrier.
-
-// Backends declares plans: what several of them share not each time.
-type Backends struct{ backends backends }
-
-// Declare declares a plan, with what its backend shares unless that was declared a moment ago. It waits no longer than
-// ctx for a declaration that another caller has started.
-func (b *Backends) Declare(ctx context.Context, channel *amqp091.Channel, plan topology.Plan) error {
-	return b.backends.declare(ctx, channel, plan)
-}
 
 // PlanDepths returns the number of ready messages in the queues of plans, and in others beside them, sorted by name.
 // With an error it returns those that it could read.

@@ -36,7 +36,7 @@ type Retrier struct {
 	stock     consumer.Stock
 	engine    *engine.Engine
 	turns     consumer.Turns
-	backends  backends
+	declared  publish.Declared
 	delays    delayedRetries
 
 	ctx   context.Context // ends when Close begins
@@ -219,7 +219,7 @@ func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, excha
 	if err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
 	}
-	if err := r.backends.declare(r.ctx, channel, queue.Plan); err != nil {
+	if err := r.declared.DeclarePlan(r.ctx, channel, queue.Plan); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", queue.Topic, err)
 	}
 	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {
