@@ -92,12 +92,11 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 // Publish publishes messages to a topic. It returns when the broker has confirmed those with a delay, and the wrapped
 // publisher has returned for the others. It is safe for concurrent use.
 //
-// All messages are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *delay.TooLargeError or a
+// All messages are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *publish.TooLargeError or a
 // *topology.NameError nothing was published. Those with a delay are then published before the others.
 //
-// A *delay.NoQueueError says that no queue would get a message. A *delay.UnconfirmedError names the messages that the
-// broker has not confirmed in time. If the broker refuses them for good, it wraps the reason: a *topology.ConflictError
-// or a *topology.AccessError.
+// A *publish.Error names the messages with a delay that are not known to be stored, each with its reason: no queue would
+// get it, the broker refuses it, or has not confirmed it in time. Those without a delay were not published then.
 func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) error {
 	return p.own.Publish(topic, messages...)
 }

@@ -19,26 +19,73 @@ import (
 // connection is given up as well: its broker takes nothing.
 const stuckFor = time.Second
 
-// attempt publishes on one link what is open of a batch, each message once.
+// attempt publishes on one link what is open of a call, each message once.
 type attempt struct {
+	*call
+
 	ctx      context.Context
 	link     *connection.Link
-	messages []*Message
-	route    Route
+	tried    []*outgoing
 	missing  *time.Time
 	sender   *sender
-	refusals *refusals
 	oneByOne bool // each after the answer to the one before, on channels that nobody else uses
 
 	channels []*confirmChannel // one for each exchange
-	sent     []*Message        // without an answer, in their order
-	final    error
+	sent     []*outgoing       // without an answer, in their order
+	refusal  error             // of all
+}
+
+// try makes one attempt to publish what is open. The outcome of a message is in itself; an error means that this was
+// the outcome of all that are open, or that no message may be published at all.
+func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing, missing *time.Time) error {
+	link, err := p.connection.TryLink(ctx)
+	if err != nil {
+		return withReason(ctx, err, p.connection.Failure())
+	}
+	if err := link.WaitUnblocked(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = &publish.BlockedError{Reason: link.BlockedFor(), Err: err}
+		}
+		return err
+	}
+	if err := c.ready(ctx, link, *missing); err != nil {
+		return err
+	}
+	a := &attempt{call: c, ctx: ctx, link: link, missing: missing, sender: p.sender, tried: suspects(tried)}
+	if a.oneByOne = len(a.tried) > 0; a.oneByOne {
+		select {
+		case p.alone <- struct{}{}:
+			defer func() { <-p.alone }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		a.sender = newSender(manyCallers)
+		defer a.sender.retire()
+	} else {
+		a.tried = tried
+	}
+	a.publish()
+
+	return a.refusal
+}
+
+// suspects are those of which one may be refused for good. They are none any more then.
+func suspects(messages []*outgoing) []*outgoing {
+	var suspects []*outgoing
+	for _, m := range messages {
+		if m.suspect {
+			m.suspect = false
+			suspects = append(suspects, m)
+		}
+	}
+
+	return suspects
 }
 
 func (a *attempt) publish() {
 	done := abandonIfStuck(a.ctx, a.link)
 	a.link.Hold()
-	for _, m := range a.messages {
+	for _, m := range a.tried {
 		if !a.send(m) || a.oneByOne && !a.settleNow(m) {
 			break
 		}
@@ -52,18 +99,18 @@ func (a *attempt) publish() {
 
 // send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
 // the broker has blocked it, or ctx has ended.
-func (a *attempt) send(m *Message) bool {
+func (a *attempt) send(m *outgoing) bool {
 	for {
 		if m.ctx.Err() != nil {
-			m.Err = because(m.ctx, m.Err)
+			m.err = because(m.ctx, m.err)
 			return true
 		}
-		if a.ctx.Err() != nil || a.final != nil || a.link.IsBlocked() {
+		if a.ctx.Err() != nil || a.refusal != nil || a.link.IsBlocked() {
 			return false
 		}
-		exchange, key, publishing := a.route.Address(m)
-		if m.Refused = a.refusals.of(a.link, &publishing); m.Refused != nil {
-			m.Resolved, m.Err, m.Perhaps, m.Unanswered = true, m.Refused, false, false
+		exchange, key, publishing := a.address(m)
+		if reason := a.publisher.refusals.of(a.link, &publishing); reason != nil {
+			m.refuse(reason)
 			return true
 		}
 		m.target = topology.Target{Exchange: exchange, Key: key}
@@ -76,8 +123,8 @@ func (a *attempt) send(m *Message) bool {
 			return true
 		case !errors.Is(err, errFull) && !errors.Is(err, errRetired):
 			m.noAnswer(errors.Is(err, errLost))
-			m.Err = withReason(a.ctx,
-				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
+			m.err = withReason(a.ctx,
+				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.err)
 			return false
 		case errors.Is(err, errRetired) && len(a.sent) == 0:
 			a.leave(exchange)
@@ -89,7 +136,7 @@ func (a *attempt) send(m *Message) bool {
 
 // sendOn sends a message on the channel of its exchange. Where that is full and nothing of this call is on its way, it
 // takes the channel with the most room, and waits.
-func (a *attempt) sendOn(m *Message, exchange, key string, publishing amqp091.Publishing) error {
+func (a *attempt) sendOn(m *outgoing, exchange, key string, publishing amqp091.Publishing) error {
 	c, err := a.channel(exchange)
 	if err != nil {
 		return err
@@ -144,23 +191,28 @@ func (a *attempt) settleOldestNow() {
 }
 
 // settleNow is settle while the link is held.
-func (a *attempt) settleNow(m *Message) bool {
+func (a *attempt) settleNow(m *outgoing) bool {
 	a.link.Release()
 	defer a.link.Hold()
 
 	return a.settle(m)
 }
 
+// refuse notes that the broker takes a message under no circumstances, so it has none of its publishes.
+func (m *outgoing) refuse(reason *amqp091.Error) {
+	m.outcome, m.err, m.perhaps, m.unanswered = refused, reason, false, false
+}
+
 // noAnswer notes that the broker has not answered to a publish, if it is so.
-func (m *Message) noAnswer(is bool) {
-	m.Perhaps, m.Unanswered = m.Perhaps || is, m.Unanswered || is
+func (m *outgoing) noAnswer(is bool) {
+	m.perhaps, m.unanswered = m.perhaps || is, m.unanswered || is
 }
 
 // settle waits for the answer to a message that was sent. The broker closes the channel over a publish that it refuses
 // for good, or that lacks a permission. Then all that was on the channel is suspect and goes one by one, and the answer
 // tells which message it is. It returns false when no further message is to be sent: the answer to one that was not
 // answered would be taken for that of the next.
-func (a *attempt) settle(m *Message) bool {
+func (a *attempt) settle(m *outgoing) bool {
 	if m.sent == nil { // its context had ended
 		return true
 	}
@@ -168,35 +220,35 @@ func (a *attempt) settle(m *Message) bool {
 	m.sent = nil
 	answered, err := sent.wait(a.ctx, m.ctx)
 	if err == nil {
-		m.Resolved, m.Err = true, nil
+		m.outcome, m.err = confirmed, nil
 		return true
 	}
 	m.noAnswer(!answered || errors.Is(err, errLost))
-	m.Perhaps = m.Perhaps || errors.Is(err, ErrRefused)
+	m.perhaps = m.perhaps || errors.Is(err, ErrRefused)
 	if !answered && a.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
 		err = &publish.BlockedError{Reason: a.link.BlockedFor(), Err: err}
 	}
-	m.Err = withReason(a.ctx, err, m.Err)
+	m.err = withReason(a.ctx, err, m.err)
 	switch reason := reasonOf(err); {
-	case errors.Is(err, ErrReturned) && m.Direct:
-		m.Resolved, m.Returned = true, true
-	case errors.Is(err, ErrRefused) && m.Once:
-		m.Resolved, m.Nacked = true, true
+	case errors.Is(err, ErrReturned) && m.due.IsZero():
+		m.outcome = unroutable
+	case errors.Is(err, ErrRefused) && m.once:
+		m.outcome = nacked
 	case isMissing(err):
 		if sent.at.After(*a.missing) {
 			*a.missing = sent.at
 		}
 	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.oneByOne:
-		m.Resolved, m.Refused, m.Perhaps, m.Unanswered = true, reason, false, false
-	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.refusals.learn(a.link, reason):
+		m.refuse(reason)
+	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.publisher.refusals.learn(a.link, reason):
 		// the others are none that are too large, and are published again together
 	case reason != nil && reason.Code == amqp091.PreconditionFailed,
 		reason != nil && reason.Code == amqp091.AccessRefused && !a.oneByOne:
 		m.suspect = true
 	default:
-		refused := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
-		if access := (*topology.AccessError)(nil); errors.As(refused, &access) {
-			a.final = Final(refused)
+		explained := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
+		if access := (*topology.AccessError)(nil); errors.As(explained, &access) {
+			a.refusal = final(explained)
 			return false
 		}
 	}

@@ -6,43 +6,24 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	wmdelay "github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
-	"github.com/amqpretry/watermill-retry/internal/connection"
 )
-
-// DelaySettings say how and where messages with a delay are published.
-type DelaySettings struct {
-	Connection   connection.Settings
-	Logger       watermill.LoggerAdapter
-	Options      delay.Options
-	Names        topology.Names
-	CloseTimeout time.Duration
-	// Declare is false when nothing may be declared.
-	Declare bool
-
-	Marshaler codec.Marshaler
-	// Target is where the messages of a topic go.
-	Target func(topic string) topology.Target
-	// DeclareExchange declares the exchange of a target as the config's builder does.
-	DeclareExchange func(channel *amqp091.Channel, exchange string) error
-}
 
 // DelayPublisher is a message.Publisher that publishes messages with a delay itself, and hands on all others.
 type DelayPublisher struct {
-	settings  DelaySettings
-	publisher message.Publisher // gets messages without a delay
-	stamping  message.Publisher // Watermill's own: it writes all delays into the metadata
+	own      *Publisher
+	wrapped  message.Publisher // gets messages without a delay
+	stamping message.Publisher // Watermill's own: it writes all delays into the metadata
 
+	options delay.Options
+	names   topology.Names
 	backend topology.Backend
-	engine  *Engine
-	objects delayObjects
+	used    sync.Map // topology.Plan by topology.Target: the parts of the backend
 	addedTo sync.Map // int by topology.Target, see added
 
 	closing sync.Once
@@ -52,25 +33,19 @@ type DelayPublisher struct {
 // closeGrace is how long the wrapped publisher has at least to close.
 const closeGrace = time.Second
 
-// NewDelayPublisher returns a publisher that is not connected yet. The options must be valid.
-func NewDelayPublisher(publisher message.Publisher, settings DelaySettings) (*DelayPublisher, error) {
-	settings.Options = settings.Options.WithDefaults()
-	backend, err := topology.NewLadder(settings.Options.Ladder)
+// NewDelayPublisher returns a publisher that is not connected yet. Its settings have no options: those given must be
+// valid.
+func NewDelayPublisher(wrapped message.Publisher, settings Settings, options delay.Options, names topology.Names,
+) (*DelayPublisher, error) {
+	options = options.WithDefaults()
+	backend, err := topology.NewLadder(options.Ladder)
 	if err != nil {
 		return nil, err
 	}
-	p := &DelayPublisher{
-		settings:  settings,
-		publisher: publisher,
-		backend:   backend,
-		engine: NewEngine(engineSettings{
-			Connection: connection.New(settings.Connection, settings.Logger), Name: "delay publisher",
-			Timeout: settings.Options.PublishTimeout, Repairs: settings.Declare,
-		}),
-		objects: delayObjects{settings: settings, plans: map[topology.Target]topology.Plan{}},
-	}
+	settings.Options.Timeout = options.PublishTimeout
+	p := &DelayPublisher{own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, backend: backend}
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
-		DefaultDelayGenerator: forThoseWithout(settings.Options.DefaultDelayGenerator), AllowNoDelay: true,
+		DefaultDelayGenerator: forThoseWithout(options.DefaultDelayGenerator), AllowNoDelay: true,
 	})
 	if err != nil {
 		return nil, err
@@ -89,10 +64,7 @@ func forThoseWithout(generator delayGenerator) delayGenerator {
 	}
 
 	return func(params wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
-		due, delayed, err := delay.Due(params.Message.Metadata, time.Now())
-		if malformed := (*delay.MetadataError)(nil); errors.As(err, &malformed) {
-			malformed.Topic, malformed.UUID = params.Topic, params.Message.UUID
-		}
+		due, delayed, err := dueOf(params.Topic, params.Message, time.Now())
 		if err != nil || delayed {
 			return wmdelay.Until(due), err
 		}
@@ -101,9 +73,19 @@ func forThoseWithout(generator delayGenerator) delayGenerator {
 	}
 }
 
+// dueOf is when a message is due, if it has a delay.
+func dueOf(topic string, msg *message.Message, now time.Time) (due time.Time, delayed bool, err error) {
+	due, delayed, err = delay.Due(msg.Metadata, now)
+	if malformed := (*delay.MetadataError)(nil); errors.As(err, &malformed) {
+		malformed.Topic, malformed.UUID = topic, msg.UUID
+	}
+
+	return due, delayed, err
+}
+
 // Publish publishes messages to a topic, each when it is due.
 func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) error {
-	end, err := p.engine.Begin(topic)
+	end, err := p.own.begin(topic)
 	if err != nil {
 		return err
 	}
@@ -116,45 +98,124 @@ func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) err
 type stamped struct{ *DelayPublisher }
 
 func (s stamped) Publish(topic string, messages ...*message.Message) error {
-	b, others, err := s.prepare(topic, messages)
+	c, others, err := s.prepare(topic, messages)
 	if err != nil {
 		return err
 	}
-	if b != nil {
-		s.engine.Send(&b.Batch, b)
-		if err := b.result(); err != nil {
+	if c != nil {
+		if err := s.own.send(c); err != nil || len(others) == 0 {
 			return err
-		}
-		if len(others) == 0 {
-			return nil
 		}
 	}
 
-	return s.publisher.Publish(topic, others...)
+	return s.wrapped.Publish(topic, others...)
+}
+
+// prepare finds what has a delay, and checks all of it. The call is nil if nothing has one. A message that is due already
+// goes to the target itself, and all others to the backend, also when they are due by the time that they are published.
+func (p *DelayPublisher) prepare(topic string, messages []*message.Message) (*call, []*message.Message, error) {
+	var (
+		c      *call
+		others []*message.Message
+		now    = time.Now()
+	)
+	for i, msg := range messages {
+		due, delayed, err := dueOf(topic, msg, now)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !delayed {
+			others = append(others, msg)
+			continue
+		}
+		if longest := p.options.Ladder.Longest(); due.Sub(now) > longest {
+			return nil, nil, &delay.TooLongError{Topic: topic, UUID: msg.UUID, Delay: due.Sub(now), Longest: longest}
+		}
+		if c == nil {
+			if c, err = p.newCall(topic); err != nil {
+				return nil, nil, err
+			}
+		}
+		m, err := c.add(i, msg)
+		if err != nil {
+			return nil, nil, err
+		}
+		m.publishing = codec.Delayed(m.publishing)
+		if due.After(now) {
+			m.due = due
+		}
+	}
+
+	return c, others, nil
+}
+
+func (p *DelayPublisher) newCall(topic string) (*call, error) {
+	c, err := p.own.newCall(topic)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := p.backend.Of(c.target, p.names)
+	if err != nil {
+		return nil, fmt.Errorf("cannot publish to topic %q with a delay: %w", topic, err)
+	}
+	plan.Backend = p.backend
+	if c.target.Exchange == "" {
+		plan.Queue = c.target.Key
+	}
+	c.delays = &delays{DelayPublisher: p, plan: plan, added: p.added(c.target, plan)}
+
+	return c, nil
+}
+
+// added is how many bytes the broker adds to the headers of a message on its way to a target, at most. It depends on the
+// names of all objects of the backend, so it is computed once for each target.
+func (p *DelayPublisher) added(target topology.Target, plan topology.Plan) int {
+	if known, ok := p.addedTo.Load(target); ok {
+		return known.(int)
+	}
+	longest := target.Key
+	for _, q := range plan.Queues {
+		if len(q.Name) > len(longest) {
+			longest = q.Name
+		}
+	}
+	added := codec.NewBackendReturns(p.backend, target, longest).Most()
+	p.addedTo.Store(target, added)
+
+	return added
 }
 
 // Backend is what delayed messages wait in.
 func (p *DelayPublisher) Backend() topology.Backend { return p.backend }
 
 // Plans are the parts of the backend that this publisher has used, one for each target.
-func (p *DelayPublisher) Plans() []topology.Plan { return p.objects.used() }
+func (p *DelayPublisher) Plans() []topology.Plan {
+	var plans []topology.Plan
+	p.used.Range(func(_, plan any) bool {
+		plans = append(plans, plan.(topology.Plan))
+		return true
+	})
+
+	return plans
+}
 
 // Close waits for calls of Publish, ends those that are left, and closes the wrapped publisher. It takes CloseTimeout at
 // the longest, and some seconds more if the broker or that publisher does not answer at all.
 func (p *DelayPublisher) Close() error {
 	p.closing.Do(func() {
-		deadline := time.Now().Add(p.settings.CloseTimeout)
-		p.engine.Close(deadline)
+		bound := p.own.settings.CloseTimeout
+		deadline := time.Now().Add(bound)
+		_ = p.own.Close()
 
 		closed := make(chan error, 1)
-		go func() { closed <- p.publisher.Close() }()
+		go func() { closed <- p.wrapped.Close() }()
 		timeout := time.NewTimer(max(time.Until(deadline), closeGrace))
 		defer timeout.Stop()
 		select {
 		case p.failure = <-closed:
 		case <-timeout.C:
 			p.failure = fmt.Errorf("cannot close the publisher that the delay publisher wraps: it does not return "+
-				"within %s; look at its broker", p.settings.CloseTimeout)
+				"within %s; look at its broker", bound)
 		}
 	})
 

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/delay"
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
@@ -49,13 +50,12 @@ func newDialingPublisher(t *testing.T, b *fakebroker.Scripted, dial func(network
 	b.OnDeclare = func(string) { <-time.After(time.Microsecond) } // so that time passes
 	wrapped := make(idle)
 	close(wrapped)
-	p, err := NewDelayPublisher(wrapped, DelaySettings{
+	p, err := NewDelayPublisher(wrapped, Settings{
 		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
 			Emit: func(retry.Event) {}},
 		Logger: watermill.NopLogger{}, CloseTimeout: 5 * time.Second, Declare: true, Marshaler: plainMarshaler{},
-		Options: delay.Options{Ladder: config.Ladder{Levels: 2}, PublishTimeout: publishTimeout},
-		Target:  topology.QueueTarget,
-	})
+		Target: topology.QueueTarget,
+	}, delay.Options{Ladder: config.Ladder{Levels: 2}, PublishTimeout: publishTimeout}, topology.Names{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 
@@ -73,11 +73,21 @@ func inMinutes(bodies ...string) []*message.Message {
 	return messages
 }
 
+// uuidsOf are the messages that an error names.
+func uuidsOf(err *publish.Error) []string {
+	var uuids []string
+	for _, f := range err.Failed {
+		uuids = append(uuids, f.UUID)
+	}
+
+	return uuids
+}
+
 // count is how many publishes carried a body.
 func count(b *fakebroker.Scripted, body string) int {
 	n := 0
-	for _, publish := range b.Publishes() {
-		if publish.Carries(body) {
+	for _, u := range b.Publishes() {
+		if u.Carries(body) {
 			n++
 		}
 	}
@@ -103,10 +113,11 @@ func TestDelayPublisher_Refused(t *testing.T) {
 				if takes < time.Hour {
 					require.NoError(t, err)
 				} else {
-					var unconfirmed *delay.UnconfirmedError
-					require.ErrorAs(t, err, &unconfirmed)
-					assert.Equal(t, []string{"bad1", "bad2"}, unconfirmed.UUIDs)
-					assert.Equal(t, 4, unconfirmed.Of)
+					var failed *publish.Error
+					require.ErrorAs(t, err, &failed)
+					assert.Equal(t, []string{"bad1", "bad2"}, uuidsOf(failed))
+					assert.Equal(t, 4, failed.Of)
+					require.ErrorIs(t, err, publish.ErrNacked)
 					assert.InDelta(t, publishTimeout, time.Since(began), float64(publishTimeout/100+time.Millisecond))
 					require.ErrorContains(t, err, "tried for 10s: the broker refused the message (nack)")
 				}
@@ -162,15 +173,11 @@ func TestDelayPublisher_RefusedForGood(t *testing.T) {
 		err := p.Publish("q", inMinutes("good1", "bad1", "good2", "bad2", "good3")...)
 		require.NoError(t, <-beside)
 		for _, bad := range []string{"bad1", "bad2"} {
-			require.ErrorContains(t, err, `cannot publish message "`+bad+`" to topic "q": the broker refuses it: `)
+			require.ErrorContains(t, err, `message "`+bad+`" (not stored): the broker refuses it: `)
 			assert.LessOrEqual(t, count(b, bad), 2)
 		}
-		var (
-			refused     *delay.RefusedError
-			unconfirmed *delay.UnconfirmedError
-		)
-		require.ErrorAs(t, err, &refused)
-		assert.NotErrorAs(t, err, &unconfirmed)
+		require.ErrorAs(t, err, new(*publish.RefusedError))
+		require.NotErrorIs(t, err, publish.ErrUnconfirmed)
 		for _, good := range []string{"good1", "good2", "good3", "beside"} {
 			assert.LessOrEqual(t, count(b, good), 2, good)
 			assert.NotContains(t, err.Error(), good)
@@ -202,13 +209,13 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 		synctest.Wait()
 		err := p.Publish("q", inMinutes("minute")...)
 		var (
-			access      *topology.AccessError
-			unconfirmed *delay.UnconfirmedError
+			access *topology.AccessError
+			failed *publish.Error
 		)
 		require.ErrorAs(t, err, &access)
 		assert.Equal(t, ladder.Level(1), access.Name)
-		require.ErrorAs(t, err, &unconfirmed)
-		assert.True(t, unconfirmed.Final)
+		require.ErrorAs(t, err, &failed)
+		assert.True(t, failed.Final)
 		require.ErrorContains(t, err, "; remove the reason, and publish them again")
 		require.NoError(t, <-allowed)
 		assert.Equal(t, 1, count(b, "short"))
@@ -234,9 +241,9 @@ func TestDelayPublisher_OneKeyIsForbidden(t *testing.T) {
 		<-time.After(500 * time.Millisecond) // it is published, and not confirmed yet
 		require.Equal(t, 1, count(b, "allowed"))
 		err := p.Publish("other", inMinutes("forbidden")...)
-		var unconfirmed *delay.UnconfirmedError
-		require.ErrorAs(t, err, &unconfirmed)
-		assert.True(t, unconfirmed.Final)
+		var failed *publish.Error
+		require.ErrorAs(t, err, &failed)
+		assert.True(t, failed.Final)
 		require.ErrorAs(t, err, new(*topology.AccessError))
 		require.NoError(t, <-allowed)
 	})
@@ -335,9 +342,9 @@ func TestDelayPublisher_DefaultDelay(t *testing.T) {
 		msg := message.NewMessage("until", []byte("until"))
 		msg.Metadata.Set(wmdelay.DelayedUntilKey, time.Now().Add(time.Minute).UTC().Format(time.RFC3339))
 		require.NoError(t, p.Publish("q", msg, message.NewMessage("none", []byte("none"))))
-		for _, publish := range b.Publishes() {
-			level := map[bool]int{true: 1, false: 0}[publish.Carries("until")]
-			assert.Equal(t, ladder.Level(level), publish.Exchange)
+		for _, u := range b.Publishes() {
+			level := map[bool]int{true: 1, false: 0}[u.Carries("until")]
+			assert.Equal(t, ladder.Level(level), u.Exchange)
 		}
 		msg = message.NewMessage("malformed", nil)
 		msg.Metadata.Set(wmdelay.DelayedUntilKey, "tomorrow")
@@ -379,10 +386,10 @@ func TestDelayPublisher_ContextEnds(t *testing.T) {
 		messages[0].SetContext(ctx)
 		time.AfterFunc(time.Second, func() { cancel(errStop) })
 		err := p.Publish("q", messages...)
-		var unconfirmed *delay.UnconfirmedError
-		require.ErrorAs(t, err, &unconfirmed)
+		var failed *publish.Error
+		require.ErrorAs(t, err, &failed)
 		require.ErrorIs(t, err, errStop)
-		assert.Equal(t, []string{"silent"}, unconfirmed.UUIDs)
+		assert.Equal(t, []string{"silent"}, uuidsOf(failed))
 		assert.InDelta(t, 3*time.Second, time.Since(began), float64(time.Millisecond))
 		assert.Equal(t, 1, count(b, "slow"))
 		b.OnPublish = func(u *fakebroker.Publish) { u.Ack() }
@@ -399,7 +406,7 @@ func TestDelayPublisher_CloseIsBounded(t *testing.T) {
 		p := newTestDelayPublisher(t, b)
 		stuck := make(idle)
 		defer close(stuck)
-		p.publisher = stuck
+		p.wrapped = stuck
 		hangs := make(chan error, 1)
 		go func() { hangs <- p.Publish("q", inMinutes("a")...) }()
 		synctest.Wait()

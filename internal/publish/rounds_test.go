@@ -14,20 +14,20 @@ import (
 )
 
 // openMessages are n that are not resolved.
-func openMessages(n int) []*Message {
-	messages := make([]*Message, n)
+func openMessages(n int) []*outgoing {
+	messages := make([]*outgoing, n)
 	for i := range messages {
-		messages[i] = &Message{UUID: fmt.Sprint(i), ctx: context.Background()}
+		messages[i] = &outgoing{uuid: fmt.Sprint(i), ctx: context.Background()}
 	}
 
 	return messages
 }
 
-// outcome of a round: the first ones are brought in, the others have an error.
-func outcome(round []*Message, in int, err error) {
+// resolve gives a round its outcome: the first ones are brought in, the others have an error.
+func resolve(round []*outgoing, in int, err error) {
 	for i, m := range round {
-		if m.Resolved = i < in; !m.Resolved {
-			m.Err = err
+		if m.err = err; i < in {
+			m.outcome, m.err = confirmed, nil
 		}
 	}
 }
@@ -35,7 +35,7 @@ func outcome(round []*Message, in int, err error) {
 // A full queue is offered twice of what it took last, at once when it took all, and soon when it took something.
 func TestRounds_FullQueue(t *testing.T) {
 	var r rounds
-	b := Batch{Messages: openMessages(2000)}
+	c := call{messages: openMessages(2000)}
 	for i, step := range []struct {
 		offered, in   int
 		atLeast, most time.Duration // of the pause
@@ -51,9 +51,9 @@ func TestRounds_FullQueue(t *testing.T) {
 		{32, 32, 0, 0},
 		{64, 0, 35 * time.Millisecond, 65 * time.Millisecond},
 	} {
-		round := r.next(b.Open())
+		round := r.next(c.open())
 		require.Len(t, round, step.offered, "round %d", i)
-		outcome(round, step.in, ErrRefused)
+		resolve(round, step.in, ErrRefused)
 		pause := r.pause(round)
 		assert.GreaterOrEqual(t, pause, step.atLeast, "after round %d", i)
 		assert.LessOrEqual(t, pause, step.most, "after round %d", i)
@@ -63,12 +63,12 @@ func TestRounds_FullQueue(t *testing.T) {
 // For any other reason everything is published again, after pauses that become longer.
 func TestRounds_OtherReasons(t *testing.T) {
 	var r rounds
-	b := Batch{Messages: openMessages(500)}
+	c := call{messages: openMessages(500)}
 	last := time.Duration(0)
 	for i := range 3 {
-		round := r.next(b.Open())
+		round := r.next(c.open())
 		require.Len(t, round, 500, "round %d", i)
-		outcome(round, 0, errors.New("the connection was lost"))
+		resolve(round, 0, errors.New("the connection was lost"))
 		pause := r.pause(round)
 		assert.Greater(t, pause, last)
 		last = pause
@@ -81,9 +81,9 @@ func TestRounds_OtherTargets(t *testing.T) {
 	messages := openMessages(300)
 	for i, m := range messages {
 		m.target = topology.Target{Key: []string{"full", "other", "lost"}[i/100]}
-		m.Err = ErrRefused
+		m.err = ErrRefused
 		if m.target.Key == "lost" {
-			m.Err = errors.New("the channel was closed")
+			m.err = errors.New("the channel was closed")
 		}
 	}
 	r.pause(messages)
@@ -98,7 +98,7 @@ func TestRounds_OtherTargets(t *testing.T) {
 func TestRounds_EndedContexts(t *testing.T) {
 	var r rounds
 	messages := openMessages(100)
-	outcome(messages, 0, ErrRefused)
+	resolve(messages, 0, ErrRefused)
 	r.pause(r.next(messages))
 	ended := errors.New("the caller has gone")
 	for _, m := range messages[:50] {
@@ -108,7 +108,7 @@ func TestRounds_EndedContexts(t *testing.T) {
 	}
 	round := r.next(messages)
 	require.Len(t, round, leastRound)
-	assert.Equal(t, "50", round[0].UUID)
-	assert.ErrorIs(t, messages[0].Err, ended)
-	assert.ErrorIs(t, messages[0].Err, ErrRefused)
+	assert.Equal(t, "50", round[0].uuid)
+	assert.ErrorIs(t, messages[0].err, ended)
+	assert.ErrorIs(t, messages[0].err, ErrRefused)
 }

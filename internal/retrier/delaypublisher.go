@@ -33,17 +33,7 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the delay publisher:\n%w", err)
 	}
-	own, err := publish.NewDelayPublisher(publisher, publish.DelaySettings{
-		Connection:      r.connectionSettings("delay publisher"),
-		Logger:          r.options.Logger,
-		Options:         options,
-		Names:           r.options.Names,
-		CloseTimeout:    r.options.CloseTimeout,
-		Declare:         r.options.Topology == topology.Declare,
-		Marshaler:       r.config.Marshaler,
-		Target:          r.target,
-		DeclareExchange: r.config.Builder.ExchangeDeclare,
-	})
+	own, err := publish.NewDelayPublisher(publisher, r.publisherSettings("delay publisher"), options, r.options.Names)
 	if err != nil {
 		return nil, err
 	}

@@ -28,16 +28,9 @@ func (r *Retrier) NewPublisher(options publish.Options) (*Publisher, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the publisher:\n%w", err)
 	}
-	own := publishing.NewPublisher(publishing.Settings{
-		Connection:      r.connectionSettings("publisher"),
-		Logger:          r.options.Logger,
-		Options:         options,
-		CloseTimeout:    r.options.CloseTimeout,
-		Declare:         r.options.Topology == topology.Declare,
-		Marshaler:       r.config.Marshaler,
-		Target:          r.target,
-		DeclareExchange: r.config.Builder.ExchangeDeclare,
-	})
+	settings := r.publisherSettings("publisher")
+	settings.Options = options
+	own := publishing.NewPublisher(settings)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,6 +42,20 @@ func (r *Retrier) NewPublisher(options publish.Options) (*Publisher, error) {
 	r.plain[p] = struct{}{}
 
 	return p, nil
+}
+
+// publisherSettings are those of a publisher with this name.
+func (r *Retrier) publisherSettings(name string) publishing.Settings {
+	return publishing.Settings{
+		Connection:      r.connectionSettings(name),
+		Logger:          r.options.Logger,
+		Name:            name,
+		CloseTimeout:    r.options.CloseTimeout,
+		Declare:         r.options.Topology == topology.Declare,
+		Marshaler:       r.config.Marshaler,
+		Target:          r.target,
+		DeclareExchange: r.config.Builder.ExchangeDeclare,
+	}
 }
 
 // DefaultPublisher is one with the retrier's options.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -32,80 +30,71 @@ var (
 	errNoLanding = errors.New("the landing queue is not provisioned; declare what topology.Definitions prints")
 )
 
-// delayObjects declare what messages with a delay need, each once for all that wait for it.
-type delayObjects struct {
-	settings DelaySettings
-	declared Declared
+// delays are what a call with a delay needs beside its target.
+type delays struct {
+	*DelayPublisher
 
-	mu    sync.Mutex
-	plans map[topology.Target]topology.Plan // the parts of the backend that were used
+	plan  topology.Plan // the target's part of the backend
+	added int           // bytes that the broker adds to the headers on the way, at most
 }
 
-// used are the parts of the backend that were used.
-func (o *delayObjects) used() []topology.Plan {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	return slices.Collect(maps.Values(o.plans))
-}
-
-// ensure declares what a batch needs, unless that was done on this link a short time ago, and after something was
+// declare declares what a call needs, unless that was done on this link a short time ago, and after something was
 // missing.
-func (o *delayObjects) ensure(ctx context.Context, link *connection.Link, b *delayBatch, missing time.Time) error {
+func (d *delays) declare(ctx context.Context, link *connection.Link, c *call, missing time.Time) error {
 	after := latest(missing, time.Now().Add(-targetAge))
-	if exchange := b.target.Exchange; exchange != "" && o.settings.Declare {
-		err := o.declared.Of(exchange).Declare(ctx, link, after, func() error {
-			return link.OnChannel(func(channel *amqp091.Channel) error {
-				return topology.Explain(topology.KindExchange, exchange, o.settings.DeclareExchange(channel, exchange))
-			})
+	err := c.declareExchange(ctx, link, after)
+	waits := slices.ContainsFunc(c.messages, func(m *outgoing) bool { return m.outcome == open && !m.due.IsZero() })
+	if err == nil && waits {
+		err = d.own.declared.Of(c.target).Declare(ctx, link, after, func() error {
+			return d.declareTarget(context.WithoutCancel(ctx), link, c, missing) // others wait for it as well
 		})
-		if err != nil {
-			return err
+		if err == nil {
+			d.used.Store(c.target, d.plan)
 		}
 	}
-	if !b.waits() {
-		return nil
-	}
-	if err := o.declared.Of(b.target).Declare(ctx, link, after, func() error {
-		return o.declareTarget(context.WithoutCancel(ctx), link, b, missing) // others wait for it as well
-	}); err != nil {
+	switch end := context.Cause(ctx); {
+	case err != nil && end != nil && errors.Is(err, end):
+		return fmt.Errorf("the broker has not yet declared the queues for the delay: %w", err)
+	case errors.Is(err, errNoQueue):
+		for _, m := range c.open() {
+			m.outcome, m.err = unroutable, err
+		}
+		return final(err)
+	case errors.Is(err, errNoLanding):
+		return final(err)
+	default:
 		return err
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.plans[b.target] = b.plan
-
-	return nil
 }
 
 // declareTarget declares the ladder and the landing queue of a target. The queue comes first: nothing is declared for one
 // that does not exist.
-func (o *delayObjects) declareTarget(ctx context.Context, link *connection.Link, b *delayBatch, missing time.Time) error {
-	if err := o.checkQueue(link, b.target); err != nil {
+func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *call, missing time.Time) error {
+	if err := d.checkQueue(link, c.target); err != nil {
 		return err
 	}
-	if !o.settings.Declare {
-		return o.checkLanding(link, b.plan)
+	if !d.own.settings.Declare {
+		return d.checkLanding(link)
 	}
 	declare := func(plan topology.Plan) error {
 		return link.OnChannel(func(channel *amqp091.Channel) error {
-			return o.declared.declarePlan(ctx, channel, plan, link, latest(missing, time.Now().Add(-sharedAge)))
+			return d.own.declared.declarePlan(ctx, channel, plan, link, latest(missing, time.Now().Add(-sharedAge)))
 		})
 	}
-	err := declare(b.plan)
+	err := declare(d.plan)
 	if isMissing(err) {
 		// The exchange of all targets is gone. Back without the bindings of others, it would take their messages for
 		// unroutable, so these come back with it.
-		for _, plan := range o.used() {
+		for _, plan := range d.Plans() {
 			if err := declare(plan); err != nil {
-				o.settings.Logger.Error("Cannot declare the landing queue of another topic", err, nil)
+				d.own.settings.Logger.Error("Cannot declare the landing queue of another topic", err, nil)
 			}
 		}
-		err = declare(b.plan)
+		err = declare(d.plan)
 	}
 	if err == nil && !missing.IsZero() {
-		o.settings.Connection.Emit(retry.Event{Kind: retry.EventTopologyRepaired, Topic: b.topic,
-			Queue: b.target.String()})
+		d.own.settings.Connection.Emit(retry.Event{Kind: retry.EventTopologyRepaired, Topic: c.topic,
+			Queue: c.target.String()})
 	}
 
 	return err
@@ -113,7 +102,7 @@ func (o *delayObjects) declareTarget(ctx context.Context, link *connection.Link,
 
 // checkQueue finds out whether a target's queue exists: its messages are confirmed by the backend, whose broker knows
 // only later that nobody gets them. A queue that is down, or that may not be looked at, is taken to exist.
-func (o *delayObjects) checkQueue(link *connection.Link, target topology.Target) error {
+func (d *delays) checkQueue(link *connection.Link, target topology.Target) error {
 	if target.Exchange != "" {
 		return nil
 	}
@@ -130,7 +119,7 @@ func (o *delayObjects) checkQueue(link *connection.Link, target topology.Target)
 	case reason.Code == amqp091.NotFound && strings.Contains(reason.Reason, "no queue '"):
 		return fmt.Errorf("%w: %w", errNoQueue, err)
 	default:
-		o.settings.Logger.Info("Cannot check that the queue of a delayed message exists", watermill.LogFields{
+		d.own.settings.Logger.Info("Cannot check that the queue of a delayed message exists", watermill.LogFields{
 			"amqp_queue_name": target.Key, "error": err.Error(),
 		})
 		return nil
@@ -139,8 +128,8 @@ func (o *delayObjects) checkQueue(link *connection.Link, target topology.Target)
 
 // checkLanding finds out whether an operator has provisioned the landing queue of a target: without it, its messages are
 // unroutable, and no publish tells. One that may not be looked at is taken to exist.
-func (o *delayObjects) checkLanding(link *connection.Link, plan topology.Plan) error {
-	for _, q := range plan.Queues {
+func (d *delays) checkLanding(link *connection.Link) error {
+	for _, q := range d.plan.Queues {
 		err := link.OnChannel(func(channel *amqp091.Channel) error {
 			_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
 			return err
