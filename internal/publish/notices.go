@@ -28,6 +28,10 @@ type notices struct {
 	waiting atomic.Int64 // not sent yet
 	full    sync.Once
 	ctx     context.Context
+
+	// Of run alone. Nothing else than the reason for which the channel was closed tells that a notice was refused.
+	channel *amqp091.Channel
+	closes  <-chan *amqp091.Error
 }
 
 const (
@@ -84,7 +88,6 @@ func (n *notices) flush(deadline time.Time) {
 
 // run ends with the forwarder.
 func (n *notices) run() {
-	var channel *noticeChannel
 	failed := func(err error) {
 		if err != nil && n.ctx.Err() == nil {
 			n.logger.Error("Cannot report the result to the replay command", err, nil)
@@ -93,12 +96,10 @@ func (n *notices) run() {
 	for {
 		select {
 		case notice := <-n.queue:
-			var err error
-			channel, err = n.send(channel, notice)
-			failed(err)
+			failed(n.send(notice))
 			n.waiting.Add(-1)
-		case err := <-channel.closed():
-			channel = nil
+		case err := <-n.closes:
+			n.channel, n.closes = nil, nil
 			if err != nil { // else it was us, or the connection, which says so itself
 				failed(topology.ExplainUse(topology.UsePublish, topology.KindExchange, "amq.default", err))
 			}
@@ -108,38 +109,25 @@ func (n *notices) run() {
 	}
 }
 
-// noticeChannel is a channel of which somebody hears why it was closed: nothing else tells that a notice was refused.
-type noticeChannel struct {
-	*amqp091.Channel
-	closes <-chan *amqp091.Error
-}
-
-func (c *noticeChannel) closed() <-chan *amqp091.Error {
-	if c == nil {
-		return nil
-	}
-	return c.closes
-}
-
-func (n *notices) send(channel *noticeChannel, notice wire.Notice) (*noticeChannel, error) {
+func (n *notices) send(notice wire.Notice) error {
 	ctx, cancel := context.WithTimeout(n.ctx, noticeTime)
 	defer cancel()
 	link, err := n.connection.TryLink(ctx)
 	if err != nil {
-		return channel, err
+		return err
 	}
 	if err := link.WaitUnblocked(ctx); err != nil {
-		return channel, err
+		return err
 	}
-	if channel == nil || channel.IsClosed() {
-		opened, err := link.Channel()
-		if err != nil {
-			return nil, err
+	if n.channel == nil || n.channel.IsClosed() {
+		if n.channel, err = link.Channel(); err != nil {
+			n.channel, n.closes = nil, nil
+			return err
 		}
-		channel = &noticeChannel{opened, opened.NotifyClose(make(chan *amqp091.Error, 1))}
+		n.closes = n.channel.NotifyClose(make(chan *amqp091.Error, 1))
 	}
 
-	return channel, channel.PublishWithContext(ctx, "", notice.Queue, false, false, amqp091.Publishing{
+	return n.channel.PublishWithContext(ctx, "", notice.Queue, false, false, amqp091.Publishing{
 		Headers: notice.Headers(), Expiration: "10000", DeliveryMode: amqp091.Transient,
 	})
 }

@@ -101,7 +101,9 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	if err != nil {
 		return nil, err
 	}
-	l.forwarder.keepReturnPath(l.plan, state)
+	if state.Count != header.CountDead { // then it has begun to wait
+		l.KeepReturnPath(delayOf(state))
+	}
 
 	return state, nil
 }
@@ -161,7 +163,8 @@ var ErrGone = errors.New("the delivery's channel is gone, the broker will delive
 
 // redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
 func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
-	if !l.forwarder.settings.Redeclare {
+	settings := l.forwarder.settings
+	if !settings.Redeclare {
 		return nil
 	}
 
@@ -170,18 +173,16 @@ func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
 		return err
 	}
 
-	return l.declared.Declare(ctx, nil, sent, func() error { return l.declare(link) })
-}
+	return l.declared.Declare(ctx, nil, sent, func() error {
+		if err := link.OnChannel(func(channel *amqp091.Channel) error { return l.plan.Declare(channel) }); err != nil {
+			return err
+		}
+		settings.Logger.Info("Redeclared the retry topology, as a part of it was missing",
+			watermill.LogFields{"amqp_queue_name": l.plan.Queue})
+		settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: l.plan.Queue})
 
-func (l *QueueForwarder) declare(link *connection.Link) error {
-	if err := link.OnChannel(func(channel *amqp091.Channel) error { return l.plan.Declare(channel) }); err != nil {
-		return err
-	}
-	l.forwarder.settings.Logger.Info("Redeclared the retry topology, as a part of it was missing",
-		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
-	l.forwarder.settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: l.plan.Queue})
-
-	return nil
+		return nil
+	})
 }
 
 func (l *QueueForwarder) take(ctx context.Context) error {

@@ -13,8 +13,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 const (
@@ -52,19 +50,9 @@ type returnPath struct {
 	declared Object
 }
 
-// keepReturnPath is called for every copy that has begun to wait.
-func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
-	if published.Count != header.CountDead {
-		f.keepReturnPathFor(plan, delayOf(published))
-	}
-}
-
-// KeepReturnPath is called for every message that the broker has sent to wait.
+// KeepReturnPath is called for every message that has begun to wait, for so long.
 func (l *QueueForwarder) KeepReturnPath(delay time.Duration) {
-	l.forwarder.keepReturnPathFor(l.plan, delay)
-}
-
-func (f *Forwarder) keepReturnPathFor(plan topology.Plan, delay time.Duration) {
+	plan, f := l.plan, l.forwarder
 	needed := plan.IsShared() || plan.Backend != nil || plan.Strategy == config.StrategyCycle
 	if !needed || !f.settings.Redeclare {
 		return
