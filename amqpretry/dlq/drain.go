@@ -304,7 +304,7 @@ func (s *acknowledger) send(ctx context.Context, publisher *publish.QueuePublish
 	s.sent++
 	if s.drain.copyOf != nil {
 		var err error
-		if t.published, err = publisher.Publish(ctx, s.drain.target, message); err != nil {
+		if t.published, err = publisher.Publish(ctx, "", s.drain.target, message); err != nil {
 			f.keep()
 			return explain(s.drain.target, err)
 		}

@@ -237,7 +237,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	if i.asTaken {
 		exchange, key = i.target, d.RoutingKey
 	}
-	published, err := i.publisher.PublishTo(ctx, exchange, key, message)
+	published, err := i.publisher.Publish(ctx, exchange, key, message)
 	if err != nil {
 		return i.explain(err)
 	}

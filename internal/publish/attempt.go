@@ -93,14 +93,14 @@ func (a *attempt) publish() {
 	a.link.Release()
 	done()
 	for len(a.sent) > 0 {
-		a.settleOldest()
+		a.settle(a.oldest())
 	}
 }
 
 // send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
 // the broker has blocked it, or ctx has ended.
 func (a *attempt) send(m *outgoing) bool {
-	for {
+	for wait := false; ; {
 		if m.ctx.Err() != nil {
 			m.err = because(m.ctx, m.err)
 			return true
@@ -114,7 +114,7 @@ func (a *attempt) send(m *outgoing) bool {
 			return true
 		}
 		m.target = topology.Target{Exchange: exchange, Key: key}
-		err := a.sendOn(m, exchange, key, publishing)
+		err := a.sendOn(m, exchange, key, publishing, wait)
 		switch {
 		case err == nil && !a.oneByOne:
 			a.sent = append(a.sent, m)
@@ -126,32 +126,26 @@ func (a *attempt) send(m *outgoing) bool {
 			m.err = withReason(a.ctx,
 				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.err)
 			return false
-		case errors.Is(err, errRetired) && len(a.sent) == 0:
+		case len(a.sent) > 0: // before another channel is taken: what is sent on that does not keep the order with it
+			a.settleNow(a.oldest())
+		default: // takes the channel with the most room, and waits for that
 			a.leave(exchange)
-		case len(a.sent) > 0: // also before another channel is taken: what is sent on that does not keep the order with it
-			a.settleOldestNow()
+			wait = errors.Is(err, errFull)
 		}
 	}
 }
 
-// sendOn sends a message on the channel of its exchange. Where that is full and nothing of this call is on its way, it
-// takes the channel with the most room, and waits.
-func (a *attempt) sendOn(m *outgoing, exchange, key string, publishing amqp091.Publishing) error {
+// sendOn sends a message on the channel of its exchange.
+func (a *attempt) sendOn(m *outgoing, exchange, key string, publishing amqp091.Publishing, wait bool) error {
 	c, err := a.channel(exchange)
 	if err != nil {
 		return err
 	}
-	m.sent, err = c.sendNumbered(a.ctx, key, publishing, false)
-	if len(a.sent) > 0 || !errors.Is(err, errFull) {
-		return err
+	if wait {
+		a.link.Release()
+		defer a.link.Hold()
 	}
-	a.leave(exchange)
-	if c, err = a.channel(exchange); err != nil {
-		return err
-	}
-	a.link.Release()
-	defer a.link.Hold()
-	m.sent, err = c.sendNumbered(a.ctx, key, publishing, true)
+	m.sent, err = c.sendNumbered(a.ctx, key, publishing, wait)
 
 	return err
 }
@@ -177,22 +171,17 @@ func (a *attempt) leave(exchange string) {
 	a.channels = slices.DeleteFunc(a.channels, func(c *confirmChannel) bool { return c.exchange == exchange })
 }
 
-func (a *attempt) settleOldest() {
+// oldest takes the first of those that were sent.
+func (a *attempt) oldest() *outgoing {
 	m := a.sent[0]
 	a.sent = a.sent[1:]
-	a.settle(m)
-}
 
-// settleOldestNow is settleOldest while the link is held.
-func (a *attempt) settleOldestNow() {
-	a.link.Release() // what waits for an answer must have been sent
-	defer a.link.Hold()
-	a.settleOldest()
+	return m
 }
 
 // settleNow is settle while the link is held.
 func (a *attempt) settleNow(m *outgoing) bool {
-	a.link.Release()
+	a.link.Release() // what waits for an answer must have been sent
 	defer a.link.Hold()
 
 	return a.settle(m)
@@ -248,7 +237,7 @@ func (a *attempt) settle(m *outgoing) bool {
 	default:
 		explained := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
 		if access := (*topology.AccessError)(nil); errors.As(explained, &access) {
-			a.refusal = final(explained)
+			a.final, a.refusal = true, explained
 			return false
 		}
 	}

@@ -23,7 +23,7 @@ type call struct {
 	messages  []*outgoing
 	delays    *delays // nil for a call without a delay
 	checked   bool    // the sizes, against what the connection takes
-	final     bool    // another call would have the same end
+	final     bool    // another attempt has the same end
 }
 
 // outgoing is a message on its way to the broker.
@@ -125,7 +125,8 @@ func (m *outgoing) hasEnded() bool {
 // is that of all messages that are open.
 func (c *call) ready(ctx context.Context, link *connection.Link, missing time.Time) error {
 	if err := c.check(link.FrameSize()); err != nil {
-		return final(err)
+		c.final = true
+		return err
 	}
 	var err error
 	if c.delays == nil {
@@ -133,9 +134,7 @@ func (c *call) ready(ctx context.Context, link *connection.Link, missing time.Ti
 	} else {
 		err = c.delays.declare(ctx, link, c, missing)
 	}
-	if isRefusal(err) {
-		err = final(err)
-	}
+	c.final = isRefusal(err)
 
 	return err
 }
@@ -240,15 +239,8 @@ type nackedError struct{ error }
 func (n nackedError) Unwrap() error        { return n.error }
 func (n nackedError) Is(target error) bool { return target == publish.ErrNacked }
 
-// finalError is one that another attempt does not end.
-type finalError struct{ error }
-
-func (e *finalError) Unwrap() error { return e.error }
-
-// final marks an error that another attempt does not end.
-func final(err error) error { return &finalError{err} }
-
-// isRefusal tells errors of declarations that another attempt does not end: an object differs or may not be used.
+// isRefusal tells errors of declarations that another attempt does not end: an object differs, may not be used, or is not
+// there and not to be declared.
 func isRefusal(err error) bool {
 	var (
 		conflict  *topology.ConflictError
@@ -257,5 +249,6 @@ func isRefusal(err error) bool {
 		name      *topology.NameError
 	)
 
-	return errors.As(err, &name) || errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive)
+	return errors.Is(err, errNoQueue) || errors.Is(err, errNoLanding) || errors.As(err, &name) ||
+		errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive)
 }

@@ -23,8 +23,7 @@ type DelayPublisher struct {
 	options delay.Options
 	names   topology.Names
 	backend topology.Backend
-	used    sync.Map // topology.Plan by topology.Target: the parts of the backend
-	addedTo sync.Map // int by topology.Target, see added
+	targets sync.Map // *delays by topology.Target
 
 	closing sync.Once
 	failure error // of Close
@@ -154,24 +153,26 @@ func (p *DelayPublisher) newCall(topic string) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan, err := p.backend.Of(c.target, p.names)
-	if err != nil {
+	if c.delays, err = p.delaysTo(c.target); err != nil {
 		return nil, fmt.Errorf("cannot publish to topic %q with a delay: %w", topic, err)
 	}
-	plan.Backend = p.backend
-	if c.target.Exchange == "" {
-		plan.Queue = c.target.Key
-	}
-	c.delays = &delays{DelayPublisher: p, plan: plan, added: p.added(c.target, plan)}
 
 	return c, nil
 }
 
-// added is how many bytes the broker adds to the headers of a message on its way to a target, at most. It depends on the
-// names of all objects of the backend, so it is computed once for each target.
-func (p *DelayPublisher) added(target topology.Target, plan topology.Plan) int {
-	if known, ok := p.addedTo.Load(target); ok {
-		return known.(int)
+// delaysTo is the same for each call with a target: what the broker adds depends on the names of all objects of the
+// backend.
+func (p *DelayPublisher) delaysTo(target topology.Target) (*delays, error) {
+	if known, ok := p.targets.Load(target); ok {
+		return known.(*delays), nil
+	}
+	plan, err := p.backend.Of(target, p.names)
+	if err != nil {
+		return nil, err
+	}
+	plan.Backend = p.backend
+	if target.Exchange == "" {
+		plan.Queue = target.Key
 	}
 	longest := target.Key
 	for _, q := range plan.Queues {
@@ -179,10 +180,10 @@ func (p *DelayPublisher) added(target topology.Target, plan topology.Plan) int {
 			longest = q.Name
 		}
 	}
-	added := codec.NewBackendReturns(p.backend, target, longest).Most()
-	p.addedTo.Store(target, added)
+	known, _ := p.targets.LoadOrStore(target, &delays{DelayPublisher: p, plan: plan,
+		added: codec.NewBackendReturns(p.backend, target, longest).Most()})
 
-	return added
+	return known.(*delays), nil
 }
 
 // Backend is what delayed messages wait in.
@@ -191,8 +192,10 @@ func (p *DelayPublisher) Backend() topology.Backend { return p.backend }
 // Plans are the parts of the backend that this publisher has used, one for each target.
 func (p *DelayPublisher) Plans() []topology.Plan {
 	var plans []topology.Plan
-	p.used.Range(func(_, plan any) bool {
-		plans = append(plans, plan.(topology.Plan))
+	p.targets.Range(func(_, target any) bool {
+		if d := target.(*delays); d.used.Load() {
+			plans = append(plans, d.plan)
+		}
 		return true
 	})
 

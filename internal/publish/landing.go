@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,12 +31,13 @@ var (
 	errNoLanding = errors.New("the landing queue is not provisioned; declare what topology.Definitions prints")
 )
 
-// delays are what a call with a delay needs beside its target.
+// delays are what is known of a target of messages with a delay.
 type delays struct {
 	*DelayPublisher
 
 	plan  topology.Plan // the target's part of the backend
 	added int           // bytes that the broker adds to the headers on the way, at most
+	used  atomic.Bool   // the plan
 }
 
 // declare declares what a call needs, unless that was done on this link a short time ago, and after something was
@@ -49,7 +51,7 @@ func (d *delays) declare(ctx context.Context, link *connection.Link, c *call, mi
 			return d.declareTarget(context.WithoutCancel(ctx), link, c, missing) // others wait for it as well
 		})
 		if err == nil {
-			d.used.Store(c.target, d.plan)
+			d.used.Store(true)
 		}
 	}
 	switch end := context.Cause(ctx); {
@@ -59,12 +61,9 @@ func (d *delays) declare(ctx context.Context, link *connection.Link, c *call, mi
 		for _, m := range c.open() {
 			m.outcome, m.err = unroutable, err
 		}
-		return final(err)
-	case errors.Is(err, errNoLanding):
-		return final(err)
-	default:
-		return err
 	}
+
+	return err
 }
 
 // declareTarget declares the ladder and the landing queue of a target. The queue comes first: nothing is declared for one

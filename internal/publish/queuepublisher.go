@@ -54,13 +54,9 @@ type Published struct {
 	refused   bool         // by the last publish
 }
 
-// Publish sends a message to a queue. It waits while the broker blocks the connection.
-func (p *QueuePublisher) Publish(ctx context.Context, queue string, message amqp091.Publishing) (*Published, error) {
-	return p.PublishTo(ctx, "", queue, message)
-}
-
-// PublishTo is Publish by an exchange, whose name OnRefused then gets instead of a queue.
-func (p *QueuePublisher) PublishTo(ctx context.Context, exchange, key string, message amqp091.Publishing) (*Published,
+// Publish sends a message to an exchange, whose name OnRefused gets, or by the default one to the queue of that key. It
+// waits while the broker blocks the connection.
+func (p *QueuePublisher) Publish(ctx context.Context, exchange, key string, message amqp091.Publishing) (*Published,
 	error) {
 	u := &Published{publisher: p, exchange: exchange, key: key, message: message}
 

@@ -53,7 +53,7 @@ func TestQueuePublisher_Answers(t *testing.T) {
 				b := newTestBroker()
 				b.OnPublish = test.answer
 				p, told := newTestQueuePublisher(t, b)
-				published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
+				published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
 				require.NoError(t, err)
 				began := time.Now()
 				err = published.Wait(t.Context(), t.Context())
@@ -84,7 +84,7 @@ func TestQueuePublisher_RefusedForAWhile(t *testing.T) {
 			}
 		}
 		p, told := newTestQueuePublisher(t, b)
-		published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
+		published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
 		require.NoError(t, err)
 		require.NoError(t, published.Wait(t.Context(), t.Context()))
 		assert.False(t, published.Refused())
@@ -106,7 +106,7 @@ func TestQueuePublisher_RetryEnds(t *testing.T) {
 				b := newTestBroker()
 				b.OnPublish = (*fakebroker.Publish).Nack
 				p, _ := newTestQueuePublisher(t, b)
-				published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
+				published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
 				require.NoError(t, err)
 				began := time.Now()
 				ends, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -132,7 +132,7 @@ func TestQueuePublisher_AfterAReturn(t *testing.T) {
 		p, _ := newTestQueuePublisher(t, b)
 		var published []*Published
 		for range 3 {
-			u, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
+			u, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
 			require.NoError(t, err)
 			published = append(published, u)
 		}
@@ -157,7 +157,7 @@ func TestQueuePublisher_Lost(t *testing.T) {
 				b := newTestBroker()
 				b.OnPublish = func(*fakebroker.Publish) {}
 				p, _ := newTestQueuePublisher(t, b)
-				published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
+				published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
 				require.NoError(t, err)
 				synctest.Wait()
 				end(p)

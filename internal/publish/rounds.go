@@ -29,11 +29,7 @@ func (p *Publisher) send(c *call) error {
 			}
 		}
 		end()
-		if errors.As(err, new(*finalError)) {
-			c.final = true
-			return c.result()
-		}
-		if !wanted(left) {
+		if c.final || len(left) == 0 {
 			return c.result()
 		}
 		if err == nil && before.IsZero() && !missing.IsZero() && p.settings.Declare {
@@ -74,23 +70,12 @@ func pause(within context.Context, d time.Duration, left []*outgoing) bool {
 		return true
 	}
 	for _, m := range left {
-		if !m.hasEnded() {
+		switch {
+		case m.ctx.Err() != nil:
+			m.err = because(m.ctx, m.err)
+		case !m.hasEnded():
 			m.err = because(ctx, m.err)
 		}
-	}
-
-	return false
-}
-
-// wanted tells whether the context of a message has not ended. If all have, it adds their ends to what was wrong before.
-func wanted(left []*outgoing) bool {
-	for _, m := range left {
-		if m.ctx.Err() == nil {
-			return true
-		}
-	}
-	for _, m := range left {
-		m.err = because(m.ctx, m.err)
 	}
 
 	return false
