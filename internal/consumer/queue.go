@@ -72,7 +72,7 @@ func (s *Queue) isUsable(err error) bool {
 // tell tells the run that has replayed a message, if one wants to know, what has become of it.
 func (s *Queue) tell(canary string, outcome wire.Outcome, published *wire.State) {
 	if s.Forwarder != nil {
-		s.Forwarder.Tell(canary, outcome, published)
+		s.Forwarder.Report(canary, outcome, published)
 	}
 }
 

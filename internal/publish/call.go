@@ -23,7 +23,7 @@ type call struct {
 	messages  []*outgoing
 	delays    *delays // nil for a call without a delay
 	checked   bool    // the sizes, against what the connection takes
-	final     bool    // another attempt has the same end
+	final     bool    // another round has the same end
 }
 
 // outgoing is a message on its way to the broker.
@@ -239,7 +239,7 @@ type nackedError struct{ error }
 func (n nackedError) Unwrap() error        { return n.error }
 func (n nackedError) Is(target error) bool { return target == publish.ErrNacked }
 
-// isRefusal tells errors of declarations that another attempt does not end: an object differs, may not be used, or is not
+// isRefusal tells errors of declarations that another round does not end: an object differs, may not be used, or is not
 // there and not to be declared.
 func isRefusal(err error) bool {
 	var (

@@ -131,13 +131,13 @@ func (w *waits) back(t Trip, now time.Time) (early *Early, log bool) {
 }
 
 // Leaving notes that the broker is about to be given a message that it is to bring back after a delay.
-func (l *QueueForwarder) Leaving(t Trip, delay time.Duration) {
+func (q *QueueForwarder) Leaving(t Trip, delay time.Duration) {
 	now := time.Now()
-	l.waits.leave(t, now, now.Add(delay))
+	q.waits.leave(t, now, now.Add(delay))
 }
 
 // copying notes that a copy is about to be published. request is what it was asked for, state what is published.
-func (l *QueueForwarder) copying(publishing *amqp091.Publishing, state *wire.State, jittered time.Duration) {
+func (q *QueueForwarder) copying(publishing *amqp091.Publishing, state *wire.State, jittered time.Duration) {
 	delay := cmp.Or(jittered, delayOf(state))
 	if state.Count == header.CountDead || delay == 0 {
 		return
@@ -147,7 +147,7 @@ func (l *QueueForwarder) copying(publishing *amqp091.Publishing, state *wire.Sta
 	if until := state.NotBefore; !until.IsZero() && until.Before(due) {
 		due = until // else a message would never be due that comes back early again and again
 	}
-	l.waits.leave(Trip{
+	q.waits.leave(Trip{
 		Message: codec.Identity(publishing.Headers, publishing.MessageId), Count: state.Count,
 		ID: codec.HeaderText(publishing.Headers[header.ID]),
 	}, now, due)
@@ -155,31 +155,31 @@ func (l *QueueForwarder) copying(publishing *amqp091.Publishing, state *wire.Sta
 
 // Back notes that a message has come back from a wait, and tells whether it is too early. Where the broker does not
 // delay native retries, copies take their place from then on.
-func (l *QueueForwarder) Back(t Trip, now time.Time) *Early {
-	early, log := l.waits.back(t, now)
+func (q *QueueForwarder) Back(t Trip, now time.Time) *Early {
+	early, log := q.waits.back(t, now)
 	if early == nil {
 		return nil
 	}
 	why := "does a policy of the broker give its retry queue a shorter message-ttl, or was the broker's clock set?"
-	if l.plan.Strategy == config.StrategyNative && t.ID == "" {
-		l.undelayed.Store(true)
+	if q.plan.Strategy == config.StrategyNative && t.ID == "" {
+		q.undelayed.Store(true)
 		why = "no policy of the broker that is in effect gives the queue the delayed-retry-* that its policy needs. " +
 			"Its retries are copies until this service is started again"
 	}
-	queue, took := l.plan.Queue, now.Sub(early.Left)
+	queue, took := q.plan.Queue, now.Sub(early.Left)
 	err := fmt.Errorf("a message of queue %q came back after %s instead of %s: %s", queue,
 		took.Round(time.Millisecond), early.Due.Sub(early.Left).Round(time.Millisecond), why)
 	if log {
-		l.forwarder.settings.Logger.Error("Retries come back too early; they wait again", err,
+		q.forwarder.settings.Logger.Error("Retries come back too early; they wait again", err,
 			watermill.LogFields{"amqp_queue_name": queue})
 	}
-	l.forwarder.settings.emit(retry.Event{Kind: retry.EventReturnedEarly, Queue: queue, Err: err, Took: took})
+	q.forwarder.settings.emit(retry.Event{Kind: retry.EventReturnedEarly, Queue: queue, Err: err, Took: took})
 
 	return early
 }
 
 // Undelayed tells that the broker was seen not to delay native retries.
-func (l *QueueForwarder) Undelayed() bool { return l.undelayed.Load() }
+func (q *QueueForwarder) Undelayed() bool { return q.undelayed.Load() }
 
 // Rounds are pauses that double with each round in which all that was sent away comes back.
 type Rounds struct {

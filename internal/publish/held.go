@@ -18,15 +18,6 @@ type heldCopies struct {
 	count    int
 	reported time.Time // when a HeldError was reported last
 	told     bool      // it was, of those that are held now
-	retired  bool      // its forwarder is not used any more
-}
-
-// retire makes the forwarder close its channels after each copy.
-func (h *heldCopies) retire() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.retired = true
 }
 
 // heldCopy is one of them. It reports itself while it lasts too long, whatever it waits for: a connection, an alarm,
@@ -43,13 +34,13 @@ type heldCopy struct {
 }
 
 // hold begins one, of a copy that is to go to exchange. check is called now and then while it lasts.
-func (l *QueueForwarder) hold(exchange string, check func()) *heldCopy {
-	l.held.mu.Lock()
-	l.held.count++
-	l.held.mu.Unlock()
+func (q *QueueForwarder) hold(exchange string, check func()) *heldCopy {
+	q.held.mu.Lock()
+	q.held.count++
+	q.held.mu.Unlock()
 
-	h := &heldCopy{queue: l, exchange: exchange, since: time.Now()}
-	interval := l.forwarder.settings.HoldWarning
+	h := &heldCopy{queue: q, exchange: exchange, since: time.Now()}
+	interval := q.forwarder.settings.HoldWarning
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -85,16 +76,12 @@ func (h *heldCopy) release() {
 	held := &h.queue.held
 	held.mu.Lock()
 	held.count--
-	retired := held.retired
 	over := held.count == 0 && held.told
 	if over {
 		held.told = false
 	}
 	held.mu.Unlock()
 
-	if retired {
-		h.queue.sender.retire()
-	}
 	if over {
 		held.telling.Lock()
 		defer held.telling.Unlock()

@@ -47,8 +47,8 @@ func newNotices(ctx context.Context, connection *connection.Connection, logger w
 	return &notices{connection: connection, logger: logger, queue: make(chan wire.Notice, mostNotices), ctx: ctx}
 }
 
-// tell sends a notice soon, if the message is such a one at all. published is the state of its copy, if there is one.
-func (n *notices) tell(canary string, outcome wire.Outcome, published *wire.State) {
+// report sends a notice soon, if the message is such a one at all. published is the state of its copy, if there is one.
+func (n *notices) report(canary string, outcome wire.Outcome, published *wire.State) {
 	if canary == "" {
 		return
 	}

@@ -43,7 +43,7 @@ type Publisher struct {
 	declared   Declared
 
 	timeout error         // of a call
-	alone   chan struct{} // attempts that have channels of their own
+	alone   chan struct{} // rounds that have channels of their own
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc

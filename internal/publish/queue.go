@@ -43,17 +43,14 @@ type QueueForwarder struct {
 	undelayed atomic.Bool // see Undelayed
 }
 
-// Tell tells the run that has replayed a message, if one wants to know, what has become of it.
-func (l *QueueForwarder) Tell(canary string, outcome wire.Outcome, published *wire.State) {
-	l.forwarder.notices.tell(canary, outcome, published)
+// Report tells the run that has replayed a message, if one wants to know, what has become of it.
+func (q *QueueForwarder) Report(canary string, outcome wire.Outcome, published *wire.State) {
+	q.forwarder.notices.report(canary, outcome, published)
 }
 
 // Retire gives it up, because nobody consumes from its main queue any more: its channels are closed when nobody waits
 // for them. A delivery that is forwarded all the same, because its handler took long, is treated as before.
-func (l *QueueForwarder) Retire() {
-	l.held.retire()
-	l.sender.retire()
-}
+func (q *QueueForwarder) Retire() { q.sender.retire() }
 
 func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
 	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), turn: make(chan struct{}, 1),
@@ -63,12 +60,12 @@ func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
 // acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is
 // gone.
-func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
+func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
+	defer context.AfterFunc(q.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
 
-	h := l.hold(l.exchangeOf(&o.State), func() {
+	h := q.hold(q.exchangeOf(&o.State), func() {
 		if isGone() { // where no context tells
 			cancel(ErrGone)
 		}
@@ -81,7 +78,7 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	)
 	err := untilTaken(ctx, func() (err error) {
 		var copied *pending
-		if copied, state, err = l.publish(ctx, o, isGone); err == nil {
+		if copied, state, err = q.publish(ctx, o, isGone); err == nil {
 			_, err = copied.wait(ctx, ctx)
 		}
 		switch {
@@ -91,7 +88,7 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 			return backoff.Permanent(ErrGone)
 		case copied != nil && isMissing(err):
 			h.failed(errors.Join(err, undeclared)) // is reported while the declaration has no answer
-			undeclared = l.redeclare(ctx, copied.at)
+			undeclared = q.redeclare(ctx, copied.at)
 			err = errors.Join(err, undeclared)
 		}
 		h.failed(err)
@@ -102,15 +99,15 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 		return nil, err
 	}
 	if state.Count != header.CountDead { // then it has begun to wait
-		l.KeepReturnPath(delayOf(state))
+		q.KeepReturnPath(delayOf(state))
 	}
 
 	return state, nil
 }
 
 // exchangeOf is where a copy is published.
-func (l *QueueForwarder) exchangeOf(state *wire.State) string {
-	exchange, _ := l.plan.Route(state.Count, delayOf(state), &amqp091.Publishing{})
+func (q *QueueForwarder) exchangeOf(state *wire.State) string {
+	exchange, _ := q.plan.Route(state.Count, delayOf(state), &amqp091.Publishing{})
 	return exchange
 }
 
@@ -123,10 +120,10 @@ func delayOf(state *wire.State) time.Duration {
 
 // publish publishes a copy when it is its turn. isGone is asked last: the broker delivers the message again if its
 // channel is gone.
-func (l *QueueForwarder) publish(
+func (q *QueueForwarder) publish(
 	ctx context.Context, o *codec.CopyRequest, isGone func() bool,
 ) (*pending, *wire.State, error) {
-	link, err := l.forwarder.connection.Link(ctx)
+	link, err := q.forwarder.connection.Link(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -135,25 +132,25 @@ func (l *QueueForwarder) publish(
 	}
 	limit := link.FrameSize()
 	if limit > 0 {
-		limit = max(1, limit-l.returns.Size(delayOf(&o.State))) // 0 is no limit
+		limit = max(1, limit-q.returns.Size(delayOf(&o.State))) // 0 is no limit
 	}
 	request := *o
-	request.LowerPriority = l.plan.Backend != nil
+	request.LowerPriority = q.plan.Backend != nil
 	publishing, state := codec.CopyOf(&request, limit) // before its turn: nobody else needs to wait for it
 
-	if err := l.take(ctx); err != nil {
+	if err := q.take(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer l.give()
+	defer q.give()
 
 	if isGone() {
 		return nil, nil, ErrGone
 	}
 
-	exchange, key := l.plan.Route(state.Count, delayOf(&state), &publishing)
-	l.copying(&publishing, &state, o.Wait)
+	exchange, key := q.plan.Route(state.Count, delayOf(&state), &publishing)
+	q.copying(&publishing, &state, o.Wait)
 	id, _ := publishing.Headers[header.ID].(string)
-	copied, err := l.sender.send(ctx, link, exchange, key, publishing, id)
+	copied, err := q.sender.send(ctx, link, exchange, key, publishing, id)
 
 	return copied, &state, err
 }
@@ -162,36 +159,36 @@ func (l *QueueForwarder) publish(
 var ErrGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
 
 // redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
-func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
-	settings := l.forwarder.settings
+func (q *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
+	settings := q.forwarder.settings
 	if !settings.Redeclare {
 		return nil
 	}
 
-	link, err := l.forwarder.connection.Link(ctx)
+	link, err := q.forwarder.connection.Link(ctx)
 	if err != nil {
 		return err
 	}
 
-	return l.declared.Declare(ctx, nil, sent, func() error {
-		if err := link.OnChannel(func(channel *amqp091.Channel) error { return l.plan.Declare(channel) }); err != nil {
+	return q.declared.Declare(ctx, nil, sent, func() error {
+		if err := link.OnChannel(func(channel *amqp091.Channel) error { return q.plan.Declare(channel) }); err != nil {
 			return err
 		}
 		settings.Logger.Info("Redeclared the retry topology, as a part of it was missing",
-			watermill.LogFields{"amqp_queue_name": l.plan.Queue})
-		settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: l.plan.Queue})
+			watermill.LogFields{"amqp_queue_name": q.plan.Queue})
+		settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: q.plan.Queue})
 
 		return nil
 	})
 }
 
-func (l *QueueForwarder) take(ctx context.Context) error {
+func (q *QueueForwarder) take(ctx context.Context) error {
 	select {
-	case l.turn <- struct{}{}:
+	case q.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-func (l *QueueForwarder) give() { <-l.turn }
+func (q *QueueForwarder) give() { <-q.turn }

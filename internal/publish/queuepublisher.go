@@ -99,7 +99,7 @@ func (u *Published) Wait(ctx, retry context.Context) error {
 		}
 		err := u.outcome()
 		u.refused = errors.Is(err, ErrRefused)
-		u.publisher.tell(cmp.Or(u.exchange, u.key), u.refused, time.Since(began))
+		u.publisher.noteRefusal(cmp.Or(u.exchange, u.key), u.refused, time.Since(began))
 		switch {
 		case !u.refused:
 			return backoff.Permanent(err)
@@ -114,8 +114,8 @@ func (u *Published) Wait(ctx, retry context.Context) error {
 // Refused reports, after Wait returned an error, whether the broker has certainly not taken the message.
 func (u *Published) Refused() bool { return u.refused }
 
-// tell calls OnRefused once when a queue has refused messages for a while, and once when it takes them again.
-func (p *QueuePublisher) tell(queue string, refused bool, since time.Duration) {
+// noteRefusal calls OnRefused once when a queue has refused messages for a while, and once when it takes them again.
+func (p *QueuePublisher) noteRefusal(queue string, refused bool, since time.Duration) {
 	if p.OnRefused == nil || refused && since < refusedTold {
 		return
 	}

@@ -51,8 +51,8 @@ type returnPath struct {
 }
 
 // KeepReturnPath is called for every message that has begun to wait, for so long.
-func (l *QueueForwarder) KeepReturnPath(delay time.Duration) {
-	plan, f := l.plan, l.forwarder
+func (q *QueueForwarder) KeepReturnPath(delay time.Duration) {
+	plan, f := q.plan, q.forwarder
 	needed := plan.IsShared() || plan.Backend != nil || plan.Strategy == config.StrategyCycle
 	if !needed || !f.settings.Redeclare {
 		return

@@ -58,7 +58,7 @@ func (p *Publisher) within() context.Context {
 	return p.bounded
 }
 
-// pause waits between two attempts. It returns false when there is to be no other, and tells the messages why.
+// pause waits between two rounds. It returns false when there is to be no other, and tells the messages why.
 func pause(within context.Context, d time.Duration, left []*outgoing) bool {
 	ctx, end := bound(within, left)
 	defer end()
@@ -112,7 +112,7 @@ func bound(within context.Context, messages []*outgoing) (context.Context, conte
 // leastRound is how many messages a queue that was full is offered at least.
 const leastRound = 32
 
-// rounds are the attempts of a call. A queue that is full takes what its consumers make room for, so it is offered twice
+// rounds are those of a call. A queue that is full takes what its consumers make room for, so it is offered twice
 // of what the last round has brought in: to publish everything again each time would be refused by the thousands.
 // Whatever was brought in makes the pause short again, as the room that comes next would go to other publishers.
 type rounds struct {

@@ -44,6 +44,7 @@ type sender struct {
 	channels map[string][]*confirmChannel // by exchange
 
 	leaving atomic.Int64 // channels that are retired, and not closed yet
+	retired atomic.Bool
 }
 
 // newSender returns a sender without channels.
@@ -51,8 +52,10 @@ func newSender(limits limits) *sender {
 	return &sender{limits: limits, turn: make(chan struct{}, 1), channels: map[string][]*confirmChannel{}}
 }
 
-// retire closes the channels when nobody waits for an answer on them any more.
+// retire closes the channels when nobody waits for an answer on them any more. The sender sends all the same, over a
+// channel that is closed after that.
 func (s *sender) retire() {
+	s.retired.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -72,7 +75,11 @@ func (s *sender) send(ctx context.Context, link *connection.Link, exchange, key 
 		if err != nil {
 			return nil, err
 		}
-		if p, err := c.send(ctx, key, message, id, true); !errors.Is(err, errRetired) {
+		p, err := c.send(ctx, key, message, id, true)
+		if s.retired.Load() {
+			c.retire()
+		}
+		if !errors.Is(err, errRetired) {
 			return p, err
 		}
 	}

@@ -19,8 +19,8 @@ import (
 // connection is given up as well: its broker takes nothing.
 const stuckFor = time.Second
 
-// attempt publishes on one link what is open of a call, each message once.
-type attempt struct {
+// round publishes on one link what is open of a call, each message once.
+type round struct {
 	*call
 
 	ctx      context.Context
@@ -35,7 +35,7 @@ type attempt struct {
 	refusal  error             // of all
 }
 
-// try makes one attempt to publish what is open. The outcome of a message is in itself; an error means that this was
+// try makes one round of publishes of what is open. The outcome of a message is in itself; an error means that this was
 // the outcome of all that are open, or that no message may be published at all.
 func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing, missing *time.Time) error {
 	link, err := p.connection.TryLink(ctx)
@@ -51,22 +51,22 @@ func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing, missing
 	if err := c.ready(ctx, link, *missing); err != nil {
 		return err
 	}
-	a := &attempt{call: c, ctx: ctx, link: link, missing: missing, sender: p.sender, tried: suspects(tried)}
-	if a.oneByOne = len(a.tried) > 0; a.oneByOne {
+	r := &round{call: c, ctx: ctx, link: link, missing: missing, sender: p.sender, tried: suspects(tried)}
+	if r.oneByOne = len(r.tried) > 0; r.oneByOne {
 		select {
 		case p.alone <- struct{}{}:
 			defer func() { <-p.alone }()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		a.sender = newSender(manyCallers)
-		defer a.sender.retire()
+		r.sender = newSender(manyCallers)
+		defer r.sender.retire()
 	} else {
-		a.tried = tried
+		r.tried = tried
 	}
-	a.publish()
+	r.publish()
 
-	return a.refusal
+	return r.refusal
 }
 
 // suspects are those of which one may be refused for good. They are none any more then.
@@ -82,109 +82,109 @@ func suspects(messages []*outgoing) []*outgoing {
 	return suspects
 }
 
-func (a *attempt) publish() {
-	done := abandonIfStuck(a.ctx, a.link)
-	a.link.Hold()
-	for _, m := range a.tried {
-		if !a.send(m) || a.oneByOne && !a.settleNow(m) {
+func (r *round) publish() {
+	done := abandonIfStuck(r.ctx, r.link)
+	r.link.Hold()
+	for _, m := range r.tried {
+		if !r.send(m) || r.oneByOne && !r.settleNow(m) {
 			break
 		}
 	}
-	a.link.Release()
+	r.link.Release()
 	done()
-	for len(a.sent) > 0 {
-		a.settle(a.oldest())
+	for len(r.sent) > 0 {
+		r.settle(r.oldest())
 	}
 }
 
 // send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
 // the broker has blocked it, or ctx has ended.
-func (a *attempt) send(m *outgoing) bool {
+func (r *round) send(m *outgoing) bool {
 	for wait := false; ; {
 		if m.ctx.Err() != nil {
 			m.err = because(m.ctx, m.err)
 			return true
 		}
-		if a.ctx.Err() != nil || a.refusal != nil || a.link.IsBlocked() {
+		if r.ctx.Err() != nil || r.refusal != nil || r.link.IsBlocked() {
 			return false
 		}
-		exchange, key, publishing := a.address(m)
-		if reason := a.publisher.refusals.of(a.link, &publishing); reason != nil {
+		exchange, key, publishing := r.address(m)
+		if reason := r.publisher.refusals.of(r.link, &publishing); reason != nil {
 			m.refuse(reason)
 			return true
 		}
 		m.target = topology.Target{Exchange: exchange, Key: key}
-		err := a.sendOn(m, exchange, key, publishing, wait)
+		err := r.sendOn(m, exchange, key, publishing, wait)
 		switch {
-		case err == nil && !a.oneByOne:
-			a.sent = append(a.sent, m)
+		case err == nil && !r.oneByOne:
+			r.sent = append(r.sent, m)
 			return true
 		case err == nil:
 			return true
 		case !errors.Is(err, errFull) && !errors.Is(err, errRetired):
 			m.noAnswer(errors.Is(err, errLost))
-			m.err = withReason(a.ctx,
+			m.err = withReason(r.ctx,
 				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.err)
 			return false
-		case len(a.sent) > 0: // before another channel is taken: what is sent on that does not keep the order with it
-			a.settleNow(a.oldest())
+		case len(r.sent) > 0: // before another channel is taken: what is sent on that does not keep the order with it
+			r.settleNow(r.oldest())
 		default: // takes the channel with the most room, and waits for that
-			a.leave(exchange)
+			r.leave(exchange)
 			wait = errors.Is(err, errFull)
 		}
 	}
 }
 
 // sendOn sends a message on the channel of its exchange.
-func (a *attempt) sendOn(m *outgoing, exchange, key string, publishing amqp091.Publishing, wait bool) error {
-	c, err := a.channel(exchange)
+func (r *round) sendOn(m *outgoing, exchange, key string, publishing amqp091.Publishing, wait bool) error {
+	c, err := r.channel(exchange)
 	if err != nil {
 		return err
 	}
 	if wait {
-		a.link.Release()
-		defer a.link.Hold()
+		r.link.Release()
+		defer r.link.Hold()
 	}
-	m.sent, err = c.sendNumbered(a.ctx, key, publishing, wait)
+	m.sent, err = c.sendNumbered(r.ctx, key, publishing, wait)
 
 	return err
 }
 
-func (a *attempt) channel(exchange string) (*confirmChannel, error) {
-	for _, c := range a.channels {
+func (r *round) channel(exchange string) (*confirmChannel, error) {
+	for _, c := range r.channels {
 		if c.exchange == exchange {
 			return c, nil
 		}
 	}
-	a.link.Release() // to open a channel takes an answer
-	defer a.link.Hold()
-	c, err := a.sender.channel(a.ctx, a.link, exchange)
+	r.link.Release() // to open a channel takes an answer
+	defer r.link.Hold()
+	c, err := r.sender.channel(r.ctx, r.link, exchange)
 	if err == nil {
-		a.channels = append(a.channels, c)
+		r.channels = append(r.channels, c)
 	}
 
 	return c, err
 }
 
 // leave forgets the channel of an exchange.
-func (a *attempt) leave(exchange string) {
-	a.channels = slices.DeleteFunc(a.channels, func(c *confirmChannel) bool { return c.exchange == exchange })
+func (r *round) leave(exchange string) {
+	r.channels = slices.DeleteFunc(r.channels, func(c *confirmChannel) bool { return c.exchange == exchange })
 }
 
 // oldest takes the first of those that were sent.
-func (a *attempt) oldest() *outgoing {
-	m := a.sent[0]
-	a.sent = a.sent[1:]
+func (r *round) oldest() *outgoing {
+	m := r.sent[0]
+	r.sent = r.sent[1:]
 
 	return m
 }
 
 // settleNow is settle while the link is held.
-func (a *attempt) settleNow(m *outgoing) bool {
-	a.link.Release() // what waits for an answer must have been sent
-	defer a.link.Hold()
+func (r *round) settleNow(m *outgoing) bool {
+	r.link.Release() // what waits for an answer must have been sent
+	defer r.link.Hold()
 
-	return a.settle(m)
+	return r.settle(m)
 }
 
 // refuse notes that the broker takes a message under no circumstances, so it has none of its publishes.
@@ -201,48 +201,48 @@ func (m *outgoing) noAnswer(is bool) {
 // for good, or that lacks a permission. Then all that was on the channel is suspect and goes one by one, and the answer
 // tells which message it is. It returns false when no further message is to be sent: the answer to one that was not
 // answered would be taken for that of the next.
-func (a *attempt) settle(m *outgoing) bool {
+func (r *round) settle(m *outgoing) bool {
 	if m.sent == nil { // its context had ended
 		return true
 	}
 	sent := m.sent
 	m.sent = nil
-	answered, err := sent.wait(a.ctx, m.ctx)
+	answered, err := sent.wait(r.ctx, m.ctx)
 	if err == nil {
 		m.outcome, m.err = confirmed, nil
 		return true
 	}
 	m.noAnswer(!answered || errors.Is(err, errLost))
 	m.perhaps = m.perhaps || errors.Is(err, ErrRefused)
-	if !answered && a.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
-		err = &publish.BlockedError{Reason: a.link.BlockedFor(), Err: err}
+	if !answered && r.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
+		err = &publish.BlockedError{Reason: r.link.BlockedFor(), Err: err}
 	}
-	m.err = withReason(a.ctx, err, m.err)
+	m.err = withReason(r.ctx, err, m.err)
 	switch reason := reasonOf(err); {
 	case errors.Is(err, ErrReturned) && m.due.IsZero():
 		m.outcome = unroutable
 	case errors.Is(err, ErrRefused) && m.once:
 		m.outcome = nacked
 	case isMissing(err):
-		if sent.at.After(*a.missing) {
-			*a.missing = sent.at
+		if sent.at.After(*r.missing) {
+			*r.missing = sent.at
 		}
-	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.oneByOne:
+	case reason != nil && reason.Code == amqp091.PreconditionFailed && r.oneByOne:
 		m.refuse(reason)
-	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.publisher.refusals.learn(a.link, reason):
+	case reason != nil && reason.Code == amqp091.PreconditionFailed && r.publisher.refusals.learn(r.link, reason):
 		// the others are none that are too large, and are published again together
 	case reason != nil && reason.Code == amqp091.PreconditionFailed,
-		reason != nil && reason.Code == amqp091.AccessRefused && !a.oneByOne:
+		reason != nil && reason.Code == amqp091.AccessRefused && !r.oneByOne:
 		m.suspect = true
 	default:
 		explained := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
 		if access := (*topology.AccessError)(nil); errors.As(explained, &access) {
-			a.final, a.refusal = true, explained
+			r.final, r.refusal = true, explained
 			return false
 		}
 	}
 
-	return answered || !a.oneByOne
+	return answered || !r.oneByOne
 }
 
 // abandonIfStuck gives the connection up when ctx has ended and nothing moves on it any more, until the function that it
