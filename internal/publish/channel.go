@@ -220,7 +220,7 @@ func reasonOf(err error) *amqp091.Error {
 	return nil
 }
 
-// pending is a publish that is perhaps not resolved yet. Its outcome is asked for once, or it is abandoned.
+// pending is a publish that is perhaps not resolved yet. Its answer is asked for once, or it is abandoned.
 type pending struct {
 	channel      *confirmChannel
 	confirmation *amqp091.DeferredConfirmation
@@ -287,12 +287,12 @@ func (c *confirmChannel) enter(ctx context.Context, wait bool) error {
 func (p *pending) wait(ctx, own context.Context) (answered bool, err error) {
 	select {
 	case <-p.confirmation.Done():
-		return true, p.outcome()
+		return true, p.answer()
 	default:
 	}
 	select {
 	case <-p.confirmation.Done():
-		return true, p.outcome()
+		return true, p.answer()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-own.Done():
@@ -314,12 +314,12 @@ func (p *pending) abandon() {
 	go func() {
 		<-p.confirmation.Done()
 		c.abandoned.Add(-1)
-		_ = p.outcome()
+		_ = p.answer()
 	}()
 }
 
-// outcome returns nil if a queue has the message. It is called once, after the answer or the end of the channel.
-func (p *pending) outcome() error {
+// answer returns nil if a queue has the message. It is called once, after the answer or the end of the channel.
+func (p *pending) answer() error {
 	defer p.channel.resolved()
 	returned := p.channel.returned(p.id)
 

@@ -105,10 +105,7 @@ func (d *delays) checkQueue(link *connection.Link, target topology.Target) error
 	if target.Exchange != "" {
 		return nil
 	}
-	err := link.OnChannel(func(channel *amqp091.Channel) error {
-		_, err := channel.QueueDeclarePassive(target.Key, true, false, false, false, nil)
-		return err
-	})
+	err := lookUp(link, target.Key)
 	reason := reasonOf(err)
 	switch {
 	case err == nil:
@@ -129,14 +126,18 @@ func (d *delays) checkQueue(link *connection.Link, target topology.Target) error
 // unroutable, and no publish tells. One that may not be looked at is taken to exist.
 func (d *delays) checkLanding(link *connection.Link) error {
 	for _, q := range d.plan.Queues {
-		err := link.OnChannel(func(channel *amqp091.Channel) error {
-			_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
-			return err
-		})
+		err := lookUp(link, q.Name)
 		if reason := reasonOf(err); reason != nil && reason.Code == amqp091.NotFound {
 			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain(topology.KindQueue, q.Name, err))
 		}
 	}
 
 	return nil
+}
+
+func lookUp(link *connection.Link, queue string) error {
+	return link.OnChannel(func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err
+	})
 }

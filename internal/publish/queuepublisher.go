@@ -50,7 +50,7 @@ type Published struct {
 	key       string
 	message   amqp091.Publishing
 	sent      *pending     // nil if the publish itself failed
-	outcome   func() error // of sent
+	answer    func() error // of sent
 	refused   bool         // by the last publish
 }
 
@@ -70,7 +70,7 @@ func (u *Published) send(ctx context.Context) (err error) {
 	}
 	u.refused = false
 	if u.sent, err = p.sender.send(ctx, p.link, u.exchange, u.key, u.message, anyReturn); err == nil {
-		u.outcome = sync.OnceValue(u.sent.outcome)
+		u.answer = sync.OnceValue(u.sent.answer)
 	}
 
 	return err
@@ -97,7 +97,7 @@ func (u *Published) Wait(ctx, retry context.Context) error {
 		if err := u.answered(ctx); err != nil {
 			return backoff.Permanent(err)
 		}
-		err := u.outcome()
+		err := u.answer()
 		u.refused = errors.Is(err, ErrRefused)
 		u.publisher.noteRefusal(cmp.Or(u.exchange, u.key), u.refused, time.Since(began))
 		switch {
