@@ -67,7 +67,8 @@ func (p *Publisher) newCall(topic string) (*call, error) {
 			&topology.NameError{Object: object, Name: name, Problem: problem})
 	}
 	if c.target == (topology.Target{}) {
-		return nil, cannot("queue", "", "the name is empty; give it one through the config's Publish.GenerateRoutingKey")
+		return nil, cannot("queue", "",
+			"the name is empty; give it one through the config's Publish.GenerateRoutingKey")
 	}
 	for _, of := range [...]struct{ object, name string }{
 		{"exchange", c.target.Exchange}, {"routing key", c.target.Key},
@@ -90,7 +91,8 @@ func (c *call) add(index int, msg *message.Message) (*outgoing, error) {
 		err = publishing.Headers.Validate()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot marshal message %q for topic %q, nothing was published: %w", msg.UUID, c.topic, err)
+		return nil, fmt.Errorf("cannot marshal message %q for topic %q, nothing was published: %w", msg.UUID, c.topic,
+			err)
 	}
 	ctx := msg.Context()
 	if ctx.Err() != nil {
@@ -150,7 +152,8 @@ func (c *call) check(limit int) error {
 	}
 	for _, m := range c.messages {
 		if part := codec.TooLarge(m.publishing, limit); part != nil {
-			return &publish.TooLargeError{Topic: c.topic, UUID: m.uuid, Part: part.Name, Size: part.Size, Most: part.Most}
+			return &publish.TooLargeError{Topic: c.topic, UUID: m.uuid, Part: part.Name, Size: part.Size,
+				Most: part.Most}
 		}
 	}
 	c.checked = true

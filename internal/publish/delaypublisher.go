@@ -42,7 +42,9 @@ func NewDelayPublisher(wrapped message.Publisher, settings Settings, options del
 		return nil, err
 	}
 	settings.Options.Timeout = options.PublishTimeout
-	p := &DelayPublisher{own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, backend: backend}
+	p := &DelayPublisher{
+		own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, backend: backend,
+	}
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
 		DefaultDelayGenerator: forThoseWithout(options.DefaultDelayGenerator), AllowNoDelay: true,
 	})

@@ -85,8 +85,8 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	}
 	for i, msg := range messages {
 		if msg == nil {
-			return fmt.Errorf("cannot publish to topic %q, nothing was published: the message with index %d of %d is nil",
-				topic, i, len(messages))
+			return fmt.Errorf("cannot publish to topic %q, nothing was published: the message with index %d of %d is "+
+				"nil", topic, i, len(messages))
 		}
 		m, err := c.add(i, msg)
 		if err != nil {
