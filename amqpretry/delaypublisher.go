@@ -13,14 +13,14 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
 	"github.com/amqpretry/watermill-retry/config/topology"
-	"github.com/amqpretry/watermill-retry/internal/delayed"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // DelayPublisher is a message.Publisher for messages with a delay of Watermill's components/delay, and for all others.
 // Package delay says what happens to them, and why none is lost.
 type DelayPublisher struct {
 	retrier *Retrier
-	own     *delayed.Publisher
+	own     *publish.DelayPublisher
 }
 
 // NewDelayPublisher returns a publisher that publishes messages with a delay itself, over a connection of its own that
@@ -37,17 +37,7 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the delay publisher:\n%w", err)
 	}
-	own, err := delayed.NewPublisher(publisher, delayed.Settings{
-		Connection:      r.connectionSettings("delay publisher"),
-		Logger:          r.options.Logger,
-		Options:         options,
-		Names:           r.options.Names,
-		CloseTimeout:    r.options.CloseTimeout,
-		Declare:         r.options.Topology == topology.Declare,
-		Marshaler:       r.config.Marshaler,
-		Target:          r.target,
-		DeclareExchange: r.config.Builder.ExchangeDeclare,
-	})
+	own, err := publish.NewDelayPublisher(publisher, r.publisherSettings("delay publisher"), options, r.options.Names)
 	if err != nil {
 		return nil, err
 	}
@@ -74,12 +64,11 @@ func (r *Retrier) target(topic string) topology.Target {
 // Publish publishes messages to a topic. It returns when the broker has confirmed those with a delay, and the wrapped
 // publisher has returned for the others. It is safe for concurrent use.
 //
-// All messages are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *delay.TooLargeError or a
+// All messages are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *publish.TooLargeError or a
 // *topology.NameError nothing was published. Those with a delay are then published before the others.
 //
-// A *delay.NoQueueError says that no queue would get a message. A *delay.UnconfirmedError names the messages that the
-// broker has not confirmed in time. If the broker refuses them for good, it wraps the reason: a *topology.ConflictError
-// or a *topology.AccessError.
+// A *publish.Error names the messages with a delay that are not known to be stored, each with its reason: no queue would
+// get it, the broker refuses it, or has not confirmed it in time. Those without a delay were not published then.
 func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) error {
 	return p.own.Publish(topic, messages...)
 }

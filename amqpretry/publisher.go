@@ -12,7 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/config/topology"
-	"github.com/amqpretry/watermill-retry/internal/publishing"
+	publishing "github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // Publisher is a message.Publisher that returns when the broker has the messages. Package publish says what it does, and
@@ -33,16 +33,9 @@ func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) 
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the publisher:\n%w", err)
 	}
-	own := publishing.NewPublisher(publishing.PublisherSettings{
-		Connection:      r.connectionSettings("publisher"),
-		Logger:          r.options.Logger,
-		Options:         options,
-		CloseTimeout:    r.options.CloseTimeout,
-		Declare:         r.options.Topology == topology.Declare,
-		Marshaler:       r.config.Marshaler,
-		Target:          r.target,
-		DeclareExchange: r.config.Builder.ExchangeDeclare,
-	})
+	settings := r.publisherSettings("publisher")
+	settings.Options = options
+	own := publishing.NewPublisher(settings)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,6 +53,20 @@ func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) 
 // service publishes. It does not connect: the first message opens a connection of its own. Retrier.Close closes the
 // publisher if it is still open.
 func (r *Retrier) NewPublisher() (*Publisher, error) { return r.NewPublisherWith(r.options.Publisher) }
+
+// publisherSettings are those of a publisher with this name.
+func (r *Retrier) publisherSettings(name string) publishing.Settings {
+	return publishing.Settings{
+		Connection:      r.connectionSettings(name),
+		Logger:          r.options.Logger,
+		Name:            name,
+		CloseTimeout:    r.options.CloseTimeout,
+		Declare:         r.options.Topology == topology.Declare,
+		Marshaler:       r.config.Marshaler,
+		Target:          r.target,
+		DeclareExchange: r.config.Builder.ExchangeDeclare,
+	}
+}
 
 // Publish publishes messages to a topic, and returns nil when the broker has confirmed them all. Those of one call keep
 // their order, unless some of them are published again. It is safe for concurrent use: calls share channels and do not

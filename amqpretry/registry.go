@@ -10,14 +10,14 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // registry knows the queues of a retrier, as long as they are used: a queue has one policy, and no two plans may share
 // a name.
 type registry struct {
 	// newForwarder makes what publishes the copies of a queue. Optional.
-	newForwarder func(topology.Plan) *republish.QueueForwarder
+	newForwarder func(topology.Plan) *publish.QueueForwarder
 
 	mu     sync.Mutex
 	queues map[string]*registered

@@ -21,7 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/observe"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -36,13 +36,13 @@ type Retrier struct {
 
 	registry  *registry
 	generated *generated
-	forwarder *republish.Forwarder
+	forwarder *publish.Forwarder
 	observer  *observe.Observer
 	captures  *consumer.Captures
 	stock     consumer.Stock
 	engine    *engine.Engine
 	turns     consumer.Turns
-	backends  republish.Backends
+	declared  publish.Declared
 	delays    delayedRetries
 
 	ctx   context.Context // ends when Close begins
@@ -103,7 +103,7 @@ func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 		OnEvent:     options.OnEvent,
 	}
 	p.stock = consumer.Stock{Captures: p.captures, Engine: p.engine, Logger: options.Logger, Queue: p.generated.ofTopic}
-	p.forwarder = republish.NewForwarder(republish.Settings{
+	p.forwarder = publish.NewForwarder(publish.ForwarderSettings{
 		Connection:  p.connectionSettings("forwarder"),
 		Logger:      options.Logger,
 		HoldWarning: options.HoldWarning,
@@ -229,7 +229,7 @@ func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, excha
 	if err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
 	}
-	if err := r.backends.Declare(r.ctx, channel, queue.Plan); err != nil {
+	if err := r.declared.DeclarePlan(r.ctx, channel, queue.Plan); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", queue.Topic, err)
 	}
 	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {

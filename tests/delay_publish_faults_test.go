@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
+	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -50,19 +51,19 @@ func TestDelayPublish_Refused(t *testing.T) {
 			msg.Metadata["large"] = strings.Repeat("x", 128<<10)
 
 			return msg
-		}(), new(*delay.TooLargeError)},
+		}(), new(*publish.TooLargeError)},
 		"too large for its consumers": {func() *message.Message { // with what the broker adds on the way
 			msg := delayed("bad", soon)
 			msg.Metadata["large"] = strings.Repeat("x", 128<<10-700)
 
 			return msg
-		}(), new(*delay.TooLargeError)},
+		}(), new(*publish.TooLargeError)},
 		"a long key": {func() *message.Message {
 			msg := delayed("bad", soon)
 			msg.Metadata[strings.Repeat("k", 256)] = "x"
 
 			return msg
-		}(), new(*delay.TooLargeError)},
+		}(), new(*publish.TooLargeError)},
 	} {
 		err := d.Publisher.Publish(topic, delayed("good", soon), test.bad, delayed("good", soon),
 			message.NewMessage("none", nil))
@@ -107,7 +108,7 @@ func TestDelayPublish_RefusedForGood(t *testing.T) {
 	batch[70] = delayed("bad", wmdelay.For(300*time.Millisecond))
 	began := time.Now()
 	err := d.Publisher.Publish(topic, batch...)
-	var refused *delay.RefusedError
+	var refused *publish.RefusedError
 	require.ErrorAs(t, err, &refused)
 	assert.Equal(t, "bad", refused.UUID)
 	assert.NotContains(t, err.Error(), "good")
@@ -223,9 +224,9 @@ func TestDelayPublish_Assume(t *testing.T) {
 		r.Topology, o.Ladder = topology.Assume, operator.Options.Ladder
 	})
 	err := service.Publisher.Publish(topic, delayed("missing", wmdelay.For(400*time.Millisecond)))
-	var unconfirmed *delay.UnconfirmedError
-	require.ErrorAs(t, err, &unconfirmed)
-	assert.True(t, unconfirmed.Final)
+	var failed *publish.Error
+	require.ErrorAs(t, err, &failed)
+	assert.True(t, failed.Final)
 	require.ErrorContains(t, err, `the landing queue is not provisioned; declare what topology.Definitions prints: queue "`+
 		topic+`.landing": `)
 	assert.Equal(t, -1, service.Broker.Depth(topic+".landing"))

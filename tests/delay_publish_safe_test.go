@@ -16,6 +16,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config/delay"
+	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -200,8 +201,7 @@ func TestDelayPublish_Close(t *testing.T) {
 	require.NoError(t, d.Publisher.Close())
 	assert.Less(t, time.Since(began), 15*time.Second, "amqp091-go gives up a silent connection after 30 s")
 	err := await.Value(t, hangs, "Publish returns")
-	var unconfirmed *delay.UnconfirmedError
-	require.ErrorAs(t, err, &unconfirmed)
+	require.ErrorIs(t, err, publish.ErrUnconfirmed)
 	require.ErrorIs(t, err, amqpretry.ErrClosed)
 	require.NoError(t, d.Publisher.Close(), "again")
 	assert.Equal(t, 1, d.Wrapped.closed)
@@ -244,9 +244,7 @@ func TestDelayPublish_Alarm_OwnBroker(t *testing.T) {
 	await.Until(t, func() bool { return d.Events(retry.EventBlocked) > 0 }, "the connection is blocked")
 	began := time.Now()
 	err := d.Publisher.Publish(topic, delayed("blocked", wmdelay.For(100*time.Millisecond)))
-	var unconfirmed *delay.UnconfirmedError
-	require.ErrorAs(t, err, &unconfirmed)
-	assert.Equal(t, []string{"blocked"}, unconfirmed.UUIDs)
+	assert.Equal(t, []string{"blocked"}, notStored(t, err))
 	require.ErrorContains(t, err, "blocked the connection")
 	assert.Less(t, time.Since(began), 30*time.Second, "the alarm has no end")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
+	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -380,10 +381,9 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	d := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), withOwnLadder)
 	t.Cleanup(func() { d.Broker.Remove(topic, topic+".exchange.landing") })
 	err := d.Publisher.Publish(topic, delayed("past", wmdelay.For(-time.Second)))
-	var noQueue *delay.NoQueueError
-	require.ErrorAs(t, err, &noQueue)
-	assert.Equal(t, &delay.NoQueueError{Topic: topic, Exchange: topic, UUIDs: []string{"past"}, Err: noQueue.Err},
-		noQueue)
+	require.ErrorIs(t, err, publish.ErrUnroutable)
+	assert.Equal(t, []string{"past"}, notStored(t, err))
+	require.ErrorContains(t, err, `none is bound to the exchange "`+topic+`" for the routing key ""`)
 
 	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
 	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 },
@@ -397,6 +397,19 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	assert.Equal(t, map[retry.QueueRole]int{retry.QueueRoleDelay: 27, retry.QueueRoleUnroutable: 1}, waits)
 }
 
+// notStored are the messages that an error names as not known to be stored.
+func notStored(t *testing.T, err error) []string {
+	t.Helper()
+	var failed *publish.Error
+	require.ErrorAs(t, err, &failed)
+	var uuids []string
+	for _, f := range failed.Failed {
+		uuids = append(uuids, f.UUID)
+	}
+
+	return uuids
+}
+
 // A queue that does not exist is an error at once, as the broker would only find out when the message is due.
 func TestDelayPublish_NoQueue(t *testing.T) {
 	t.Parallel()
@@ -406,12 +419,10 @@ func TestDelayPublish_NoQueue(t *testing.T) {
 	for _, after := range []time.Duration{time.Minute, -time.Minute} {
 		err := d.Publisher.Publish(topic, delayed("a", wmdelay.For(after)), delayed("b", wmdelay.For(after)),
 			message.NewMessage("none", nil))
-		var noQueue *delay.NoQueueError
-		require.ErrorAs(t, err, &noQueue)
-		assert.Equal(t, []string{"a", "b"}, noQueue.UUIDs)
-		assert.Equal(t, topic, noQueue.Key)
-		assert.ErrorContains(t, err, `cannot publish 2 messages "a", "b" to topic "`+topic+`": the queue "`+topic+
-			`" does not exist`)
+		require.ErrorIs(t, err, publish.ErrUnroutable)
+		assert.Equal(t, []string{"a", "b"}, notStored(t, err))
+		assert.ErrorContains(t, err, `cannot publish 2 of 2 messages to topic "`+topic+
+			`": message "a" (not stored): no queue gets it: the queue "`+topic+`" does not exist`)
 	}
 	assert.Empty(t, d.Wrapped.got(), "those without a delay come last")
 	assert.Equal(t, -1, d.Broker.Depth(topic+".landing"), "nothing is declared for it")
@@ -538,10 +549,8 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 			}
 			began := time.Now()
 			err := publisher.Publish(topic, msg, message.NewMessage("none", nil))
-			var unconfirmed *delay.UnconfirmedError
-			require.ErrorAs(t, err, &unconfirmed)
-			assert.Equal(t, []string{msg.UUID}, unconfirmed.UUIDs)
-			assert.Equal(t, 1, unconfirmed.Of)
+			require.ErrorIs(t, err, publish.ErrUnconfirmed)
+			assert.Equal(t, []string{msg.UUID}, notStored(t, err))
 			assert.Equal(t, bounded == "context", errors.Is(err, errFate), err)
 			assert.Less(t, time.Since(began), 15*time.Second, "amqp091-go gives up a silent connection after 30 s")
 			cancel(nil)

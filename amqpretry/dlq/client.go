@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -162,8 +162,8 @@ func (c *Client) blocked(why error) {
 }
 
 // publisher is for a run.
-func (c *Client) publisher(link *connection.Link) *republish.Publisher {
-	p := republish.NewPublisher(link)
+func (c *Client) publisher(link *connection.Link) *publish.QueuePublisher {
+	p := publish.NewQueuePublisher(link)
 	p.OnRefused = func(queue string, refused bool) {
 		if refused {
 			c.blocked(fmt.Errorf("queue %q rejects the messages: it is full, or its node is down", queue))

@@ -14,7 +14,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet
@@ -56,15 +56,15 @@ type drain struct {
 // taken is a message on its way.
 type taken struct {
 	*found
-	published *republish.Published // nil if it is deleted
-	takes     int                  // bytes, as it came or as it goes
+	published *publish.Published // nil if it is deleted
+	takes     int                // bytes, as it came or as it goes
 }
 
 // run is what a drain needs of the broker.
 type run struct {
 	connection *connection.Connection // for publishing, and for the lock
 	link       *connection.Link
-	publisher  *republish.Publisher
+	publisher  *publish.QueuePublisher
 	frame      int
 	asker      asker
 	target     *Target // nil if messages are deleted
@@ -293,7 +293,7 @@ func newAcknowledger(ctx context.Context, d *drain, fail context.CancelCauseFunc
 }
 
 // send publishes a message, when there is room in the window.
-func (s *acknowledger) send(ctx context.Context, publisher *republish.Publisher, f *found,
+func (s *acknowledger) send(ctx context.Context, publisher *publish.QueuePublisher, f *found,
 	message amqp091.Publishing) error {
 	t := taken{found: f, takes: max(f.size, len(message.Body))}
 	if err := s.enter(ctx, t.takes); err != nil {
@@ -304,7 +304,7 @@ func (s *acknowledger) send(ctx context.Context, publisher *republish.Publisher,
 	s.sent++
 	if s.drain.copyOf != nil {
 		var err error
-		if t.published, err = publisher.Publish(ctx, s.drain.target, message); err != nil {
+		if t.published, err = publisher.Publish(ctx, "", s.drain.target, message); err != nil {
 			f.keep()
 			return explain(s.drain.target, err)
 		}
@@ -494,9 +494,9 @@ func (s *acknowledger) ack(batch []taken) (done int, err error) {
 // explain says what an error of a publish means for the one who has asked for it.
 func explain(target string, err error) error {
 	switch {
-	case errors.Is(err, republish.ErrReturned):
+	case errors.Is(err, publish.ErrReturned):
 		return &NoQueueError{Queue: target, What: "target", Err: err}
-	case errors.Is(err, republish.ErrRefused):
+	case errors.Is(err, publish.ErrRefused):
 		return fmt.Errorf("target %q: %w", target, err)
 	default:
 		return explainAccess(topology.KindExchange, "amq.default", err)

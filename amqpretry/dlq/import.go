@@ -17,7 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file.
@@ -107,7 +107,7 @@ type importer struct {
 	target    string
 	asTaken   bool // by the exchange of the target, with the routing key of before
 	options   ImportOptions
-	publisher *republish.Publisher
+	publisher *publish.QueuePublisher
 	into      *Target
 	frame     int
 	limiter   *rate.Limiter
@@ -124,7 +124,7 @@ type importer struct {
 // imported is a line that was read; nothing was published if it did not match.
 type imported struct {
 	line      int
-	published *republish.Published
+	published *publish.Published
 }
 
 func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
@@ -237,7 +237,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	if i.asTaken {
 		exchange, key = i.target, d.RoutingKey
 	}
-	published, err := i.publisher.PublishTo(ctx, exchange, key, message)
+	published, err := i.publisher.Publish(ctx, exchange, key, message)
 	if err != nil {
 		return i.explain(err)
 	}
@@ -256,9 +256,9 @@ func (i *importer) copyOf(d *amqp091.Delivery) (message amqp091.Publishing, fits
 
 func (i *importer) explain(err error) error {
 	switch {
-	case !i.asTaken || errors.Is(err, republish.ErrRefused):
+	case !i.asTaken || errors.Is(err, publish.ErrRefused):
 		return explain(i.target, err)
-	case errors.Is(err, republish.ErrReturned):
+	case errors.Is(err, publish.ErrReturned):
 		return fmt.Errorf("cannot import into queue %q: the exchange of the same name is not bound to it; declare the "+
 			"ladder first: %w", i.target, err)
 	default:

@@ -9,7 +9,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
-	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -91,7 +90,7 @@ func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) erro
 		return err
 	}
 	if _, known := s.mayNotLook.Load(m.name); !known {
-		err := onChannel(link, func(c *amqp091.Channel) error { return checkMain(c, m.name) })
+		err := link.OnChannel(func(c *amqp091.Channel) error { return checkMain(c, m.name) })
 		if errors.Is(err, errMayNotLook) {
 			s.mayNotLook.Store(m.name, true)
 		} else if err != nil {
@@ -101,7 +100,7 @@ func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) erro
 	if p.options.Topology != topology.Declare {
 		return nil
 	}
-	err = onChannel(link, func(c *amqp091.Channel) error { return p.backends.Declare(s.ctx, c, m.plan) })
+	err = link.OnChannel(func(c *amqp091.Channel) error { return p.declared.DeclarePlan(s.ctx, c, m.plan) })
 	if err != nil {
 		return fmt.Errorf("cannot declare the retry topology of queue %q: %w", m.name, err)
 	}
@@ -111,17 +110,6 @@ func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) erro
 	p.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: m.name, Queue: m.name})
 
 	return nil
-}
-
-// onChannel does something on a channel of its own: an error of the broker closes it.
-func onChannel(link *connection.Link, do func(*amqp091.Channel) error) error {
-	channel, err := link.Channel()
-	if err != nil {
-		return fmt.Errorf("cannot open a channel: %w", err)
-	}
-	defer channel.Close()
-
-	return do(channel)
 }
 
 // errMayNotLook means that the broker refuses to look up a main queue: a permission is missing, or the queue is

@@ -5,5 +5,5 @@
 //	                                                           └────────────────────────► Q.dlq
 //
 // It finds the failed queues, plans the topology of each main queue, and keeps one subscription for each failed queue.
-// Package internal/consumer consumes, and package internal/republish publishes the copies.
+// Package internal/consumer consumes, and package internal/publish publishes the copies.
 package processor

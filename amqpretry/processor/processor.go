@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/observe"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -50,7 +50,7 @@ type Processor struct {
 	engine     *engine.Engine
 	shards     *shards
 	observer   *observe.Observer
-	backends   republish.Backends
+	declared   publish.Declared
 
 	opening chan struct{} // has room for the queues that are subscribed to at the same time
 	changed chan struct{} // has something in it when the queues are to be looked for at once

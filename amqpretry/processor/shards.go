@@ -12,7 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // queuesPerShard is how many main queues share their connections. A failed queue takes a channel to consume, and each
@@ -26,7 +26,7 @@ type shard struct {
 	consumer  *consumer.Consumer
 	declarer  *connection.Connection
 	declaring chan struct{} // has room for the main queues that are declared for at the same time
-	forwarder *republish.Forwarder
+	forwarder *publish.Forwarder
 	queues    int
 	full      bool // the broker allows fewer channels
 }
@@ -100,7 +100,7 @@ func (s *shards) open(ctx context.Context) (*shard, error) {
 
 	declarer := connection.New(settings(roleDeclarer), s.options.Logger) // connects when it is needed
 
-	forwarder := republish.NewForwarder(republish.Settings{
+	forwarder := publish.NewForwarder(publish.ForwarderSettings{
 		Connection: settings("forwarder"), Logger: s.options.Logger, HoldWarning: s.options.HoldWarning,
 		Redeclare: s.options.Topology == topology.Declare,
 	})

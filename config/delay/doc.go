@@ -32,12 +32,12 @@
 //
 // Publish returns nil when the broker has confirmed all messages with a delay. Confirms are pipelined: a call with 1,000
 // messages waits once. Publish publishes again after a lost connection or a refusal, until Options.PublishTimeout or the
-// message's context ends. It then names the messages in an [UnconfirmedError]. A [RefusedError] names a message that the
-// broker refuses for good. Duplicates are possible, losses are not: all queues on the way are quorum queues that
-// dead-letter at least once.
+// message's context ends. It then returns a *publish.Error, which names the messages that are not known to be stored, and
+// says why. Duplicates are possible, losses are not: all queues on the way are quorum queues that dead-letter at least
+// once.
 //
 // An operator may delete the ladder: the next publish that misses it declares it again. If the topic's queue does not
-// exist, Publish returns a [NoQueueError], since a confirm only says that the ladder has the message.
+// exist, the reason is publish.ErrUnroutable, since a confirm only says that the ladder has the message.
 //
 // A single node that is killed right after the first delayed publish to a topic can start with a landing queue without
 // leader (RabbitMQ 3.10 and 4.0). Later messages of the topic then wait until an operator deletes that queue:

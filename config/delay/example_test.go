@@ -1,7 +1,6 @@
 package delay_test
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -67,19 +66,4 @@ func ExampleOptions() {
 	// Output:
 	// <nil> 27h46m39.9s 1.3s
 	// Options.Ladder.Radix: out of bounds: must be 2..16, or left out, got 100
-}
-
-// What was not confirmed can be published again.
-func ExampleUnconfirmedError() {
-	var err error = &delay.UnconfirmedError{Topic: "reminders", UUIDs: []string{"2", "5"}, Of: 6,
-		Err: errors.New("tried for 30s")}
-	fmt.Println(err)
-
-	var unconfirmed *delay.UnconfirmedError
-	if errors.As(err, &unconfirmed) {
-		fmt.Println("again:", unconfirmed.UUIDs)
-	}
-	// Output:
-	// cannot publish to topic "reminders": the broker has not confirmed 2 messages "2", "5", of 6: tried for 30s; publish them again
-	// again: [2 5]
 }

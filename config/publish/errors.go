@@ -20,14 +20,18 @@ var (
 	ErrUnconfirmed = errors.New("the broker has not confirmed it")
 )
 
-// Error names the messages of a call that are not known to be stored. The broker has all others.
+// Error names the messages of a call that are not known to be stored. The broker has all others. From a publisher of
+// package amqpretry/delay it is about the messages with a delay: those without one were not published.
 type Error struct {
 	// Topic to which the messages were to be published.
 	Topic string
-	// Of is how many messages the call had.
+	// Of is how many messages the call had; of one with delays, how many messages have a delay.
 	Of int
 	// Failed are those that are not known to be stored, in their order.
 	Failed []Failed
+	// Final says that another call fails as well until somebody has removed the reason: a permission, a queue or a
+	// provisioned object is missing, or an object differs.
+	Final bool
 }
 
 // Failed is a message that is not known to be stored.
@@ -74,6 +78,9 @@ func (e *Error) Error() string {
 			why = refused.why() // the message is named already
 		}
 		fmt.Fprintf(&text, "message %q (%s): %s", f.UUID, stored, why)
+	}
+	if e.Final {
+		text.WriteString("; remove the reason, and publish them again")
 	}
 
 	return text.String()

@@ -237,6 +237,17 @@ func (l *Link) Channel() (*amqp091.Channel, error) {
 	return channel, err
 }
 
+// OnChannel calls do with a channel of its own, as the broker closes it at the first error.
+func (l *Link) OnChannel(do func(*amqp091.Channel) error) error {
+	channel, err := l.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel: %w", err)
+	}
+	defer channel.Close() // fails after an error of the broker
+
+	return do(channel)
+}
+
 // FrameSize is the negotiated frame size; zero means no limit.
 func (l *Link) FrameSize() int { return l.Config.FrameSize }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // A channel that closes loses acknowledgements. RabbitMQ's client of a quorum queue, which is part of the channel,
@@ -27,7 +27,7 @@ const (
 // close ends the session. While the subscription closes, it waits for what is handed out and for the copies, until the
 // deadline; else the broker has taken everything back already, and nothing is waited for.
 func (s *session) close() {
-	defer s.cancel(republish.ErrGone)
+	defer s.cancel(publish.ErrGone)
 
 	if s.isGone() {
 		s.acker.close()

@@ -2,9 +2,8 @@ package consumer
 
 import (
 	"sync"
-	"sync/atomic"
 
-	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // consumed are the queues that a consumer has to do with, and what it knows of them. A queue is forgotten with its last
@@ -23,9 +22,8 @@ type consumedQueue struct {
 
 // declaration is that of a topic and its queue: topics that share a queue have an exchange each.
 type declaration struct {
-	turn  sync.Mutex                      // held while declaring
-	link  atomic.Pointer[connection.Link] // where it was declared last
-	users int                             // guarded by consumed.mu
+	publish.Object
+	users int // guarded by consumed.mu
 }
 
 // use is a claim on what is known of a queue and a topic.
@@ -88,7 +86,7 @@ func (c *consumed) hasDeclared(queue *Queue) bool {
 	u := c.use(queue)
 	defer u.leave()
 
-	return u.declaration.link.Load() != nil
+	return u.declaration.WasDeclared()
 }
 
 // forget makes the topology of a queue be declared again, for all of its topics, because the queue is not there any
@@ -99,7 +97,7 @@ func (c *consumed) forget(queue string) {
 
 	if q := c.queues[queue]; q != nil {
 		for _, d := range q.declarations {
-			d.link.Store(nil)
+			d.Forget()
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
 // Settings say how to consume.
@@ -181,20 +181,10 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 
 	used := c.queues.use(&queue)
 	defer used.leave()
-	d := used.declaration
-	d.turn.Lock()
-	defer d.turn.Unlock()
 
-	if d.link.Load() == link {
-		return nil
-	}
-
-	if err := queue.declare(link); err != nil {
-		return err
-	}
-	d.link.Store(link)
-
-	return nil
+	return used.declaration.DeclareHere(context.Background(), link, time.Time{}, func() error {
+		return queue.declare(link)
+	})
 }
 
 // Initialize declares the topology of a queue. It gives up at the end of ctx, at Close, and with a
@@ -300,7 +290,7 @@ func latest(a, b time.Time) time.Time {
 
 // isClosing reports whether a shutdown explains the error.
 func isClosing(err error) bool {
-	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, republish.ErrGone)
+	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, publish.ErrGone)
 }
 
 // Shared lets consumers share one connection. The first consumer opens it, and the last one closes it; then the next

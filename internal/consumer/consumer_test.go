@@ -13,7 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -32,8 +32,8 @@ func TestInitialize_NoAnswer(t *testing.T) {
 		"by itself": {func(*Consumer, context.CancelCauseFunc) {}, &topology.NoAnswerError{Queue: "orders",
 			VirtualHost: "/", For: declareTimeout}, declareTimeout},
 		"its context": {func(_ *Consumer, cancel context.CancelCauseFunc) {
-			cancel(republish.ErrGone)
-		}, republish.ErrGone, time.Second},
+			cancel(publish.ErrGone)
+		}, publish.ErrGone, time.Second},
 		"Close": {func(c *Consumer, _ context.CancelCauseFunc) { _ = c.Close() }, connection.ErrClosed, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -224,7 +224,7 @@ func (s *session) carryOut(h *handout, settlement engine.Settlement) {
 	switch settlement.Action {
 	case retry.ActionDrop:
 		if s.isGone() {
-			settlement.Abandoned(republish.ErrGone)
+			settlement.Abandoned(publish.ErrGone)
 			return
 		}
 		s.acker.ack(h.delivery.DeliveryTag)
@@ -268,7 +268,7 @@ func (s *session) forward(h *handout, settlement engine.Settlement) {
 	s.acker.ack(h.delivery.DeliveryTag)
 	settlement.Done(published)
 	h.queue.report(h.arrival.State.Canary,
-		republish.OutcomeOf(published, settlement.Action == retry.ActionPostpone), published)
+		publish.OutcomeOf(published, settlement.Action == retry.ActionPostpone), published)
 }
 
 // pauseEarly keeps a message that has come back too early from going round at once. Those that are kept take places of
@@ -292,7 +292,7 @@ func (s *session) reject(h *handout, settlement engine.Settlement) {
 		s.sub.logger.Error("Cannot reject a failed message", err, nil)
 	}
 	if !done { // the broker has it back with the channel
-		settlement.Abandoned(cmp.Or[error](err, republish.ErrGone))
+		settlement.Abandoned(cmp.Or[error](err, publish.ErrGone))
 		return
 	}
 	if s.queue.Policy.Strategy == config.StrategyCycle {

@@ -12,7 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -21,7 +21,7 @@ import (
 type noMiddleware struct {
 	mu     sync.Mutex
 	seen   bool // a middleware has had a message: from now on a nack is a plain one
-	rounds republish.Rounds
+	rounds publish.Rounds
 }
 
 // The pauses before a nack.

@@ -17,8 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -46,7 +46,7 @@ type Queue struct {
 	// waits until that is known, or until the subscription ends. Optional.
 	Unsure func(queue string, arrived time.Time) bool
 	// Forwarder takes the failed messages; nil under policy off.
-	Forwarder *republish.QueueForwarder
+	Forwarder *publish.QueueForwarder
 	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed.
 	// Optional.
 	Ended func()
@@ -82,7 +82,7 @@ func (q *Queue) isUsable(err error) bool {
 // report lets the run that has replayed a message know, if one wants to, what has become of it.
 func (q *Queue) report(canary string, outcome wire.Outcome, published *wire.State) {
 	if q.Forwarder != nil {
-		q.Forwarder.Tell(canary, outcome, published)
+		q.Forwarder.Report(canary, outcome, published)
 	}
 }
 
@@ -129,11 +129,11 @@ func (q *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, 
 	if q.Forwarder == nil || a.Crash != nil {
 		return
 	}
-	var early *republish.Early
+	var early *publish.Early
 	if delay, _ := d.Headers[header.Delay].(string); a.Returns > 0 {
 		early = q.Forwarder.Back(rejection(d, a.Returns), now)
 	} else if m.Waited != "" && q.isRetryQueue(m.Waited, delay) {
-		early = q.Forwarder.Back(republish.Trip{
+		early = q.Forwarder.Back(publish.Trip{
 			Message: codec.Identity(d.Headers, d.MessageId), Count: a.State.Count,
 			ID: codec.HeaderText(d.Headers[header.ID]),
 		}, now)
@@ -145,8 +145,8 @@ func (q *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, 
 }
 
 // rejection is the wait of a message that the broker brings back by itself.
-func rejection(d *amqp091.Delivery, failures int64) republish.Trip {
-	return republish.Trip{Message: codec.Identity(d.Headers, d.MessageId), Count: int(min(failures, math.MaxInt32))}
+func rejection(d *amqp091.Delivery, failures int64) publish.Trip {
+	return publish.Trip{Message: codec.Identity(d.Headers, d.MessageId), Count: int(min(failures, math.MaxInt32))}
 }
 
 // isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well:

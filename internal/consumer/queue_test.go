@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/testkit/hostile"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -157,7 +157,7 @@ func TestEarlyReturnsBecomeCopies(t *testing.T) {
 		s := testSource(policy)
 		plan, err := topology.New("orders", policy, topology.Names{})
 		require.NoError(t, err)
-		s.Forwarder = republish.NewForwarder(republish.Settings{
+		s.Forwarder = publish.NewForwarder(publish.ForwarderSettings{
 			Connection: connection.Settings{Emit: func(retry.Event) {}}, Logger: watermill.NopLogger{},
 		}).ForQueue(plan)
 		returned := func(id string, count int64) *amqp091.Delivery {

@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
 // session is one AMQP channel with one consumer at a time on it.
@@ -128,7 +128,7 @@ func cannotConsume(queue string, err error) error {
 // watch notes when the session is over.
 func (s *session) watch(closes <-chan *amqp091.Error, cancels <-chan string) {
 	defer close(s.gone)
-	defer s.cancel(republish.ErrGone)
+	defer s.cancel(publish.ErrGone)
 
 	lost := func(err *amqp091.Error) {
 		if err.Code == amqp091.NotFound {

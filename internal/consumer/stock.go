@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -286,7 +286,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 		return err
 	}
 	s.Done(published)
-	d.queue.report(d.arrival.State.Canary, republish.OutcomeOf(published, s.Action == retry.ActionPostpone),
+	d.queue.report(d.arrival.State.Canary, publish.OutcomeOf(published, s.Action == retry.ActionPostpone),
 		published)
 
 	return nil

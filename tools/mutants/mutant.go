@@ -25,8 +25,8 @@ const (
 // Parse reads the mutants of a file. name is for errors.
 //
 //	=== The copy of a message counts as confirmed when the broker has returned it
-//	file: internal/republish/confirms.go
-//	test: ./internal/republish
+//	file: internal/publish/channel.go
+//	test: ./internal/publish
 //	run: ^TestForward_Returned$
 //	--- old
 //		case p.confirmation.Acked() && !returned:

@@ -1,0 +1,194 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+)
+
+const (
+	// declareWait is how long a caller waits for the broker's answer to a declaration. The declaration itself goes on:
+	// RabbitMQ from 4.0 on takes a minute to tell that the node of a classic queue is down.
+	declareWait = 30 * time.Second
+	// backendAge is how long what was declared of a backend is taken to be there, by those who subscribe.
+	backendAge = time.Minute
+)
+
+// Declared remembers what was declared, by any key that stands for it.
+type Declared struct {
+	mu      sync.Mutex
+	objects map[any]*Object
+}
+
+// Of returns what is known of an object. It is the same one each time.
+func (d *Declared) Of(key any) *Object {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	if d.objects == nil {
+		d.objects = map[any]*Object{}
+	}
+	if d.objects[key] == nil {
+		d.objects[key] = &Object{}
+	}
+
+	return d.objects[key]
+}
+
+// DeclarePlan declares a plan over a channel, with what its backend shares unless that was declared a moment ago: more
+// than a hundred objects. It waits no longer than ctx for a declaration of those that another caller has started. After
+// an error the whole is declared next time.
+func (d *Declared) DeclarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan) error {
+	return d.declarePlan(ctx, channel, plan, nil, time.Now().Add(-backendAge))
+}
+
+func (d *Declared) declarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan,
+	link *connection.Link, after time.Time) error {
+	if plan.Backend == nil {
+		return plan.Declare(channel)
+	}
+	shared := d.Of("backend " + plan.Backend.Name())
+	err := shared.DeclareHere(ctx, link, after, func() error { return plan.Backend.Shared().Declare(channel) })
+	if err != nil {
+		return err
+	}
+	if err = plan.DeclareOwn(channel); err != nil {
+		shared.Forget()
+	}
+
+	return err
+}
+
+// Object is something that is declared, or asked for, once for all who need it. There is one declaration at a time. Each
+// has a goroutine of its own and ends with the broker's answer or the connection, so a broker that does not answer keeps
+// one channel, and callers wait for as long as they like. The zero value is an object that was not declared.
+type Object struct {
+	mu       sync.Mutex
+	running  *declaration
+	declared time.Time        // when it was declared last
+	link     *connection.Link // on which it was
+}
+
+// declaration is one that all callers share who come while it runs.
+type declaration struct {
+	link *connection.Link
+	done chan struct{}
+	err  error // read after done
+}
+
+// Declare runs declare, or joins the one that runs. It does nothing if one has succeeded after the time given, and on
+// this link if that is not nil.
+func (o *Object) Declare(ctx context.Context, link *connection.Link, after time.Time, declare func() error) error {
+	d, _ := o.join(link, after, declare)
+
+	return d.wait(ctx)
+}
+
+// DeclareHere is [Object.Declare] for a declaration over a channel that the caller closes afterwards. A caller whose
+// declaration runs waits until it ends: with the broker's answer, or with the connection. A caller who joins waits as
+// with Declare.
+func (o *Object) DeclareHere(ctx context.Context, link *connection.Link, after time.Time, declare func() error) error {
+	d, begun := o.join(link, after, declare)
+	if begun {
+		<-d.done
+	}
+
+	return d.wait(ctx)
+}
+
+// Forget makes it be declared again.
+func (o *Object) Forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.declared = time.Time{}
+}
+
+// WasDeclared tells whether it was declared, over whatever link, and not forgotten since.
+func (o *Object) WasDeclared() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return !o.declared.IsZero()
+}
+
+// unanswered returns the declaration that the broker has not answered yet; nil if there is none.
+func (o *Object) unanswered() *declaration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return o.running
+}
+
+// declaredBefore is a declaration that has ended without an error.
+var declaredBefore = func() *declaration {
+	d := &declaration{done: make(chan struct{})}
+	close(d.done)
+
+	return d
+}()
+
+// join starts a declaration, unless one runs or has succeeded. One that runs on an earlier link is not joined.
+func (o *Object) join(link *connection.Link, after time.Time, declare func() error) (d *declaration, begun bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	switch {
+	case o.declared.After(after) && (link == nil || link == o.link):
+		return declaredBefore, false
+	case o.running != nil && o.running.link == link:
+		return o.running, false
+	}
+	o.running = &declaration{link: link, done: make(chan struct{})}
+	go o.run(o.running, declare)
+
+	return o.running, true
+}
+
+func (o *Object) run(d *declaration, declare func() error) {
+	defer close(d.done)
+	d.err = declare()
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if o.running != d {
+		return // another link has taken its place
+	}
+	o.running = nil
+	if d.err == nil {
+		o.declared, o.link = time.Now(), d.link
+	}
+}
+
+// wait returns the result of a declaration, unless ctx ends or the broker does not answer before.
+func (d *declaration) wait(ctx context.Context) error {
+	select {
+	case <-d.done: // also when ctx has ended
+		return d.err
+	default:
+	}
+	timeout := time.NewTimer(declareWait)
+	defer timeout.Stop()
+
+	select {
+	case <-d.done:
+		return d.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timeout.C:
+		return fmt.Errorf("cannot declare what is missing: the broker has not answered for %s", declareWait)
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}

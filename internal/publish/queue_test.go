@@ -1,0 +1,340 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+var retryOnce = config.Policy{Delays: []time.Duration{time.Second}}
+
+// death is a failure that ends in the dead-letter queue.
+func death() *codec.CopyRequest {
+	o := failure()
+	o.State = wire.State{Queue: "q", Count: header.CountDead, Reason: retry.ReasonPermanent}
+
+	return o
+}
+
+// A broker that does not answer a declaration stops only the copies that need it, and those not for ever: they are
+// published again after a while. However long that lasts, there is one declaration, on one channel, which is closed
+// after a late answer.
+func TestRedeclare_NoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent, answers := context.WithCancel(t.Context())
+		b := newTestBroker()
+		returned := 0
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if returned < 20 && u.Carries(header.Delay) {
+				returned++
+				u.Return()
+				return
+			}
+			u.Ack()
+		}
+		b.OnDeclare = func(string) { <-silent.Done() }
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		context.AfterFunc(ctx, answers)
+
+		var forwards sync.WaitGroup
+		for range 5 {
+			forwards.Add(1)
+			go func() {
+				defer forwards.Done()
+				_, err := queue.Forward(ctx, failure(), isThere)
+				assert.NoError(t, err)
+			}()
+		}
+		synctest.Wait()
+		assert.Equal(t, 1, b.Declares("q.retry.1s"))
+
+		soon, over := context.WithTimeout(ctx, time.Second)
+		defer over()
+		_, err := queue.Forward(soon, death(), isThere)
+		assert.NoError(t, err, "a copy that needs nothing declared")
+
+		forwards.Wait()
+		assert.Len(t, b.Publishes(), 20+5+1)
+		assert.Equal(t, 1, b.Declares("q.retry.1s"), "one at a time")
+		assert.Equal(t, 2, b.Open(), "the channel of the copies, and that of the declaration")
+		held := b.Events(retry.EventHeld)
+		require.NotEmpty(t, held)
+		require.ErrorIs(t, held[len(held)-1].Err, ErrReturned)
+		require.ErrorContains(t, held[len(held)-1].Err, "not answered")
+
+		answers()
+		synctest.Wait()
+		assert.Equal(t, 1, b.Open(), "after the late answer")
+		assert.Len(t, b.Events(retry.EventTopologyRepaired), 1)
+	})
+}
+
+// What was declared again is not declared again for copies that were sent before.
+func TestRedeclare_OnceForAllThatWereSentBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		b.OnPublish = func(*fakebroker.Publish) {} // answered below
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		for range 3 {
+			go func() { _, _ = queue.Forward(t.Context(), failure(), isThere) }()
+		}
+		synctest.Wait()
+		sent := b.Publishes()
+		require.Len(t, sent, 3)
+
+		for _, u := range sent {
+			pass(time.Millisecond)
+			u.Return()
+			pass(time.Second) // the one before has declared, and is published again
+		}
+		assert.Len(t, b.Publishes(), 6)
+		assert.Equal(t, 1, b.Declares("q.retry.1s"))
+
+		pass(time.Millisecond)
+		b.Publishes()[5].Return()
+		pass(time.Second)
+		assert.Equal(t, 2, b.Declares("q.retry.1s"), "deleted again")
+	})
+}
+
+// A copy that the broker refuses is published again with growing pauses, however long that lasts.
+func TestForward_BacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 40
+		b := newTestBroker()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if len(b.Publishes()) > most { // without pauses there would be no end
+				u.Ack()
+				return
+			}
+			u.Nack()
+		}
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := queue.Forward(ctx, failure(), isThere)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		publishes := b.Publishes()
+		assert.Greater(t, len(publishes), 10)
+		assert.Less(t, len(publishes), most)
+		for i, u := range publishes[1:] {
+			pause := u.At.Sub(publishes[i].At)
+			assert.GreaterOrEqual(t, pause, 35*time.Millisecond)
+			assert.LessOrEqual(t, pause, 6500*time.Millisecond)
+		}
+		last := len(publishes) - 1
+		assert.Greater(t, publishes[last].At.Sub(publishes[last-1].At), time.Second)
+	})
+}
+
+// On the stock path no context tells that the delivery's channel is gone. Its copy is not published then, as the broker
+// delivers the message again.
+func TestForward_GoneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		_, err := queue.Forward(t.Context(), failure(), func() bool { return true })
+		require.ErrorIs(t, err, ErrGone)
+		assert.Empty(t, b.Publishes())
+	})
+}
+
+// The same while the broker does not answer.
+func TestForward_GoneMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		b.OnPublish = func(*fakebroker.Publish) {}
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		gone := time.Now().Add(time.Minute)
+		_, err := queue.Forward(ctx, failure(), func() bool { return time.Now().After(gone) })
+		require.ErrorIs(t, err, ErrGone)
+		assert.Less(t, time.Since(gone), time.Minute)
+		assert.Len(t, b.Publishes(), 1)
+	})
+}
+
+// However many deliveries of a queue are held, that is reported once in HoldWarning.
+func TestHeld_ReportedOnceForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const held, warnings = 50, 10
+		b := newTestBroker()
+		b.OnPublish = func(*fakebroker.Publish) {}
+		f := newTestForwarder(t, b)
+		queue := f.ForQueue(scriptedPlan(t, retryOnce))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		for range held {
+			go func() { _, _ = queue.Forward(ctx, failure(), isThere) }()
+			pass(100 * time.Millisecond)
+		}
+		pass(warnings * f.settings.HoldWarning)
+
+		events := b.Events(retry.EventHeld)
+		assert.GreaterOrEqual(t, len(events), warnings)
+		assert.LessOrEqual(t, len(events), warnings+2)
+		assert.Equal(t, held, events[len(events)-1].Held)
+
+		cancel(errors.New("over"))
+		synctest.Wait()
+		assert.Len(t, b.Events(retry.EventReleased), 1)
+	})
+}
+
+// A forwarder of a queue has a channel open for a minute or two after its last copy, and opens another one for the
+// next.
+func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Delays: []time.Duration{time.Second},
+			Strategy: config.StrategyShared}))
+		for range 3 {
+			for _, o := range []*codec.CopyRequest{failure(), death()} {
+				_, err := queue.Forward(t.Context(), o, isThere)
+				require.NoError(t, err)
+			}
+			assert.Equal(t, 2, b.Open(), "one for each exchange")
+			opened := b.Confirms()
+			for range 6 {
+				pass(idleAfter / 2)
+				_, err := queue.Forward(t.Context(), failure(), isThere)
+				require.NoError(t, err)
+			}
+			assert.Equal(t, 1, b.Open(), "the one for dead letters was idle")
+			assert.Equal(t, opened, b.Confirms(), "the other was not")
+			pass(2*idleAfter + time.Second)
+			assert.Zero(t, b.Open())
+		}
+	})
+}
+
+// A level of the ladder to which the user may not write closes its own channel only.
+func TestForward_OneLevelIsForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		ladder := topology.Ladder{}
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Exchange == ladder.Level(3) {
+				u.Refuse(403, "ACCESS_REFUSED - write access to exchange '"+u.Exchange+"' in vhost '/' refused")
+			} else {
+				time.AfterFunc(time.Minute, u.Ack)
+			}
+		}
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Strategy: config.StrategyLadder}))
+		forbidden, allowed := failure(), failure()
+		forbidden.State.Delay, allowed.State.Delay = "10m", "1s"
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var forwards sync.WaitGroup
+		forwards.Go(func() {
+			_, err := queue.Forward(ctx, forbidden, isThere)
+			assert.ErrorContains(t, err, "over")
+		})
+		_, err := queue.Forward(t.Context(), allowed, isThere)
+		require.NoError(t, err)
+		cancel(errors.New("over"))
+		forwards.Wait()
+		published := map[string]int{}
+		for _, u := range b.Publishes() {
+			published[u.Exchange]++
+		}
+		assert.Equal(t, 1, published[ladder.Level(1)])
+		assert.Greater(t, published[ladder.Level(3)], 5, "tried again and again meanwhile")
+	})
+}
+
+// However long the broker does not answer a publish, its channel stays: others would come to it.
+func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		b.OnPublish = func(*fakebroker.Publish) {}
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		for range 5 {
+			go func() { _, _ = queue.Forward(ctx, failure(), isThere) }()
+			pass(3 * idleAfter)
+			assert.Equal(t, 1, b.Open())
+		}
+		for _, u := range b.Publishes() {
+			u.Ack()
+		}
+		pass(2*idleAfter + time.Second)
+		assert.Zero(t, b.Open())
+		cancel(errors.New("over"))
+	})
+}
+
+// One that is given up closes its channels at once when nothing is in flight, and else after the last copy. It takes
+// copies all the same.
+func TestQueueForwarder_Retire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		forward := func() {
+			_, err := queue.Forward(t.Context(), failure(), isThere)
+			require.NoError(t, err)
+		}
+		forward()
+		b.OnPublish = func(*fakebroker.Publish) {}
+		for range 3 {
+			go func() { _, _ = queue.Forward(t.Context(), failure(), isThere) }()
+		}
+		synctest.Wait()
+		queue.Retire()
+		synctest.Wait()
+		waiting := b.Publishes()[1:]
+		require.Len(t, waiting, 3)
+		for _, u := range waiting {
+			assert.Equal(t, 1, b.Open(), "its copies are in flight")
+			u.Ack()
+			synctest.Wait()
+		}
+		assert.Zero(t, b.Open())
+
+		b.OnPublish = nil
+		forward()
+		synctest.Wait()
+		assert.Zero(t, b.Open(), "after a late one")
+
+		idle := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		_, err := idle.Forward(t.Context(), failure(), isThere)
+		require.NoError(t, err)
+		assert.Equal(t, 1, b.Open())
+		idle.Retire()
+		synctest.Wait()
+		assert.Zero(t, b.Open())
+	})
+}
+
+// A copy whose context has ended keeps no channel open.
+func TestQueueForwarder_RetireAfterAnEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		b.OnPublish = func(*fakebroker.Publish) {}
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := queue.Forward(ctx, failure(), isThere)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 1, b.Open())
+		queue.Retire()
+		synctest.Wait()
+		assert.Zero(t, b.Open())
+	})
+}

@@ -1,0 +1,207 @@
+package publish
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
+)
+
+const (
+	// returnPathInterval is how often the return paths are declared again while messages wait that need them.
+	returnPathInterval = 15 * time.Second
+	// backendInterval is how often that is done with what a backend shares, which is more than a hundred declarations.
+	backendInterval = time.Minute
+	// returnPathWait is how long one of them keeps the others waiting when the broker does not answer.
+	returnPathWait = 2 * time.Second
+	// backendWait is the same for what a backend shares.
+	backendWait = 10 * time.Second
+	// failedFor is how long after the last message was due a path is still declared that could not be declared.
+	failedFor = 10 * time.Minute
+)
+
+// returnPaths are the ways from shared retry queues and backends back to main queues. When somebody deletes the
+// exchange that leads back, or the binding of a main queue, then no publish fails, nothing is returned, and nobody
+// would notice: what comes out of a quorum retry queue stays there, and what comes out of a classic one is lost. The
+// same holds for the lower levels of a ladder. So they are declared again and again, over one channel, as long as copies
+// wait that this process has published.
+type returnPaths struct {
+	mu    sync.Mutex
+	paths map[string]*returnPath // by main queue, or backend
+	timer *time.Timer
+}
+
+type returnPath struct {
+	name     string
+	plan     topology.Plan
+	backend  topology.Backend // that the plan needs; nil for a backend's own path
+	interval time.Duration
+	next     time.Time // when it is declared again
+	until    time.Time // when the last copy that waits is due
+	failed   bool      // and that was told
+	declared Object
+}
+
+// KeepReturnPath is called for every message that has begun to wait, for so long.
+func (q *QueueForwarder) KeepReturnPath(delay time.Duration) {
+	plan, f := q.plan, q.forwarder
+	needed := plan.IsShared() || plan.Backend != nil || plan.Strategy == config.StrategyCycle
+	if !needed || !f.settings.Redeclare {
+		return
+	}
+
+	u := &f.returnPaths
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	due := time.Now().Add(delay)
+	if plan.Backend != nil {
+		u.keep("backend "+plan.Backend.Name(), nil, plan.Backend.Shared, backendInterval, due)
+	}
+	u.keep("queue "+plan.Queue, plan.Backend, plan.ReturnPath, returnPathInterval, due)
+	if u.timer == nil {
+		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
+	}
+}
+
+// keep notes that a path is needed until a copy is due. mu is held.
+func (u *returnPaths) keep(
+	name string, backend topology.Backend, plan func() topology.Plan, interval time.Duration, due time.Time,
+) {
+	w := u.paths[name]
+	if w == nil {
+		// With a short interval at the next tick: that of another path may be on its way.
+		next := time.Now().Add(interval - returnPathInterval)
+		w = &returnPath{name: name, plan: plan(), backend: backend, interval: interval, next: next}
+		u.paths[name] = w
+	}
+	if due.After(w.until) {
+		w.until = due
+	}
+}
+
+// keepDeclared declares all return paths that are needed, and comes again while there are any.
+func (f *Forwarder) keepDeclared() {
+	ctx, cancel := context.WithTimeout(f.ctx, returnPathInterval)
+	defer cancel()
+
+	u, now := &f.returnPaths, time.Now()
+	tried := f.declareReturnPaths(ctx, u.needed(now))
+
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	for _, w := range tried {
+		w.next = now.Add(w.interval - returnPathInterval/2) // a tick may come a little early
+		if w.failed && now.Before(w.until.Add(failedFor)) {
+			continue // its messages may wait for it
+		}
+		if now.After(w.until) {
+			delete(u.paths, w.name)
+		}
+	}
+	u.timer = nil
+	if f.ctx.Err() == nil && len(u.paths) > 0 {
+		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
+	}
+}
+
+func (u *returnPaths) stop() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+}
+
+// needed returns the paths that are to be declared again. One on which nothing waits any more is declared once more:
+// its messages may be due just now.
+func (u *returnPaths) needed(now time.Time) []*returnPath {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	var needed []*returnPath
+	for _, w := range u.paths {
+		if !now.Before(w.next) {
+			needed = append(needed, w)
+		}
+	}
+	// A backend comes first, as the others need it.
+	slices.SortFunc(needed, func(a, b *returnPath) int { return cmp.Compare(a.plan.Queue, b.plan.Queue) })
+
+	return needed
+}
+
+// declareReturnPaths declares paths, and returns those that it has tried to.
+func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) (tried []*returnPath) {
+	link, err := f.connection.Link(ctx)
+	if err != nil {
+		return nil // it is down, and so is what could be declared
+	}
+
+	var channel *amqp091.Channel
+	for _, w := range ways {
+		if w.declared.unanswered() != nil {
+			continue // still without an answer
+		}
+		if channel == nil || channel.IsClosed() { // the broker closes it with each error
+			if channel, err = link.Channel(); err != nil {
+				return tried
+			}
+		}
+
+		tried = append(tried, w)
+		err := w.declare(f.ctx, channel, w.plan)
+		if isMissing(err) && w.backend != nil {
+			// The exchange of all targets is gone. Back without the queue's binding, it would take its messages for
+			// unroutable, so both are declared together.
+			if channel, err = link.Channel(); err != nil {
+				return tried
+			}
+			whole := w.plan
+			whole.Backend = w.backend
+			err = w.declare(f.ctx, channel, whole)
+		}
+		if err != nil && !w.failed && f.ctx.Err() == nil {
+			f.settings.Logger.Error("Cannot redeclare the bindings through which waiting messages return", err,
+				watermill.LogFields{"return_path": w.name})
+		}
+		w.failed = err != nil
+
+		if late := w.declared.unanswered(); late != nil {
+			go closeAfter(channel, late)
+			channel = nil
+		}
+	}
+	if channel != nil {
+		_ = channel.Close() // fails after an error of the broker
+	}
+
+	return tried
+}
+
+// declare declares the return path. It does not wait long for an answer.
+func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel, plan topology.Plan) error {
+	wait := returnPathWait
+	if plan.Backend != nil || w.interval > returnPathInterval {
+		wait = backendWait
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, errors.New("the broker has not answered"))
+	defer cancel()
+
+	return w.declared.Declare(ctx, nil, time.Now(), func() error { return plan.Declare(channel) })
+}
+
+func closeAfter(channel *amqp091.Channel, a *declaration) {
+	<-a.done
+	_ = channel.Close()
+}
