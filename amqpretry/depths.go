@@ -56,8 +56,8 @@ func (r *Retrier) unusedBackends(used []topology.Plan) []topology.Backend {
 		}
 	}
 	var unused []topology.Backend
-	for _, p := range r.openPublishers() {
-		if backend := p.own.Backend(); !known[backend.Name()] {
+	for _, p := range r.openPublishers(true) {
+		if backend := p.delays.Backend(); !known[backend.Name()] {
 			known[backend.Name()] = true
 			unused = append(unused, backend)
 		}

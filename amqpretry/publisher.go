@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/delay"
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	publishing "github.com/amqpretry/watermill-retry/internal/publish"
@@ -24,7 +24,8 @@ import (
 // ChannelPoolSize.
 type Publisher struct {
 	retrier *Retrier
-	own     *publishing.Publisher
+	own     message.Publisher
+	delays  *publishing.DelayPublisher // of NewDelayPublisher; nil of the others
 }
 
 // NewPublisherWith is NewPublisher with options of its own.
@@ -35,24 +36,52 @@ func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) 
 	}
 	settings := r.publisherSettings("publisher")
 	settings.Options = options
-	own := publishing.NewPublisher(settings)
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.ctx.Err() != nil {
-		return nil, context.Cause(r.ctx)
-	}
-	p := &Publisher{retrier: r, own: own}
-	r.plain[p] = struct{}{}
-
-	return p, nil
+	return r.opened(&Publisher{retrier: r, own: publishing.NewPublisher(settings)})
 }
 
 // NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for everything else that a
 // service publishes. It does not connect: the first message opens a connection of its own. Retrier.Close closes the
 // publisher if it is still open.
 func (r *Retrier) NewPublisher() (*Publisher, error) { return r.NewPublisherWith(r.options.Publisher) }
+
+// NewDelayPublisher returns a publisher for messages with a delay of Watermill's components/delay, and for all others.
+// Package delay says what happens to them, and why none is lost. Those with a delay it publishes itself, over a connection
+// of its own that the first of them opens. It hands all others to the publisher that it wraps, such as one of
+// NewPublisher, and closes that with itself. It does not connect. Retrier.Close closes it if it is still open.
+//
+// All messages of a call are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *publish.TooLargeError
+// or a *topology.NameError nothing was published. Those with a delay are then published before the others: a
+// *publish.Error names those that are not known to be stored, and the others were not published then.
+func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.Options) (*Publisher, error) {
+	errs := []error{r.config.Publish.Refused, options.Validate()}
+	if publisher == nil {
+		errs = append(errs, &config.FieldError{Path: "publisher", Problem: "missing",
+			Wanted: "the publisher for messages without a delay, such as one of amqp.NewPublisher"})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("invalid config of the delay publisher:\n%w", err)
+	}
+	own, err := publishing.NewDelayPublisher(publisher, r.publisherSettings("delay publisher"), options, r.options.Names)
+	if err != nil {
+		return nil, err
+	}
+
+	return r.opened(&Publisher{retrier: r, own: own, delays: own})
+}
+
+// opened notes a publisher that Close is to close.
+func (r *Retrier) opened(p *Publisher) (*Publisher, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.ctx.Err() != nil {
+		return nil, context.Cause(r.ctx)
+	}
+	r.publishers[p] = struct{}{}
+
+	return p, nil
+}
 
 // publisherSettings are those of a publisher with this name.
 func (r *Retrier) publisherSettings(name string) publishing.Settings {
@@ -65,6 +94,13 @@ func (r *Retrier) publisherSettings(name string) publishing.Settings {
 		Marshaler:       r.config.Marshaler,
 		Target:          r.target,
 		DeclareExchange: r.config.Builder.ExchangeDeclare,
+	}
+}
+
+// target is where a publisher sends the messages of a topic.
+func (r *Retrier) target(topic string) topology.Target {
+	return topology.Target{
+		Exchange: r.config.Exchange.GenerateName(topic), Key: r.config.Publish.GenerateRoutingKey(topic),
 	}
 }
 
@@ -94,21 +130,61 @@ func (p *Publisher) Close() error {
 	p.retrier.mu.Lock()
 	defer p.retrier.mu.Unlock()
 
-	delete(p.retrier.plain, p)
+	delete(p.retrier.publishers, p)
 
 	return err
 }
 
-// openPlain are the publishers that nobody has closed.
-func (r *Retrier) openPlain() []*Publisher {
+// openPublishers are those that nobody has closed: of NewDelayPublisher, or all others.
+func (r *Retrier) openPublishers(delaying bool) (open []*Publisher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	return slices.Collect(maps.Keys(r.plain))
+	for p := range r.publishers {
+		if delaying == (p.delays != nil) {
+			open = append(open, p)
+		}
+	}
+
+	return open
+}
+
+// closePublishers closes all publishers: those that others wrap after these, whose errors are those of publishers that
+// somebody else has made.
+func (r *Retrier) closePublishers() {
+	for _, delaying := range []bool{true, false} {
+		var wg sync.WaitGroup
+		for _, p := range r.openPublishers(delaying) {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				if err := p.Close(); err != nil && delaying {
+					r.options.Logger.Error("Cannot close the publisher that a delay publisher wraps", err, nil)
+				}
+			}()
+		}
+		wg.Wait()
+	}
+}
+
+// delayPlans are the parts of backends that the delay publishers have used.
+func (r *Retrier) delayPlans() []topology.Plan {
+	var plans []topology.Plan
+	for _, p := range r.openPublishers(true) {
+		plans = append(plans, p.delays.Plans()...)
+	}
+
+	return plans
 }
 
 // String names the publisher for Watermill.
-func (p *Publisher) String() string { return "amqpretry.Publisher" }
+func (p *Publisher) String() string {
+	if p.delays != nil {
+		return "amqpretry.DelayPublisher"
+	}
+
+	return "amqpretry.Publisher"
+}
 
 // Format prints what it is, under any verb: it has the password of the broker's user in it.
 func (p *Publisher) Format(f fmt.State, _ rune) { format(f, "Publisher", p) }

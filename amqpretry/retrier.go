@@ -52,8 +52,7 @@ type Retrier struct {
 
 	mu         sync.Mutex
 	consumers  map[*consumer.Consumer]struct{}
-	publishers map[*DelayPublisher]struct{}
-	plain      map[*Publisher]struct{}
+	publishers map[*Publisher]struct{}
 
 	wrapped    atomic.Bool // a handler has been given a middleware of this retrier
 	groupsUsed sync.Map    // names of groups that a subscriber was made for
@@ -84,8 +83,7 @@ func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 		generated:  newGenerated(),
 		captures:   consumer.NewCaptures(),
 		consumers:  map[*consumer.Consumer]struct{}{},
-		publishers: map[*DelayPublisher]struct{}{},
-		plain:      map[*Publisher]struct{}{},
+		publishers: map[*Publisher]struct{}{},
 	}
 
 	host, err := os.Hostname()

@@ -34,7 +34,7 @@ import (
 type delays struct {
 	t         *testing.T
 	Retrier   *adapter.Retrier
-	Publisher *amqpretry.DelayPublisher
+	Publisher *amqpretry.Publisher
 	Wrapped   *wrapped
 	Sub       *amqpretry.Subscriber
 	Ladder    topology.Ladder
@@ -537,7 +537,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	patient, err := d.Retrier.NewDelayPublisher(d.Wrapped, options)
 	require.NoError(t, err)
 	require.NoError(t, patient.Publish(topic, delayed("before", wmdelay.For(100*time.Millisecond))))
-	publishers := map[string]*amqpretry.DelayPublisher{"timeout": d.Publisher, "context": patient}
+	publishers := map[string]*amqpretry.Publisher{"timeout": d.Publisher, "context": patient}
 	for name, fault := range map[string]func(string){"silent": proxy.stallAnswers, "gone": proxy.refuse} {
 		fault(delayer)
 		for bounded, publisher := range publishers {
