@@ -30,7 +30,9 @@ type result struct {
 }
 
 func newGenerated() *generated {
-	return &generated{topics: map[string]*consumer.Queue{}, mains: map[mainQueue]result{}, latest: map[string]mainQueue{}}
+	return &generated{
+		topics: map[string]*consumer.Queue{}, mains: map[mainQueue]result{}, latest: map[string]mainQueue{},
+	}
 }
 
 // add registers what was generated. A generator cannot fail, so an error waits for the builder.

@@ -62,7 +62,8 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("invalid config of the delay publisher:\n%w", err)
 	}
-	own, err := publishing.NewDelayPublisher(publisher, r.publisherSettings("delay publisher"), options, r.options.Names)
+	settings := r.publisherSettings("delay publisher")
+	own, err := publishing.NewDelayPublisher(publisher, settings, options, r.options.Names)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"cmp"
+
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
 	"github.com/amqpretry/watermill-retry/internal/connection"

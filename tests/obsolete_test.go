@@ -588,7 +588,8 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 	missing, err := httpapi.New(b.broker.ManagementURL, "nowhere", nil)
 	require.NoError(t, err)
-	require.Error(t, retire.Delete(t.Context(), missing, queue), "without the virtual host nothing is known of the queue")
+	require.Error(t, retire.Delete(t.Context(), missing, queue),
+		"without the virtual host nothing is known of the queue")
 	return func(t *testing.T) {
 		err := <-retired
 		var refused *httpapi.Error

@@ -104,7 +104,8 @@ func TestShardRoom(t *testing.T) {
 // A processor that never ran can be closed.
 func TestCloseBeforeRun(t *testing.T) {
 	t.Parallel()
-	p, err := New(Config{URI: "amqp://localhost:1", Queues: []Queue{{"f", "m"}}}, Options{Logger: watermill.NopLogger{}})
+	p, err := New(Config{URI: "amqp://localhost:1", Queues: []Queue{{"f", "m"}}},
+		Options{Logger: watermill.NopLogger{}})
 	require.NoError(t, err)
 	require.NoError(t, p.Close())
 	require.Error(t, p.Run(t.Context()))
@@ -115,7 +116,8 @@ func TestCloseBeforeRun(t *testing.T) {
 // Without a broker a processor waits for one, is alive and not ready, and can be ended.
 func TestNoBroker(t *testing.T) {
 	t.Parallel()
-	p, err := New(Config{URI: "amqp://127.0.0.1:1", Queues: []Queue{{"f", "m"}}}, Options{Logger: watermill.NopLogger{}})
+	p, err := New(Config{URI: "amqp://127.0.0.1:1", Queues: []Queue{{"f", "m"}}},
+		Options{Logger: watermill.NopLogger{}})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

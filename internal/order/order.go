@@ -88,7 +88,8 @@ func Check(names []string, stock bool) []*Mistake {
 
 // IsRetry tells whether a function is a retry middleware of this module, whatever retrier it belongs to.
 func IsRetry(name string) bool {
-	for _, prefix := range []string{"amqpretry.", "amqpretry/amqpv2.", "amqpretry/amqpv3.", "middleware.Retry.", "middleware.Poison."} {
+	for _, prefix := range []string{"amqpretry.", "amqpretry/amqpv2.", "amqpretry/amqpv3.", "middleware.Retry.",
+		"middleware.Poison."} {
 		if strings.HasPrefix(name, module+prefix) {
 			return true
 		}

@@ -86,7 +86,8 @@ func planOf(queue string, names topology.Names, name string, arguments amqp.Tabl
 		return topology.Plan{}, false
 	}
 	delays := []time.Duration{time.Duration(ms) * config.MinDelay}
-	plan, err := topology.New(queue, config.Policy{Delays: delays, ClassicQueues: queueType == amqp.QueueTypeClassic}, names)
+	policy := config.Policy{Delays: delays, ClassicQueues: queueType == amqp.QueueTypeClassic}
+	plan, err := topology.New(queue, policy, names)
 	if err != nil {
 		return topology.Plan{}, false
 	}

@@ -45,7 +45,8 @@ func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
 	for name, queue := range map[string]topology.Queue{
 		"main queue":        {Name: "orders"},
 		"dead-letter queue": {Name: "orders.dlq", Arguments: amqp.Table{"x-queue-type": "quorum"}},
-		"another delay":     {Name: "orders.retry.1s", Delay: time.Second, Arguments: amqp.Table{amqp.QueueMessageTTLArg: int64(60000)}},
+		"another delay": {Name: "orders.retry.1s", Delay: time.Second,
+			Arguments: amqp.Table{amqp.QueueMessageTTLArg: int64(60000)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var refused *Error
