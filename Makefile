@@ -36,7 +36,7 @@ EVERY_MODULE := tests/interop tests/chaos tests/bench/peers tests/browser tests/
 MODULES ?= $(EVERY_MODULE)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-others timings proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help demo test test-long test-others timings sizes proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -101,6 +101,9 @@ test-long: ## the tests that make test leaves out, but for those with brokers of
 timings: ## make test again, with the 40 slowest tests, and the packages with their times and what linking them costs
 	@$(call timed,-count=1 $(SHORT)) -report /dev/stdout -budgets tests/budgets
 
+
+sizes: ## lines, files and exported names of each package, with the budgets that tests/arrows/sizes.txt sets
+	@$(GO) test -count=1 -run TestSizes -v ./tests/arrows
 
 matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" TAGS=amqpv3 REPORT=report.md
 	$(PROOF) scripts/matrix $(GO) test -tags "$(TAGS)" -count=1 $(TESTFLAGS) -timeout=30m -skip '$(OWN)' $(TESTED) -- $(URIS)

@@ -33,13 +33,10 @@ func sizes(t *testing.T) map[string]size {
 		if err != nil {
 			return err
 		}
-		folder, name := filepath.Split(path)
-		if folder, err = filepath.Rel(root, folder); err != nil {
-			return err
-		}
-		if entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+		if entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
+		folder := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), filepath.Clean(root)+string(filepath.Separator)))
 		code, err := os.ReadFile(path)
 		if err != nil {
 			return err
