@@ -111,3 +111,16 @@ func (b Backoff) uncapped(retry int) float64 {
 	}
 	return ms
 }
+
+// Jittered is one of the policy's own delays, shortened by a random part as Jitter says: random is from 0 to 1.
+func (p Policy) Jittered(delay time.Duration, random float64) time.Duration {
+	if p.Jitter <= 0 {
+		return delay
+	}
+	wait := delay - time.Duration(p.Jitter*random*float64(delay))
+	if wait = max(wait.Round(MinDelay), MinDelay); p.Strategy == StrategyLadder {
+		return p.DelayFor(wait)
+	}
+
+	return wait
+}

@@ -74,20 +74,14 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 	}
 
 	v.Delay = policy.Delay(count)
-	wait := v.Delay
-	if policy.Jitter > 0 {
-		wait -= time.Duration(policy.Jitter * c.Random * float64(v.Delay))
-		wait = max(wait.Round(config.MinDelay), config.MinDelay)
-		switch {
-		case policy.Strategy == config.StrategyLadder: // it can wait for just that
-			wait = policy.DelayFor(wait)
-			v.Delay = wait
-		case wait < v.Delay:
-			v.Wait = wait
-		}
+	switch wait := policy.Jittered(v.Delay, c.Random); {
+	case policy.Strategy == config.StrategyLadder: // it can wait for just that
+		v.Delay = wait
+	case wait < v.Delay:
+		v.Wait = wait
 	}
 
-	return unlessOutlived(policy, c, wait, v)
+	return unlessOutlived(policy, c, cmp.Or(v.Wait, v.Delay), v)
 }
 
 // byBroker reports whether the broker brings a failed message back. One that its consumers have died of comes back by a

@@ -244,3 +244,12 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 
 	return s, true
 }
+
+func parseTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return time.Time{}
+	}
+
+	return t.UTC()
+}
