@@ -408,7 +408,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	policies.Default.CrashLimit = 19
 
 	var err error
-	s.retrier, err = amqpv2.New(conf, amqpretry.Options{
+	s.retrier, err = adapter.New(conf, amqpretry.Options{
 		Policies: withLadder(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
 		CloseTimeout: r.timeout,
 		OnEvent:      func(e retry.Event) { q.ledger.hear(s.number, e) },

@@ -48,8 +48,7 @@ func TestTheDifference(t *testing.T) {
 	}
 	assert.Equal(t, []string{"	subscriber, err := amqp.NewSubscriber(conf, logger)"}, before, "lines that go")
 	assert.Equal(t, []string{
-		`"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"`,
+		`"github.com/amqpretry/watermill-retry/amqpretry"`, `"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"`,
 		"retrier, err := amqpv2.New(conf, amqpretry.Options{Logger: logger}) // 1",
 		"defer retrier.Close()                    // 2: after the router",
 		"router.AddMiddleware(retrier.Middleware) // 3: before all other middlewares",
