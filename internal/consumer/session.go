@@ -89,7 +89,7 @@ func newSession(sub *subscription, link *connection.Link) (*session, error) {
 	s := &session{
 		sub: sub, queue: &sub.queue, channel: channel, acker: newAcker(channel),
 		broker:     broker{link.Version(), link.FrameSize(), codec.NewReturns(sub.queue.Plan)},
-		countsLeft: rabbitmq.AtLeast(link.Version(), 4, 3),
+		countsLeft: rabbitmq.CountsFailuresOnly(link.Version()),
 		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),
 	}
 	s.intake = newIntake(s, link)
