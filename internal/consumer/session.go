@@ -126,6 +126,10 @@ func cannotConsume(queue string, err error) error {
 }
 
 // watch notes when the session is over.
+//
+// Upstream: the broker cancels a consumer at the consumer timeout; rabbitmq/rabbitmq-server#11603,
+// rabbitmq/rabbitmq-server#13885; RabbitMQ 4.3 and later; TestPrefetch_ConsumerTimeout_OwnBroker; remove when the
+// cancel has a reason.
 func (s *session) watch(closes <-chan *amqp091.Error, cancels <-chan string) {
 	defer close(s.gone)
 	defer s.cancel(publish.ErrGone)

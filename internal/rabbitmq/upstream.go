@@ -46,6 +46,8 @@ func DelaysRetries(version string) bool { return AtLeast(version, 4, 3) }
 
 // IgnoresDelayedRetry reports whether a version says that there is no delayed retry. It is false for one that tells
 // nothing, such as the 0.0.0 of a build from source.
+//
+// Upstream: no delayed retry, and its arguments are ignored without an error.
 func IgnoresDelayedRetry(version string) bool {
 	return AtLeast(version, 1, 0) && !DelaysRetries(version)
 }
@@ -54,7 +56,7 @@ func IgnoresDelayedRetry(version string) bool {
 // because its length limit was removed.
 //
 // Upstream: a channel keeps refusing for a queue that was full; rabbitmq/rabbitmq-server#2407 (how it should work);
-// RabbitMQ 3.10; TestQueueForwarder_Retire, TestPublisher_OrderOnARetiredLane, TestChecksOfExactDelays; remove when
+// RabbitMQ 3.10; TestQueueForwarder_Retire, TestRounds_FullQueue, TestChecksOfExactDelays; remove when
 // RabbitMQ 3.13 is no longer supported.
 func RefusesOn(version string) bool { return AtLeast(version, 1, 0) && !AtLeast(version, 4, 0) }
 

@@ -58,6 +58,8 @@ func (f Facts) keeps(landing object) (_ Severity, why, fix string) {
 }
 
 // keepsMain is what keeps a main queue from taking messages that come back.
+//
+// Upstream: a channel keeps refusing for a queue that was full.
 func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 	exists, main := f.exists(name), f.Queues[name].Details
 	switch {
