@@ -143,7 +143,7 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 	if queue.Plan.Strategy != config.StrategyNative {
 		return nil
 	}
-	if rabbitmq.AtLeast(version, 1, 0) && !rabbitmq.AtLeast(version, 4, 3) {
+	if rabbitmq.IgnoresDelayedRetry(version) {
 		return &topology.NoDelayedRetryError{Queue: queue.Name, Version: version}
 	}
 
@@ -179,7 +179,7 @@ func nativeError(queue, version string, delays bool, untried error) error {
 	switch {
 	case untried == nil && !delays:
 		return &topology.NoDelayedRetryError{Queue: queue, Version: version}
-	case untried != nil && !rabbitmq.AtLeast(version, 4, 3):
+	case untried != nil && !rabbitmq.DelaysRetries(version):
 		return fmt.Errorf("cannot test whether the broker delays retries, as the strategy %s of queue %q needs, "+
 			"and its version, %q, does not prove it; grant the user configure, write and read on "+
 			"queues named %s.trial.*, or use the strategy %s: %w",

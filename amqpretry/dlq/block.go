@@ -14,6 +14,8 @@ import (
 // block holds a part of a queue: what one consumer with a channel of its own was given and has not acknowledged. A
 // prefetch that the broker honours is what bounds the memory, as amqp091-go buffers whatever comes; and closing a
 // channel gives its messages back in their order, which is true of one consumer for each channel only.
+//
+// Upstream: deliveries are buffered without a bound.
 type block struct {
 	asker
 
@@ -178,6 +180,8 @@ func (b *block) held() int { return b.given - int(b.acked.Load()) }
 // giveBack returns what is not acknowledged. requeue does so by a nack, which RabbitMQ from 4.3 on does not count as a
 // failure; before, it counts everything alike, and only the close keeps the order. The error is that of a broker that
 // does not answer: then it takes back all that came over this connection, at once.
+//
+// Upstream: a nack counts as a failed delivery.
 func (b *block) giveBack(requeue bool) error {
 	if requeue && b.held() > 0 {
 		_ = b.seal()                      // or it would be given what it has given back

@@ -36,7 +36,7 @@ const leastLimit = 4
 
 // safety finds out what the delivery limit of the queue is.
 func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, error) {
-	s := safety{limit: noLimit, requeue: rabbitmq.AtLeast(link.Version(), 4, 3)}
+	s := safety{limit: noLimit, requeue: rabbitmq.CountsFailuresOnly(link.Version())}
 
 	wait := statisticsTime
 	if s.requeue {
@@ -133,15 +133,15 @@ func limitOf(q httpapi.Queue, version string) int64 {
 	switch {
 	case given && limit >= 0:
 		limit = min(limit, noLimit)
-	case given && !rabbitmq.AtLeast(version, 4, 0):
+	case given && !rabbitmq.LimitsByDefault(version):
 		limit = 0 // for which it takes a negative one
-	case !given && rabbitmq.AtLeast(version, 4, 0):
-		limit = 20
+	case !given && rabbitmq.LimitsByDefault(version):
+		limit = rabbitmq.DefaultLimit
 	default:
 		limit = noLimit
 	}
 	if policy, ok := q.Effective["delivery-limit"].(int64); ok &&
-		(policy >= 0 || !rabbitmq.AtLeast(version, 4, 0)) {
+		(policy >= 0 || !rabbitmq.LimitsByDefault(version)) {
 		limit = min(limit, max(0, policy))
 	}
 

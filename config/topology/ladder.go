@@ -183,6 +183,8 @@ func (l Ladder) Of(target Target, names Names) (Plan, error) {
 
 // checkKey refuses a target whose routing key would be longer than AMQP has room for: amqp091-go closes the connection
 // over one. Names of exchanges are bounded by the prefix.
+//
+// Upstream: a name or key of more than 255 bytes ends the connection.
 func (l Ladder) checkKey(target Target, landing string) error {
 	if n := len(l.pattern(target)); n > maxNameBytes {
 		return &NameError{Queue: target.Key, Object: "landing queue", Name: landing, Problem: fmt.Sprintf(

@@ -77,6 +77,8 @@ type Binding struct {
 
 // unlimited keeps looking at dead letters from killing them. The broker's own word for no limit, -1, means 0 to
 // RabbitMQ 3.10.
+//
+// Upstream: a negative delivery limit is 0.
 const unlimited = int64(math.MaxInt32)
 
 // New plans the retries of a main queue under a policy, whose defaults are applied:
@@ -316,6 +318,8 @@ func retryArguments(delay time.Duration, classic bool) amqp.Table {
 		// At-least-once silently becomes at-most-once unless a full queue rejects what is published.
 		"x-dead-letter-strategy": "at-least-once",
 		amqp.QueueOverflowArg:    amqp.QueueOverflowRejectPublish,
+		// Upstream: queues of one connection all have their leader on its node; documentation of RabbitMQ 4.3; RabbitMQ
+		// 3.10 to 4.3; TestArgumentsStayForEver; remove when balanced is the default.
 		"x-queue-leader-locator": "balanced",
 		// Else, since RabbitMQ 4.0, a message that was looked at 21 times is dead-lettered at once: a retry too early.
 		"x-delivery-limit": unlimited,

@@ -84,6 +84,8 @@ func (e *ExclusiveError) Error() string {
 func (e *ExclusiveError) Unwrap() error { return e.Err }
 
 // The broker's texts, 3.10 to 4.3.
+//
+// Upstream: what a refusal is about is only in its text.
 var (
 	permissionText = regexp.MustCompile(`(configure|read|write) access to (?:queue|exchange) '`)
 	userText       = regexp.MustCompile(`(?s)' refused for user '(.*)'$`)

@@ -9,6 +9,8 @@ import (
 )
 
 // Own is c with a copy of what amqp091-go writes into while it connects.
+//
+// Upstream: Dial writes into the properties of its caller.
 func (c Connection) Own() Connection {
 	if c.AmqpConfig != nil {
 		own := *c.AmqpConfig

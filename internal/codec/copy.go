@@ -89,6 +89,10 @@ func replyTo(d *amqp091.Delivery) string {
 
 // Returns is what the broker adds to the headers of messages that come back from their waits. amqp091-go gives up the
 // whole connection when a frame arrives that is larger than negotiated, so what is published must leave room for it.
+//
+// Upstream: a content header that is larger than a frame ends the connection; rabbitmq/rabbitmq-server#921,
+// rabbitmq/amqp091-go#369; RabbitMQ 3.10 to 4.3, amqp091-go 1.13 to 1.16; TestCopyNeverExceedsTheFrame,
+// TestHostile_EveryHeaderSize, TestReturns; remove when headers may be as large as bodies.
 type Returns struct {
 	backend   topology.Backend // nil for retry queues, in one of which a message waits
 	once, hop int              // bytes: for each message, and for each queue that it waits in

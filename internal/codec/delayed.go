@@ -11,6 +11,10 @@ import (
 
 // maxShortString is what AMQP has room for in a property or the key of a header. Over a longer one amqp091-go closes the
 // whole connection.
+//
+// Upstream: a name or key of more than 255 bytes ends the connection; rabbitmq/amqp091-go#354; amqp091-go 1.13 to 1.16;
+// TestDelayPublish_LongNames, TestConsumerTagOfAnyLength, TestNewRefusesNames; remove when amqp091-go refuses only the
+// publish.
 const maxShortString = 255
 
 // Delayed makes a message with a delay of one that was marshaled with [Publish]: its headers are its own, so an id can be

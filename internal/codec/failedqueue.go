@@ -42,7 +42,9 @@ func ReadFailed(d *amqp091.Delivery, isMain func(queue string) bool) Failed {
 	}
 
 	// The copy of each failure begins without x-death, so all further entries are of the present wait. Their order means
-	// nothing: RabbitMQ 3.10 mixes those of one second.
+	// nothing.
+	//
+	// Upstream: entries of x-death are mixed within a second.
 	deaths, _ := d.Headers[header.Death].([]any)
 	for i := 1; i < len(deaths); i++ {
 		before := deathAt(d.Headers, i)

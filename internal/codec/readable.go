@@ -22,6 +22,10 @@ import (
 // What amqp091-go reads of a message's headers. RabbitMQ takes more from publishers and hands it on, and amqp091-go
 // gives up the whole connection over it: whoever can publish one such message would stop a consumer for as long as it
 // lies in the queue.
+//
+// Upstream: headers that amqp091-go cannot read end the connection; rabbitmq/amqp091-go#397 (the limits), measured;
+// amqp091-go 1.16; TestReadable, TestHostile_UnreadableHeaders, TestHostile_UnreadableDeadLetters; remove when
+// amqp091-go hands such messages out, or closes their channel only.
 const (
 	maxEntries = 8192 // of a table and of an array
 	maxDepth   = 32   // of tables and arrays in each other
@@ -35,6 +39,9 @@ const mostHeaderBytes = 16 << 20
 // those messages: see LostHeaders. And it drops methods of channels that are closed: amqp091-go would close the
 // connection over one, with all other channels. RabbitMQ's channels write beside what closes them, so one can follow:
 // the cancel of a consumer whose message was not acknowledged in time, as RabbitMQ 4.3 sends it.
+//
+// Upstream: a method on a closed channel ends the connection; no issue known, measured; amqp091-go 1.16 (with RabbitMQ
+// 4.3); TestReadable_ClosedChannels, TestPrefetch_ConsumerTimeout_OwnBroker; remove when amqp091-go drops such methods.
 type ReadableConn struct {
 	net.Conn
 

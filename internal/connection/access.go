@@ -19,6 +19,8 @@ const (
 // watchAccess waits for the end of a channel. RabbitMQ 3.10 and 4.0 keep a connection whose token has expired, and
 // refuse all that is asked of it: it is given up, and the next one brings a new token. Where a permission is missing,
 // that would be in vain, and cost everybody else on the connection.
+//
+// Upstream: a connection whose token has expired stays open, and all it asks is refused.
 func (l *Link) watchAccess(closes <-chan *amqp091.Error) {
 	refused := <-closes
 	if refused == nil {

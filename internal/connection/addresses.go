@@ -177,6 +177,9 @@ type Dialer = func(network, address string) (net.Conn, error)
 // theirs that opens a connection to one of the nodes, whatever address it is asked for. It does TLS itself, because
 // amqp091-go checks the certificate against the name of the one address; plain is the URI to go with it, which asks for
 // none.
+//
+// Upstream: a client knows one address only; no issue known, read in its source; watermill-amqp 2.1 and 3.1;
+// TestDialInTurn, TestDialInTurnTLS, TestAddressesMoveOnStock; remove when its configs have several.
 func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer) (plain string, inTurnDial Dialer,
 	err error) {
 	nodes, limit, err := nodesOf(uri, addresses)

@@ -78,6 +78,9 @@ const (
 
 	// writeTimeout bounds a write to a peer that takes nothing. Without it amqp091-go can hang for ever: its shutdown
 	// waits for the channel's lock, which the stuck writer holds, before it closes the socket.
+	//
+	// Upstream: a write that blocks makes every close wait; rabbitmq/amqp091-go#178; amqp091-go 1.16;
+	// TestHealthyWhileCopiesCannotBeStored; remove when amqp091-go bounds its writes.
 	writeTimeout = 30 * time.Second
 )
 
@@ -292,6 +295,9 @@ func (c *Connection) amqpConfig() amqp091.Config {
 	config.Recovery = nil // two who reconnect would get into each other's way
 
 	// amqp091-go writes into them while it connects, and several connections may do so at the same time.
+	//
+	// Upstream: Dial writes into the properties of its caller; no issue known, read in its source; amqp091-go 1.16;
+	// TestConnectionsOfSharedConfig; remove when amqp091-go copies them.
 	config.Properties = maps.Clone(config.Properties)
 
 	if config.Properties == nil {
@@ -339,6 +345,9 @@ func (c *Connection) openNode(uri string, limit time.Duration, credentials *conf
 		}
 		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker
 		// that does not open the connection.
+		//
+		// Upstream: heartbeats extend the time of a handshake; no issue known, measured; amqp091-go 1.16; no test;
+		// remove when amqp091-go bounds the whole handshake.
 		late = time.AfterFunc(limit-time.Since(began), func() { _ = conn.Close() })
 		answers = &heard{Conn: secured}
 		readable = codec.Readable(answers)

@@ -91,6 +91,8 @@ func (a *acker) requeue(tag uint64) error {
 //
 // RabbitMQ 4.3 counts a reject as a failed attempt, and a nack not: that is what a queue wants that counts failures,
 // and what a dead-letter cycle does not, where counts travel along and come nearer to a delivery limit.
+//
+// Upstream: a nack counts as a failed delivery.
 func (a *acker) reject(tag uint64, requeue bool) (done bool, err error) {
 	return a.giveBack(func() error {
 		if requeue {

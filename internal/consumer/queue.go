@@ -164,8 +164,7 @@ func (q *Queue) isRetryQueue(name, delay string) bool {
 // More of those than a policy allows are none of ours, so as to hide no death.
 func (q *Queue) deaths(d *amqp091.Delivery, version string) int64 {
 	count := codec.DeliveryCount(d.Headers)
-	if q.Policy.Strategy != config.StrategyCycle ||
-		!rabbitmq.AtLeast(version, 4, 0) || rabbitmq.AtLeast(version, 4, 3) {
+	if q.Policy.Strategy != config.StrategyCycle || !rabbitmq.CountsRejections(version) {
 		return count
 	}
 	rejections, _ := codec.Rejections(d.Headers, q.Name)

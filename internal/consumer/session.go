@@ -89,7 +89,7 @@ func newSession(sub *subscription, link *connection.Link) (*session, error) {
 	s := &session{
 		sub: sub, queue: &sub.queue, channel: channel, acker: newAcker(channel),
 		broker:     broker{link.Version(), link.FrameSize(), codec.NewReturns(sub.queue.Plan)},
-		countsLeft: rabbitmq.AtLeast(link.Version(), 4, 3),
+		countsLeft: rabbitmq.CountsFailuresOnly(link.Version()),
 		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),
 	}
 	s.intake = newIntake(s, link)
@@ -126,6 +126,10 @@ func cannotConsume(queue string, err error) error {
 }
 
 // watch notes when the session is over.
+//
+// Upstream: the broker cancels a consumer at the consumer timeout; rabbitmq/rabbitmq-server#11603,
+// rabbitmq/rabbitmq-server#13885; RabbitMQ 4.3 and later; TestPrefetch_ConsumerTimeout_OwnBroker; remove when the
+// cancel has a reason.
 func (s *session) watch(closes <-chan *amqp091.Error, cancels <-chan string) {
 	defer close(s.gone)
 	defer s.cancel(publish.ErrGone)

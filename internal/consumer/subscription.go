@@ -254,6 +254,9 @@ func (s *subscription) openFirst(ctx context.Context, link *connection.Link) (*s
 const (
 	// declareTimeout is how long the broker may take to declare. RabbitMQ from 4.0 on takes a minute to tell of a
 	// classic queue that its node is down.
+	//
+	// Upstream: a declaration of a classic queue whose node is down takes a minute; no issue known, measured; RabbitMQ
+	// 4.0 and later; no test; remove when it fails at once again.
 	declareTimeout = 2 * time.Minute
 	// openTimeout is how long it may take then to begin to deliver.
 	openTimeout = 30 * time.Second
@@ -269,6 +272,9 @@ type opened struct {
 // RabbitMQ does not answer a consumer of a quorum queue that has no leader. So there is one at a time for each queue:
 // each that was given up leaves a channel at the broker until then, and whoever tries again and again would leave one
 // each time.
+//
+// Upstream: a quorum queue without a leader does not answer its consumers; no issue known, measured; RabbitMQ 3.10 to
+// 4.3; TestLeaderless_OwnBroker; remove when it refuses them.
 func (s *subscription) opening(link *connection.Link) (result chan opened, isDeclared chan struct{}) {
 	result, isDeclared = make(chan opened, 1), make(chan struct{})
 	used := s.consumer.queues.use(&s.queue)

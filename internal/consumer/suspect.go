@@ -47,7 +47,7 @@ func suspectsFrom(policy *config.Policy, version string) int64 {
 	switch {
 	case policy.Mode == config.ModeOff:
 		return never // no crash limit
-	case rabbitmq.AtLeast(version, 4, 0) && policy.CrashLimit >= enough:
+	case !rabbitmq.CountsGivenBack(version) && policy.CrashLimit >= enough:
 		return 2
 	default:
 		return 1

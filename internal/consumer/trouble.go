@@ -68,6 +68,9 @@ func (t *trouble) lost(s *subscription, link *connection.Link, began time.Time) 
 
 // isProtocol reports whether a connection was closed for what was done on it, and not because of an operator, a
 // network or a broker that has died.
+//
+// Upstream: a connection that is lost ends with a frame error; rabbitmq/amqp091-go#222; amqp091-go 1.16;
+// TestIsProtocol; remove when amqp091-go has an error of its own for it.
 func isProtocol(err error) bool {
 	var closed *amqp091.Error
 	if !errors.As(err, &closed) {

@@ -109,6 +109,8 @@ type Returned struct {
 
 // mostReturns is from how many returns on a copy takes the place of a message that fails, with which the broker counts
 // anew: it has a delivery limit of 20 by default since RabbitMQ 4.0, and an operator can set one that no client sees.
+//
+// Upstream: a quorum queue has a delivery limit of 20 by default.
 const mostReturns = 18
 
 // returned completes the arrival of a message that the broker may have brought back.

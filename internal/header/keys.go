@@ -73,6 +73,9 @@ const (
 // MaxWaitingPriority is the highest priority of a message that waits for an exact delay. RabbitMQ 4.0 treats all up to it
 // alike in a quorum queue; with higher ones beside them, it would hold up messages without a priority by as much as they
 // wait.
+//
+// Upstream: a message of a high priority holds up those of a low one whose delay is over; no issue known, measured;
+// RabbitMQ 4.0 to 4.2; TestExact_Priority; remove when RabbitMQ 4.2 is no longer supported.
 const MaxWaitingPriority = 4
 
 // CountDead is the count of a message in the dead-letter queue.
@@ -105,6 +108,10 @@ const (
 )
 
 // IsBroker reports whether key is written by the broker (or steers it) and must not be republished.
+//
+// Upstream: x-death of a publisher is believed; rabbitmq/rabbitmq-server#10709, rabbitmq/rabbitmq-server#11339;
+// RabbitMQ 3.10 to 3.13; TestP4_ForgedHeadersAreFresh, TestPublishStripsOurHeaders, TestNoHotLoopForeignHeaders; remove
+// when RabbitMQ 3.13 is no longer supported.
 func IsBroker(key string) bool {
 	switch key {
 	case Death, DeliveryCount, AcquiredCount, BrokerCC, BrokerBCC:
@@ -117,4 +124,8 @@ func IsBroker(key string) bool {
 // IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them, but no copy carries
 // them: by x-opt-delivery-time, RabbitMQ 4.4 and later hold a message back until a time. That would delay a retry and
 // hide a dead letter, and a time that is too far away stops the queue for good.
+//
+// Upstream: a far x-opt-delivery-time stops a quorum queue for good; no issue known, measured; RabbitMQ 4.4
+// (development builds); TestCopiesKeepOptHeadersAside, TestHandlersSeeOptHeadersAtEveryAttempt; remove when no release
+// accepts such a time.
 func IsOpt(key string) bool { return strings.HasPrefix(key, "x-opt-") }

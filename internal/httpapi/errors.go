@@ -48,6 +48,7 @@ func (e *Error) Error() string {
 		return text + fmt.Sprintf("%d, %s: user %q needs the right password, the tag management, access to the "+
 			"virtual host %q%s",
 			e.Status, e.reason(), e.User, e.VHost, e.needs())
+	// Upstream: a 404 for a queue that exists.
 	case e.Status == http.StatusNotFound:
 		return text + fmt.Sprintf("404, %q; RabbitMQ 4.3 also says so when user %q has no access to the virtual host "+
 			"%q", e.Reason, e.User, e.VHost)

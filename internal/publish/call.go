@@ -58,6 +58,8 @@ const (
 )
 
 // maxName is what AMQP has room for. Over a longer one amqp091-go closes the whole connection.
+//
+// Upstream: a name or key of more than 255 bytes ends the connection.
 const maxName = 255
 
 func (p *Publisher) newCall(topic string) (*call, error) {

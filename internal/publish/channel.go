@@ -49,6 +49,8 @@ type confirmChannel struct {
 
 	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was
 	// full is full no more. Neither is one that was idle. It is closed when nobody waits for it.
+	//
+	// Upstream: a channel keeps refusing for a queue that was full.
 	retired atomic.Bool
 	leaving *atomic.Int64 // channels of the sender that are retired, and not closed yet
 	used    atomic.Bool   // since it was looked at last

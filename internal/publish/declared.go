@@ -13,6 +13,8 @@ import (
 const (
 	// declareWait is how long a caller waits for the broker's answer to a declaration. The declaration itself goes on:
 	// RabbitMQ from 4.0 on takes a minute to tell that the node of a classic queue is down.
+	//
+	// Upstream: a declaration of a classic queue whose node is down takes a minute.
 	declareWait = 30 * time.Second
 	// backendAge is how long what was declared of a backend is taken to be there, by those who subscribe.
 	backendAge = time.Minute

@@ -94,6 +94,8 @@ func onUnblocked(link *connection.Link, do func(*amqp091.Channel) error) error {
 
 // DelaysRetries finds out whether the broker keeps a rejected message back, as RabbitMQ does from 4.3 on: with a message
 // in a queue of its own, whose name begins with that of a main queue, as permissions may.
+//
+// Upstream: no delayed retry, and its arguments are ignored without an error.
 func (f *Forwarder) DelaysRetries(ctx context.Context, queue string) (delays bool, err error) {
 	link, err := f.connection.TryLink(ctx)
 	if err != nil {

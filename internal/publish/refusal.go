@@ -12,6 +12,8 @@ import (
 )
 
 // sizeText is how RabbitMQ 3.10 to 4.3 refuse a payload.
+//
+// Upstream: what a refusal is about is only in its text.
 var sizeText = regexp.MustCompile(`message size \d+ is larger than configured max size (\d+)`)
 
 // refusals knows what the broker refuses for good, so that it is not sent: each such message costs the channel, and all

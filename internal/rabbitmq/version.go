@@ -1,4 +1,5 @@
-// Package rabbitmq knows what depends on the version of a server. It is a leaf: functions over values.
+// Package rabbitmq knows what depends on the version of a server. It is a leaf: functions over values. Nothing else
+// compares versions: each difference is a function here, whose comment has its upstream cause.
 package rabbitmq
 
 import (
@@ -7,18 +8,10 @@ import (
 )
 
 // AtLeast reports whether a version such as 4.0.5 or 4.4.0-rc.1 is major.minor or later. It is false for one that
-// cannot be read.
+// cannot be read. It is for this package and for tests.
 func AtLeast(version string, major, minor int) bool {
 	a, b, ok := parse(version)
 	return ok && (a > major || a == major && b >= minor)
-}
-
-// HoldsBack reports whether a server may hold messages back until their x-opt-delivery-time, as RabbitMQ does from 4.4
-// on. AMQP does not count these messages: for a queue that is full of them, a passive declare says 0. It is true as
-// well for a version that tells nothing, such as the 0.0.0 of a build from source.
-func HoldsBack(version string) bool {
-	major, _, ok := parse(version)
-	return !ok || major == 0 || AtLeast(version, 4, 4)
 }
 
 func parse(version string) (major, minor int, ok bool) {

@@ -164,6 +164,8 @@ func (b *broker) ready(queue string) (messages int, there bool, err error) {
 
 // notCounted explains why the broker did not say how many messages of a queue are ready. RabbitMQ 4.3 and later refuse
 // users without permissions on the queue.
+//
+// Upstream: a passive declaration takes a permission.
 func notCounted(queue string, err error) error {
 	return fmt.Errorf("cannot count the messages of queue %q: %w", queue,
 		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))

@@ -15,7 +15,7 @@ func lookVersion(f Facts) []Finding {
 	case f.Version == "":
 		return []Finding{{Severity: Unseen, Object: broker, Found: "not seen: the version", Means: "the broker does " +
 			"not report it"}}
-	case !rabbitmq.AtLeast(f.Version, 3, 10):
+	case !rabbitmq.IsSupported(f.Version):
 		return []Finding{{Severity: Problem, Object: broker, Found: "RabbitMQ " + f.Version + ", wanted 3.10 or later",
 			Means: "this version has no at-least-once dead-lettering, so waiting messages can be lost on their return",
 			Fix:   "# upgrade, one series at a time: https://www.rabbitmq.com/docs/upgrade"}}
@@ -24,7 +24,7 @@ func lookVersion(f Facts) []Finding {
 }
 
 func lookFeatures(f Facts) []Finding {
-	if rabbitmq.AtLeast(f.Version, 4, 0) { // there they cannot be off
+	if rabbitmq.HasAllFlags(f.Version) { // there they cannot be off
 		return nil
 	}
 	if !f.Flags.Known {

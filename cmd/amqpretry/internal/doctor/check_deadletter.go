@@ -63,7 +63,7 @@ func (f Facts) makeTargets(t Topic) string { return f.topology("apply --dead-let
 // counts is what raises the count that the delivery limit is about.
 func counts(version string) string {
 	const libraryForwards = "Retries of this library do not count as returns"
-	if rabbitmq.AtLeast(version, 4, 3) {
+	if rabbitmq.CountsFailuresOnly(version) {
 		return libraryForwards + ". Rejects, killed consumers and lost connections count. Since RabbitMQ 4.3 a nack " +
 			"does not count, so a consumer that nacks gets the same message for ever"
 	}

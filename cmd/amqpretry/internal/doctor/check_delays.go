@@ -58,6 +58,8 @@ func (f Facts) keeps(landing object) (_ Severity, why, fix string) {
 }
 
 // keepsMain is what keeps a main queue from taking messages that come back.
+//
+// Upstream: a channel keeps refusing for a queue that was full.
 func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 	exists, main := f.exists(name), f.Queues[name].Details
 	switch {
@@ -85,8 +87,7 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 // mayStillRefuse tells of a queue that may have had a length limit: one that dead-letters to it is not told that it has
 // none any more.
 func (f Facts) mayStillRefuse(q httpapi.Queue) bool {
-	return q.Type == amqp.QueueTypeQuorum && rabbitmq.AtLeast(f.Version, 1, 0) &&
-		!rabbitmq.AtLeast(f.Version, 4, 0)
+	return q.Type == amqp.QueueTypeQuorum && rabbitmq.RefusesOn(f.Version)
 }
 
 // raiseLimit gives a queue a length limit that it does not reach, on top of its policies.

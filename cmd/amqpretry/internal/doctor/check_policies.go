@@ -131,12 +131,12 @@ func weaknesses(o object, q httpapi.Queue, version string) []weakness {
 func lowersDeliveryLimit(q httpapi.Queue, version string) bool {
 	own, _ := q.Arguments["x-delivery-limit"].(int64)
 	limit, _ := q.Effective["delivery-limit"].(int64)
-	return limit < own && (limit >= 0 || !rabbitmq.AtLeast(version, 4, 0))
+	return limit < own && (limit >= 0 || !rabbitmq.LimitsByDefault(version))
 }
 
 func returnedThatOften(version string) string {
 	const lower = "the lower value of policy and argument applies: messages that "
-	if rabbitmq.AtLeast(version, 4, 3) {
+	if rabbitmq.CountsFailuresOnly(version) {
 		return lower + "were in flight to crashed consumers that often, or that consumers rejected with requeue " +
 			"that often, "
 	}

@@ -18,7 +18,7 @@ import (
 func lookStrategy(f Facts) []Finding {
 	var found []Finding
 	for _, t := range f.Topics {
-		if t.Plan.Strategy == config.StrategyNative && f.Version != "" && !rabbitmq.AtLeast(f.Version, 4, 3) {
+		if t.Plan.Strategy == config.StrategyNative && f.Version != "" && !rabbitmq.DelaysRetries(f.Version) {
 			found = append(found, Finding{Severity: Problem, Object: object{Name: t.Plan.Queue, Role: roleMain}.label(),
 				Found: "its strategy native needs RabbitMQ 4.3 or later, found " + f.Version,
 				Means: "the broker accepts the arguments and ignores them: failed messages return at once, without " +

@@ -109,6 +109,9 @@ func code(err error) int {
 const notPermitted = "the user lacks permissions on them"
 
 // exists reads the answer to a passive declaration.
+//
+// Upstream: a passive declaration takes a permission; rabbitmq/rabbitmq-server#16085, rabbitmq/rabbitmq-server#16272;
+// RabbitMQ 4.2.6 and later; TestPermissions_OwnBroker; remove when it takes none.
 func exists(err error) Seen[bool] {
 	switch {
 	case err == nil, code(err) == amqp.ResourceLocked: // exclusive to somebody, so it is there

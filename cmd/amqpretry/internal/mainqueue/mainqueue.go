@@ -134,6 +134,8 @@ type Commands struct {
 // Recreate are the lines that give a main queue the arguments of its plan, and keep its messages. The deletion is a
 // comment, for a person who has seen that the queue is empty. RabbitMQ 4.0 to 4.2 count each look at a message, so there
 // the command refuses a queue with a delivery limit.
+//
+// Upstream: a nack counts as a failed delivery.
 func (c Commands) Recreate(queue string) string {
 	file := shell.File("main-queue", queue)
 	indented := func(command string) string { return "#   " + strings.ReplaceAll(command, "\n", "\n#   ") }
