@@ -90,7 +90,7 @@ func replyTo(d *amqp091.Delivery) string {
 // Returns is what the broker adds to the headers of messages that come back from their waits. amqp091-go gives up the
 // whole connection when a frame arrives that is larger than negotiated, so what is published must leave room for it.
 type Returns struct {
-	backend   topology.Backend // nil for retry queues, in one of which a message waits
+	backend   *topology.Ladder // nil for retry queues, in one of which a message waits
 	once, hop int              // bytes: for each message, and for each queue that it waits in
 }
 
@@ -100,8 +100,8 @@ func NewReturns(plan topology.Plan) Returns {
 	for _, q := range plan.Queues {
 		longest = longer(longest, q.Name)
 	}
-	if plan.Backend != nil {
-		return NewBackendReturns(plan.Backend, topology.QueueTarget(plan.Queue), longest)
+	if plan.Ladder != nil {
+		return NewBackendReturns(plan.Ladder, topology.Target{Key: plan.Queue}, longest)
 	}
 
 	return returns(plan.RetryExchange, plan.Queue, longest)
@@ -109,7 +109,7 @@ func NewReturns(plan topology.Plan) Returns {
 
 // NewBackendReturns returns the sizes of messages that come through a backend to a target, whose landing queue and main
 // queue have names no longer than longest.
-func NewBackendReturns(backend topology.Backend, target topology.Target, longest string) Returns {
+func NewBackendReturns(backend *topology.Ladder, target topology.Target, longest string) Returns {
 	exchange, key := backend.Address(target, 0, &amqp091.Publishing{})
 	shared := backend.Shared()
 	for _, x := range shared.Exchanges {
