@@ -54,9 +54,11 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 				amqp.KeyOf(topic, plan.Queue), Arguments: amqp091.Table{"n": 1}}},
 		}
 	}
+	protected := topology.ProtectArguments("b_billing.dlq")
+	protected["x-max-length"] = 5
 	expected, err := topology.Definitions("shop",
 		mainQueue("a", amqp091.Table{"x-max-length": 5}),
-		mainQueue("b", topology.Protect(amqp091.Table{"x-max-length": 5}, "b_billing.dlq")),
+		mainQueue("b", protected),
 	)
 	require.NoError(t, err)
 	assert.Equal(t, string(expected), string(file))

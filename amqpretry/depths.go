@@ -29,7 +29,7 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	depths, err := r.observer.QueueDepths(ctx, observe.QueuesOf(used))
 	errs := []error{err}
 	for _, backend := range r.unusedBackends(used) {
-		queues := observe.QueuesOf([]topology.Plan{{Backend: backend}})
+		queues := observe.QueuesOf([]topology.Plan{{Ladder: backend}})
 		unroutable := maps.Clone(queues)
 		maps.DeleteFunc(unroutable, func(_ string, q retry.QueueDepth) bool {
 			return q.Role != retry.QueueRoleUnroutable
@@ -48,16 +48,16 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 
 // unusedBackends are those of delay publishers that have not waited for a message since they were made: it may be years
 // since others did, and their messages are still there.
-func (r *Retrier) unusedBackends(used []topology.Plan) []topology.Backend {
+func (r *Retrier) unusedBackends(used []topology.Plan) []*topology.Ladder {
 	known := map[string]bool{}
 	for _, plan := range used {
-		if plan.Backend != nil {
-			known[plan.Backend.Name()] = true
+		if plan.Ladder != nil {
+			known[plan.Ladder.Name()] = true
 		}
 	}
-	var unused []topology.Backend
+	var unused []*topology.Ladder
 	for _, p := range r.openPublishers(true) {
-		if backend := p.delays.Backend(); !known[backend.Name()] {
+		if backend := p.delays.Ladder(); !known[backend.Name()] {
 			known[backend.Name()] = true
 			unused = append(unused, backend)
 		}

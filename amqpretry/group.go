@@ -169,7 +169,7 @@ func (r *Retrier) unusedGroups() []string {
 // NewSubscriber returns a subscriber to the group's queues. It connects, unless a subscriber of a group is open.
 // Retrier.Close closes it if it is still open.
 //
-// Subscribe also fails with a *topology.SharedByGroupsError where two groups share a queue, with a *topology.NameError
+// Subscribe also fails with a *topology.SharedQueueError where two groups share a queue, with a *topology.NameError
 // where Options.GroupQueue gives a name that the broker does not take, and with a *config.FieldError where the config
 // gives the topic no exchange.
 func (g *Group) NewSubscriber() (*Subscriber, error) {

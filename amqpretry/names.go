@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // names are what plans call their exchanges and queues: an index, so that a new plan is compared with those that have a
@@ -23,12 +24,12 @@ func newNames() names {
 
 // each calls do for every object of a plan and for its main queue.
 func (n names) each(plan topology.Plan, do func(o object, shared bool)) {
-	do(object{topology.KindQueue, plan.Queue}, false)
+	do(object{rabbitmq.KindQueue, plan.Queue}, false)
 	for _, x := range plan.Exchanges {
-		do(object{topology.KindExchange, x.Name}, x.Shared)
+		do(object{rabbitmq.KindExchange, x.Name}, x.Shared)
 	}
 	for _, q := range plan.Queues {
-		do(object{topology.KindQueue, q.Name}, q.Shared)
+		do(object{rabbitmq.KindQueue, q.Name}, q.Shared)
 	}
 }
 
@@ -76,7 +77,7 @@ func (n names) rivals(plan topology.Plan) []string {
 
 // owners are the main queues of the plans that have an exchange of this name.
 func (n names) owners(exchange string) []string {
-	o := object{topology.KindExchange, exchange}
+	o := object{rabbitmq.KindExchange, exchange}
 	owners := slices.Sorted(maps.Keys(n.shared[o]))
 	if owner, taken := n.own[o]; taken {
 		owners = append(owners, owner)

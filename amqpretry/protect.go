@@ -57,7 +57,11 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy, plan topolog
 		return r.config.Queue.Arguments
 	}
 
-	return topology.Protect(r.config.Queue.Arguments, r.options.Names.DeadLetterQueue(queue))
+	protected := amqp091.Table{}
+	maps.Copy(protected, r.config.Queue.Arguments)
+	maps.Copy(protected, topology.ProtectArguments(r.options.Names.DeadLetterQueue(queue)))
+
+	return protected
 }
 
 // validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All
@@ -90,7 +94,10 @@ func protectionConflicts(arguments amqp091.Table, deadLetterQueue, asking string
 	protection := topology.ProtectArguments(deadLetterQueue)
 
 	var errs []error
-	for _, key := range topology.ProtectConflicts(arguments, deadLetterQueue) {
+	for _, key := range slices.Sorted(maps.Keys(protection)) {
+		if found, given := arguments[key]; !given || rabbitmq.SameArgument(found, protection[key]) {
+			continue
+		}
 		errs = append(errs, &config.FieldError{
 			Path: fmt.Sprintf("Config.Queue.Arguments[%q]", key),
 			Problem: fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", asking,
@@ -129,10 +136,10 @@ func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) err
 
 // explainMain turns what declaring a main queue gave into a typed error, with the ways out that its protection leaves.
 func (r *Retrier) explainMain(queue *consumer.Queue, err error) error {
-	err = topology.Explain(topology.KindQueue, queue.Name, err)
+	err = topology.Explain("", rabbitmq.KindQueue, queue.Name, err)
 
 	var conflict *topology.ConflictError
-	if !errors.As(err, &conflict) || conflict.Kind != topology.KindQueue || conflict.Name != queue.Name {
+	if !errors.As(err, &conflict) || conflict.Kind != rabbitmq.KindQueue || conflict.Name != queue.Name {
 		return err
 	}
 

@@ -60,7 +60,8 @@ func TestNewRefusesOtherArgumentsThanTheProtection(t *testing.T) {
 		_, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{Default: protecting(protection)}})
 		require.NoError(t, err, protection)
 	}
-	conf.Queue.Arguments = topology.Protect(amqp091.Table{"x-delivery-limit": 1000, "x-max-length": 5}, "any")
+	conf.Queue.Arguments = topology.ProtectArguments("any")
+	conf.Queue.Arguments["x-delivery-limit"], conf.Queue.Arguments["x-max-length"] = 1000, 5
 	_, err = adapter.New(conf, amqpretry.Options{Policies: policies})
 	require.NoError(t, err, "the same in the user's own words")
 }

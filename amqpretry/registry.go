@@ -124,8 +124,8 @@ func (r *registry) join(q *registered, main mainQueue, policy config.Policy) err
 		// A subscriber without a group may consume what a group does, such as while a service moves from a retrier for
 		// each group. The queue of another topic is most likely that of a group by accident.
 		if of.group != "" && main.Group != "" || of.name != main.Topic {
-			return &topology.SharedByGroupsError{Queue: main.Queue, Groups: [2]string{of.group, main.Group},
-				Topics: [2]string{of.name, main.Topic}}
+			return &topology.SharedQueueError{Queue: main.Queue, Competing: true,
+				Topics: [2]string{of.name, main.Topic}, Groups: [2]string{of.group, main.Group}}
 		}
 	}
 

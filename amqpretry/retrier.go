@@ -23,6 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/observe"
 	"github.com/amqpretry/watermill-retry/internal/publish"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -200,7 +201,7 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 		queue.Declare = func(channel *amqp091.Channel, version string) error {
 			return r.declare(channel, &queue, main.Exchange, version)
 		}
-	case queue.Plan.Backend != nil:
+	case queue.Plan.Ladder != nil:
 		queue.Declare = func(channel *amqp091.Channel, _ string) error { return checkProvisioned(channel, &queue) }
 	}
 
@@ -250,7 +251,7 @@ func checkProvisioned(channel *amqp091.Channel, queue *consumer.Queue) error {
 		if errors.As(err, &refused) && refused.Code == amqp091.NotFound {
 			return fmt.Errorf("cannot consume topic %q with exact delays: its landing queue is not provisioned; "+
 				"import the file that Retrier.Definitions prints: %w", queue.Topic,
-				topology.Explain(topology.KindQueue, q.Name, err))
+				topology.Explain("", rabbitmq.KindQueue, q.Name, err))
 		}
 	}
 

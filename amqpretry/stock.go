@@ -36,7 +36,7 @@ func (r *Retrier) buildStock(channel *amqp091.Channel, main mainQueue) error {
 	}
 	switch {
 	case queue.Plan.Strategy != "":
-		return &topology.StockStrategyError{Queue: queue.Name, Strategy: queue.Plan.Strategy}
+		return &topology.StrategyError{Queue: queue.Name, Strategy: queue.Plan.Strategy, Stock: true}
 	case queue.Declare == nil:
 		return nil
 	case r.options.Topology == topology.Assume:

@@ -144,7 +144,7 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 		return nil
 	}
 	if rabbitmq.IgnoresDelayedRetry(version) {
-		return &topology.NoDelayedRetryError{Queue: queue.Name, Version: version}
+		return &topology.StrategyError{Queue: queue.Name, Strategy: config.StrategyNative, Version: version}
 	}
 
 	r.delays.mu.Lock()
@@ -178,7 +178,7 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 func nativeError(queue, version string, delays bool, untried error) error {
 	switch {
 	case untried == nil && !delays:
-		return &topology.NoDelayedRetryError{Queue: queue, Version: version}
+		return &topology.StrategyError{Queue: queue, Strategy: config.StrategyNative, Version: version}
 	case untried != nil && !rabbitmq.DelaysRetries(version):
 		return fmt.Errorf("cannot test whether the broker delays retries, as the strategy %s of queue %q needs, "+
 			"and its version, %q, does not prove it; grant the user configure, write and read on "+

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
@@ -33,9 +34,9 @@ func TestNativeError(t *testing.T) {
 	t.Run("seen not to delay", func(t *testing.T) {
 		t.Parallel()
 
-		var none *topology.NoDelayedRetryError
+		var none *topology.StrategyError
 		require.ErrorAs(t, nativeError("orders", "4.3.6", false, nil), &none)
-		assert.Equal(t, &topology.NoDelayedRetryError{Queue: "orders", Version: "4.3.6"}, none)
+		assert.Equal(t, &topology.StrategyError{Queue: "orders", Strategy: config.StrategyNative, Version: "4.3.6"}, none)
 	})
 	t.Run("of no known version, not tried", func(t *testing.T) {
 		t.Parallel()

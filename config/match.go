@@ -85,7 +85,7 @@ var typeNameRegexp = regexp.MustCompile(TypeNamePattern)
 // common are the types that errors of any kind have: those of errors.New, and of wrappers.
 var common = []string{
 	"*errors.errorString", "*errors.joinError", "*fmt.wrapError", "*fmt.wrapErrors",
-	"*errors.fundamental", "*errors.withStack", "*errors.withMessage", "*mark.Error",
+	"*errors.fundamental", "*errors.withStack", "*errors.withMessage", "*retry.MarkedError",
 }
 
 // values are no types, or interfaces, though they are what comes to mind first: no error has a type of this name.

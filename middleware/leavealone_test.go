@@ -56,7 +56,7 @@ func TestDeadLetterFailureIsTold(t *testing.T) {
 			d := &deadLetterDelivery{delivery: newDelivery()}
 			d.policy = config.Policy{Mode: config.ModeOff}
 			msg := message.NewMessage("uuid", nil)
-			msg.SetContext(engine.WithDeadLetter(engine.WithDelivery(context.Background(), d), retry.DeadLetter{}))
+			msg.SetContext(retry.NewDeadLetterContext(engine.WithDelivery(context.Background(), d), retry.DeadLetter{}))
 			d.under(&engine.Engine{ErrorText: func(error) string { return "redacted" }})
 
 			returned := make(chan error, 1)

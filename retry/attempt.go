@@ -3,8 +3,6 @@ package retry
 import (
 	"context"
 	"time"
-
-	"github.com/amqpretry/watermill-retry/internal/contextkey"
 )
 
 // Attempt tells a handler where its message stands.
@@ -41,56 +39,36 @@ type Attempt struct {
 	Queue string
 }
 
-// delivery is what a message's context carries of it.
-type delivery interface {
+// Delivery is what the context of a message tells of it. The retrier puts it there.
+type Delivery interface {
 	// Attempt is false under policy "off".
 	Attempt() (Attempt, bool)
+	// Withdrawn tells whether the message was taken away from its handler: by a close that has waited long enough, or a
+	// lost connection. The result of the handler then counts for nothing, as the broker delivers the message again.
 	Withdrawn() bool
-	MarkHandled(mark string)
-	HandledMark() string
 }
 
-func deliveryFrom(ctx context.Context) delivery {
-	d, _ := ctx.Value(contextkey.Delivery{}).(delivery)
+type deliveryKey struct{}
+
+// NewContext returns a context that carries d. A unit test of a handler can use it; package retrytest plays whole lives.
+func NewContext(ctx context.Context, d Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, d)
+}
+
+// FromContext returns the delivery of the message whose context ctx is. It is nil for messages that do not come from a
+// retrier.
+func FromContext(ctx context.Context) Delivery {
+	d, _ := ctx.Value(deliveryKey{}).(Delivery)
 	return d
 }
 
 // AttemptFromContext tells where the message stands whose context ctx is. It is false for messages that do not come
 // from a retrier, and under policy "off".
 func AttemptFromContext(ctx context.Context) (Attempt, bool) {
-	d := deliveryFrom(ctx)
+	d := FromContext(ctx)
 	if d == nil {
 		return Attempt{}, false
 	}
 
 	return d.Attempt()
-}
-
-// Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has
-// waited long enough, or a lost connection. The result of the handler then counts for nothing, as the broker delivers
-// the message again. It is false for messages that do not come from a retrier.
-func Withdrawn(ctx context.Context) bool {
-	d := deliveryFrom(ctx)
-	return d != nil && d.Withdrawn()
-}
-
-// MarkHandled notes on the message whose context ctx is that its handler has succeeded, under a mark that is the
-// caller's own. A copy of the message has it if a middleware outside makes a failure of the success after all:
-// [HandledMark] tells it in the retry. It is for middlewares that remember what was handled, and does nothing for
-// messages that do not come from a retrier.
-func MarkHandled(ctx context.Context, mark string) {
-	if d := deliveryFrom(ctx); d != nil {
-		d.MarkHandled(mark)
-	}
-}
-
-// HandledMark returns the mark of the last call of [MarkHandled] for the message whose context ctx is; empty if there
-// was none.
-func HandledMark(ctx context.Context) string {
-	d := deliveryFrom(ctx)
-	if d == nil {
-		return ""
-	}
-
-	return d.HandledMark()
 }

@@ -3,8 +3,6 @@ package retry
 import (
 	"context"
 	"time"
-
-	"github.com/amqpretry/watermill-retry/internal/contextkey"
 )
 
 // DeadLetter is what a dead letter tells of its failure, to a handler that is fed from a dead-letter queue. Everything
@@ -51,9 +49,16 @@ type DeadLetter struct {
 	Removed string
 }
 
+type deadLetterKey struct{}
+
+// NewDeadLetterContext returns a context that carries l.
+func NewDeadLetterContext(ctx context.Context, l DeadLetter) context.Context {
+	return context.WithValue(ctx, deadLetterKey{}, l)
+}
+
 // DeadLetterFromContext tells of the failure of the dead letter whose context ctx is. It is false for messages that do
 // not come from a dead-letter queue.
 func DeadLetterFromContext(ctx context.Context) (DeadLetter, bool) {
-	l, ok := ctx.Value(contextkey.DeadLetter{}).(DeadLetter)
+	l, ok := ctx.Value(deadLetterKey{}).(DeadLetter)
 	return l, ok
 }

@@ -61,7 +61,7 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 			if backend := c.Options.Policies.Default; backend.Strategy == config.StrategyLadder {
 				plan, err := instances[0].Retrier.Plan(c.Queue)
 				require.NoError(t, err)
-				waits = "^" + strings.ReplaceAll(plan.Backend.Name(), ".", `\.`) + `\.[0-9]+m?s$`
+				waits = "^" + strings.ReplaceAll(plan.Ladder.Name(), ".", `\.`) + `\.[0-9]+m?s$`
 			}
 			broker.API("PUT", map[string]any{"pattern": waits, "apply-to": "queues", "definition": map[string]any{
 				"message-ttl": 0}}, "operator-policies", "/", c.Queue)

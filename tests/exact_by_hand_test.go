@@ -24,7 +24,7 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 	first := start(t, c)
 	plan, err := first.Retrier.Plan(c.Queue)
 	require.NoError(t, err)
-	landing, unroutable := c.Queue+".landing", plan.Backend.Name()+".unroutable"
+	landing, unroutable := c.Queue+".landing", plan.Ladder.Name()+".unroutable"
 	first.Broker.Do(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDelete(landing, false, false, false)
 		return err

@@ -93,7 +93,7 @@ func TestExact_NobodyElse(t *testing.T) {
 	stranger := uniqueName("stranger")
 	svc.Broker.Declare(stranger, mainQueueArguments("quorum"))
 	const forged = 100 // more than a queue has under way at a time
-	exchange, key := backend.Address(topology.QueueTarget(stranger), 200*time.Millisecond, &amqp091.Publishing{})
+	exchange, key := backend.Address(topology.Target{Key: stranger}, 200*time.Millisecond, &amqp091.Publishing{})
 	svc.Broker.PublishTo(exchange, key, slices.Repeat([]amqp091.Publishing{{Body: []byte("forged")}}, forged)...)
 	// A key that says nothing, on the same way.
 	svc.Broker.PublishTo(exchange, "0.0.2.nobody."+svc.Queue, amqp091.Publishing{})
@@ -159,7 +159,7 @@ func TestExact_LadderDeleted(t *testing.T) {
 
 		plan, err := svc.Retrier.Plan(svc.Queue)
 		require.NoError(t, err)
-		shared := plan.Backend.Shared()
+		shared := plan.Ladder.Shared()
 		for _, q := range shared.Queues {
 			svc.Broker.Remove("", q.Name)
 		}

@@ -446,10 +446,10 @@ func TestGroups_ShareNoQueue(t *testing.T) {
 	require.NoError(t, subscribe(retrier.Group("a").NewSubscriber), "instances of a group")
 	require.NoError(t, subscribe(retrier.NewSubscriber), "without a group")
 
-	var shared *topology.SharedByGroupsError
+	var shared *topology.SharedQueueError
 	require.ErrorAs(t, subscribe(retrier.Group("b").NewSubscriber), &shared)
-	assert.Equal(t, topology.SharedByGroupsError{Queue: topic, Groups: [2]string{"a", "b"},
-		Topics: [2]string{topic, topic}}, *shared)
+	assert.Equal(t, topology.SharedQueueError{Queue: topic, Competing: true,
+		Topics: [2]string{topic, topic}, Groups: [2]string{"a", "b"}}, *shared)
 
 	named := newGroups(t, topic, amqpretry.Options{Policies: retries(ms(100)...)}, "billing")
 	group, err := named.Group("billing").NewSubscriber()

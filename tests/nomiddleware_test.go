@@ -55,7 +55,7 @@ func failingFirst(times int) func(*message.Message) error {
 type withoutDelivery struct{ context.Context }
 
 func (c withoutDelivery) Value(key any) any {
-	if fmt.Sprintf("%T", key) == "contextkey.Delivery" {
+	if fmt.Sprintf("%T", key) == "retry.deliveryKey" {
 		return nil
 	}
 

@@ -558,9 +558,9 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 	if mode == topology.Assume {
 		ladder, err := topology.NewLadder(config.ScheduleLadder())
 		require.NoError(r.t, err)
-		plan, err := ladder.Of(topology.QueueTarget("orders"), topology.Names{})
+		plan, err := ladder.Of(topology.Target{Key: "orders"}, topology.Names{})
 		require.NoError(r.t, err)
-		plan.Backend = ladder
+		plan.Ladder = &ladder
 		newRabbit(r.t, r.admin).Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
 	}
 	conf := queueConfig(r.uri)

@@ -117,8 +117,8 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				queues := plan.Queues
-				if plan.Backend != nil && !rabbit.IsShared(plan.Backend) {
-					queues = append(queues, plan.Backend.Shared().Queues...)
+				if plan.Ladder != nil && !rabbit.IsShared(plan.Ladder) {
+					queues = append(queues, plan.Ladder.Shared().Queues...)
 				}
 				for _, q := range queues {
 					assert.Empty(t, second.Broker.Drain(q.Name), q.Name)

@@ -141,9 +141,9 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = stock.Close() })
 		_, err = stock.Subscribe(t.Context(), svc.Queue)
-		var refused *topology.StockStrategyError
+		var refused *topology.StrategyError
 		require.ErrorAs(t, err, &refused)
-		assert.Equal(t, topology.StockStrategyError{Queue: svc.Queue, Strategy: policy.Strategy}, *refused)
+		assert.Equal(t, topology.StrategyError{Queue: svc.Queue, Strategy: policy.Strategy, Stock: true}, *refused)
 	})
 }
 
@@ -159,9 +159,10 @@ func TestStrategy_NativeIsTried(t *testing.T) {
 		require.NoError(t, err)
 		return
 	}
-	var refused *topology.NoDelayedRetryError
+	var refused *topology.StrategyError
 	require.ErrorAs(t, err, &refused)
-	assert.Equal(t, topology.NoDelayedRetryError{Queue: svc.Queue, Version: svc.Broker.Version()}, *refused)
+	assert.Equal(t, topology.StrategyError{Queue: svc.Queue, Strategy: config.StrategyNative,
+		Version: svc.Broker.Version()}, *refused)
 	assert.Equal(t, -1, svc.Broker.Depth(svc.Queue), "nothing was declared")
 }
 

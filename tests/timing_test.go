@@ -196,8 +196,8 @@ func TestLookedAtRetriesStayPut(t *testing.T) {
 			svc := start(t, c)
 			plan, err := svc.Retrier.Plan(svc.Queue)
 			require.NoError(t, err)
-			if plan.Backend != nil {
-				plan = plan.Backend.Shared()
+			if plan.Ladder != nil {
+				plan = plan.Ladder.Shared()
 			}
 			waits := plan.Queues[slices.IndexFunc(plan.Queues, func(q topology.Queue) bool { return q.Delay == delay })]
 			svc.publish("seen")

@@ -33,7 +33,7 @@ func explainAccess(kind, name string, err error) error {
 	if refused := (*amqp091.Error)(nil); !errors.As(err, &refused) || refused.Code != amqp091.AccessRefused {
 		return err
 	}
-	access, explained := (*topology.AccessError)(nil), topology.Explain(kind, name, err)
+	access, explained := (*topology.AccessError)(nil), topology.Explain("", kind, name, err)
 	if !errors.As(explained, &access) { // somebody else has it for himself
 		return explained
 	}

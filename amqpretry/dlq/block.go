@@ -7,8 +7,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // block holds a part of a queue: what one consumer with a channel of its own was given and has not acknowledged. A
@@ -60,7 +60,7 @@ func openBlock(asker asker, queue string, prefetch, room int) (*block, error) {
 		return err
 	})
 	if err != nil {
-		return nil, explainAccess(topology.KindQueue, queue, err)
+		return nil, explainAccess(rabbitmq.KindQueue, queue, err)
 	}
 
 	acks := make(chan struct{})

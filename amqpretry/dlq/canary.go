@@ -10,7 +10,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -100,7 +100,7 @@ func (r *run) listen(c Canary, q *Queue, name, target string) (*canary, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot receive the results of the canary: %w",
-			explainAccess(topology.KindQueue, queue, err))
+			explainAccess(rabbitmq.KindQueue, queue, err))
 	}
 
 	return &canary{Canary: c, run: name, target: target, queue: queue, asker: asker, notices: notices,

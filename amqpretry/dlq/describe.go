@@ -14,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // describe returns type and arguments of a queue. seen tells whether it also has its policies, which only the
@@ -101,5 +102,5 @@ func declareOnce(a asker, queue string, flags map[string]bool, arguments amqp091
 		return err
 	})
 
-	return topology.Explain(topology.KindQueue, queue, err)
+	return topology.Explain("", rabbitmq.KindQueue, queue, err)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"golang.org/x/time/rate"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/publish"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet
@@ -499,7 +499,7 @@ func explain(target string, err error) error {
 	case errors.Is(err, publish.ErrRefused):
 		return fmt.Errorf("target %q: %w", target, err)
 	default:
-		return explainAccess(topology.KindExchange, "amq.default", err)
+		return explainAccess(rabbitmq.KindExchange, "amq.default", err)
 	}
 }
 

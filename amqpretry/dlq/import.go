@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -18,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/publish"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file.
@@ -49,7 +51,8 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 
-	asTaken := topology.IsUnroutable(target)
+	ladder, err := topology.ParseLadderName(strings.TrimSuffix(target, ".unroutable"))
+	asTaken := err == nil && target == ladder.Unroutable()
 	if asTaken {
 		if err := checkExchange(q.client.asker(link), target); err != nil {
 			return report, err
@@ -84,7 +87,7 @@ func checkExchange(a asker, name string) error {
 			"ladder first: %w", name, err)
 	}
 
-	return explainAccess(topology.KindExchange, name, err)
+	return explainAccess(rabbitmq.KindExchange, name, err)
 }
 
 func (o ImportOptions) validate() error {
@@ -262,7 +265,7 @@ func (i *importer) explain(err error) error {
 		return fmt.Errorf("cannot import into queue %q: the exchange of the same name is not bound to it; declare the "+
 			"ladder first: %w", i.target, err)
 	default:
-		return explainAccess(topology.KindExchange, i.target, err)
+		return explainAccess(rabbitmq.KindExchange, i.target, err)
 	}
 }
 

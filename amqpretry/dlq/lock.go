@@ -9,8 +9,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 const longestName = 255
@@ -57,7 +57,7 @@ func (q *Queue) tryLock(link *connection.Link) error {
 		return &BusyError{Queue: q.name, Lock: name, Err: err}
 	}
 
-	if err = explainAccess(topology.KindQueue, name, err); err != nil {
+	if err = explainAccess(rabbitmq.KindQueue, name, err); err != nil {
 		return fmt.Errorf("cannot lock dead-letter queue %q: %w", q.name, err)
 	}
 

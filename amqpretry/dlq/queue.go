@@ -6,7 +6,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Queue is a dead-letter queue.
@@ -84,7 +84,7 @@ func inspect(a asker, what, name string) (amqp091.Queue, error) {
 	}
 
 	if err != nil {
-		return amqp091.Queue{}, explainAccess(topology.KindQueue, name, err)
+		return amqp091.Queue{}, explainAccess(rabbitmq.KindQueue, name, err)
 	}
 
 	return <-answer, nil

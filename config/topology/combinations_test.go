@@ -52,8 +52,8 @@ func declared(policy config.Policy) (string, error) {
 		return "", err
 	}
 	text := plan.String()
-	if plan.Backend != nil {
-		text += plan.Backend.Shared().String()
+	if plan.Ladder != nil {
+		text += plan.Ladder.Shared().String()
 	}
 	switch {
 	case policy.Protect != config.ProtectionArguments:

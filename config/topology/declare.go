@@ -5,6 +5,18 @@ import (
 	"fmt"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+)
+
+// Mode says who declares the queues and exchanges of a service.
+type Mode string
+
+const (
+	// Declare declares the main queue, as the config's own builder does, and the retry topology of its policy.
+	Declare Mode = "declare"
+	// Assume declares nothing at all: somebody else has provisioned the main queues and the retry topology.
+	Assume Mode = "assume"
 )
 
 // Channel is what [Plan.Declare] needs of an *amqp091.Channel.
@@ -22,24 +34,24 @@ type Channel interface {
 // The first error ends it, as the broker then closes the channel: a *[ConflictError], *[AccessError] or
 // *[DeclareError].
 func (p Plan) Declare(ch Channel) error {
-	if p.Backend != nil {
-		if err := p.Backend.Shared().Declare(ch); err != nil {
+	if p.Ladder != nil {
+		if err := p.Ladder.Shared().Declare(ch); err != nil {
 			return err
 		}
 	}
 	return p.DeclareOwn(ch)
 }
 
-// DeclareOwn is Declare without what a [Backend] shares, which must be there.
+// DeclareOwn is Declare without what a [Ladder] shares, which must be there.
 func (p Plan) DeclareOwn(ch Channel) error {
 	for _, x := range p.Exchanges {
 		if err := ch.ExchangeDeclare(x.Name, x.Type, true, false, false, false, x.Arguments); err != nil {
-			return Explain(KindExchange, x.Name, err)
+			return Explain("", rabbitmq.KindExchange, x.Name, err)
 		}
 	}
 	for _, q := range p.Queues {
 		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Arguments); err != nil {
-			err = Explain(KindQueue, q.Name, err)
+			err = Explain("", rabbitmq.KindQueue, q.Name, err)
 			// The broker cuts its text at 255 bytes, but what was wanted is known here.
 			if conflict := (*ConflictError)(nil); errors.As(err, &conflict) && conflict.Wanted == "" {
 				if value, sent := q.Arguments[conflict.Argument]; sent {
@@ -52,12 +64,12 @@ func (p Plan) DeclareOwn(ch Channel) error {
 	for _, b := range p.Bindings {
 		if b.ToExchange != "" {
 			if err := ch.ExchangeBind(b.ToExchange, b.Key, b.Exchange, false, b.Arguments); err != nil {
-				return Explain(KindExchange, b.ToExchange, err)
+				return Explain("", rabbitmq.KindExchange, b.ToExchange, err)
 			}
 			continue
 		}
 		if err := ch.QueueBind(b.Queue, b.Key, b.Exchange, false, b.Arguments); err != nil {
-			return Explain(KindQueue, b.Queue, err)
+			return Explain("", rabbitmq.KindQueue, b.Queue, err)
 		}
 	}
 	return nil

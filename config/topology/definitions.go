@@ -125,10 +125,10 @@ type collection[T any] struct {
 func newCollection[T any]() collection[T] { return collection[T]{all: []T{}, at: map[string][]int{}} }
 
 func (d *definitions) mainQueue(q MainQueue) {
-	if q.Plan.Backend != nil {
-		d.plan(q.Plan.Backend.Shared())
+	if q.Plan.Ladder != nil {
+		d.plan(q.Plan.Ladder.Shared())
 	}
-	if q.Plan.Queue != "" { // else it is a part of a backend
+	if q.Plan.Queue != "" { // else it is a part of a ladder
 		d.strategy(q)
 		d.queue(q.Plan.Queue, q.Arguments)
 	}
@@ -149,7 +149,7 @@ func (d *definitions) strategy(q MainQueue) {
 	}
 	object := fmt.Sprintf("queue %q.arguments", q.Plan.Queue)
 	for _, key := range slices.Sorted(maps.Keys(q.Plan.MainArguments)) {
-		if wanted := q.Plan.MainArguments[key]; !sameArgument(q.Arguments[key], wanted) {
+		if wanted := q.Plan.MainArguments[key]; !rabbitmq.SameArgument(q.Arguments[key], wanted) {
 			d.wrong(fmt.Sprintf("%s[%q]", object, key), fmt.Sprintf("not as the strategy %s needs it", q.Plan.Strategy),
 				fmt.Sprintf("%#v, as Plan.WithMainArguments adds it", wanted), fmt.Sprintf("%#v", q.Arguments[key]))
 		}
@@ -218,9 +218,9 @@ func (d *definitions) queue(name string, arguments amqp.Table) {
 }
 
 func (d *definitions) binding(b Binding) {
-	object, kind := fmt.Sprintf("binding of queue %q to exchange %q", b.Queue, b.Exchange), KindQueue
+	object, kind := fmt.Sprintf("binding of queue %q to exchange %q", b.Queue, b.Exchange), rabbitmq.KindQueue
 	if b.ToExchange != "" {
-		object, kind = fmt.Sprintf("binding of exchange %q to exchange %q", b.ToExchange, b.Exchange), KindExchange
+		object, kind = fmt.Sprintf("binding of exchange %q to exchange %q", b.ToExchange, b.Exchange), rabbitmq.KindExchange
 	}
 	d.text(object+".routing_key", b.Key)
 	definition := bindingDefinition{

@@ -25,15 +25,15 @@ func (p Plan) String() string {
 	if p.IsEmpty() {
 		return fmt.Sprintf("main queue %s: nothing is declared\n", p.Queue)
 	}
-	if p.Queue != "" { // else it is what a backend shares
+	if p.Queue != "" { // else it is what a ladder shares
 		own := "as its own config says"
 		if p.MainArguments != nil {
 			own += ", with " + arguments(p.MainArguments)
 		}
 		line("main queue", p.Queue, own)
 	}
-	if p.Backend != nil {
-		line("delays", p.Backend.Name(), "shared by all queues with exact delays")
+	if p.Ladder != nil {
+		line("delays", p.Ladder.Name(), "shared by all queues with exact delays")
 	}
 	for _, x := range p.Exchanges {
 		line("exchange", x.Name, strings.TrimSpace(x.Type+" "+arguments(x.Arguments)))
@@ -145,8 +145,8 @@ func (p Plan) nativeDelays() string {
 // draw draws what the plan declares, behind the main queue "main" and its "consumer".
 func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to string)) {
 	queues, exchanges := map[string]string{p.Queue: "main"}, map[string]string{}
-	if p.Backend != nil {
-		node("delays", p.Backend.Name(), retryShape)
+	if p.Ladder != nil {
+		node("delays", p.Ladder.Name(), retryShape)
 		edge("consumer", "failed", "delays")
 	}
 	for i, x := range p.Exchanges {
@@ -155,7 +155,7 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 		node(id, x.Name, exchangeShape)
 		switch {
 		case x.Name != p.RetryExchange:
-		case p.Backend != nil:
+		case p.Ladder != nil:
 			edge("consumer", "the end", id)
 		default:
 			edge("consumer", p.failed(), id)
@@ -183,7 +183,7 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 	p.drawStrategy(exchanges, queues[p.DeadLetterQueue], edge)
 	for _, x := range p.Bindings {
 		if exchanges[x.Exchange] == "" {
-			continue // it is the backend's
+			continue // it is the ladder's
 		}
 		matches := headers(x.Arguments)
 		if x.Key != "" {

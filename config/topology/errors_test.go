@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // The texts are what RabbitMQ 3.10.8, 4.0.5 and 4.3.6 send.
@@ -94,7 +95,7 @@ func TestExplainConflict(t *testing.T) {
 		},
 	} {
 		broker := &amqp.Error{Code: amqp.PreconditionFailed, Reason: test.text, Server: true}
-		err := topology.Explain("exchange", "given", fmt.Errorf("declare: %w", broker))
+		err := topology.Explain("", "exchange", "given", fmt.Errorf("declare: %w", broker))
 		var got *topology.ConflictError
 		require.ErrorAs(t, err, &got)
 		assert.ErrorIs(t, err, broker)
@@ -133,7 +134,7 @@ func TestExplainAccess(t *testing.T) {
 		},
 	} {
 		broker := &amqp.Error{Code: amqp.AccessRefused, Reason: test.text, Server: true}
-		err := topology.Explain("queue", "given", broker)
+		err := topology.Explain("", "queue", "given", broker)
 		var got *topology.AccessError
 		require.ErrorAs(t, err, &got)
 		assert.ErrorIs(t, err, broker)
@@ -151,7 +152,7 @@ func TestExplainExpired(t *testing.T) {
 	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - write access to exchange 'x' in vhost " +
 		"'/' refused for user 's', backend rabbit_auth_backend_oauth2 returned an error: " +
 		"Provided JWT token has expired"}
-	err := topology.Explain("exchange", "x", broker)
+	err := topology.Explain("", "exchange", "x", broker)
 	assert.ErrorContains(t, err, `exchange "x": the connection's token has expired`)
 	assert.ErrorIs(t, err, broker)
 	var access *topology.AccessError
@@ -183,8 +184,8 @@ func TestExplainExclusive(t *testing.T) {
 	} {
 		broker := &amqp.Error{Code: test.code, Reason: test.text, Server: true}
 		for _, err := range []error{
-			topology.Explain(topology.KindQueue, "given", broker), topology.ExplainUse(topology.UseConsume,
-				topology.KindQueue, "given", broker),
+			topology.Explain("", rabbitmq.KindQueue, "given", broker), topology.Explain(rabbitmq.UseConsume,
+				rabbitmq.KindQueue, "given", broker),
 		} {
 			var got *topology.ExclusiveError
 			require.ErrorAs(t, err, &got)
@@ -201,9 +202,9 @@ func TestExplainExclusive(t *testing.T) {
 func TestExplainUse(t *testing.T) {
 	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in vhost '/' " +
 		"refused for user 'reader'"}
-	for use, permission := range map[string]string{topology.UseConsume: "read", topology.UsePublish: "write",
-		topology.UseDeclare: "configure", topology.UseLook: "sufficient"} {
-		err := topology.ExplainUse(use, topology.KindQueue, "given", broker)
+	for use, permission := range map[string]string{rabbitmq.UseConsume: "read", rabbitmq.UsePublish: "write",
+		rabbitmq.UseDeclare: "configure", rabbitmq.UseLook: "sufficient"} {
+		err := topology.Explain(use, rabbitmq.KindQueue, "given", broker)
 		var got *topology.AccessError
 		require.ErrorAs(t, err, &got)
 		assert.Equal(t, topology.AccessError{Kind: "queue", Name: "q", User: "reader", Use: use, Err: broker}, *got)
@@ -213,29 +214,29 @@ func TestExplainUse(t *testing.T) {
 	}
 
 	lost := errors.New("connection reset")
-	assert.Equal(t, lost, topology.ExplainUse(topology.UseConsume, topology.KindQueue, "q", lost))
-	assert.NoError(t, topology.ExplainUse(topology.UseConsume, topology.KindQueue, "q", nil))
+	assert.Equal(t, lost, topology.Explain(rabbitmq.UseConsume, rabbitmq.KindQueue, "q", lost))
+	assert.NoError(t, topology.Explain(rabbitmq.UseConsume, rabbitmq.KindQueue, "q", nil))
 }
 
 func TestExplainAnythingElse(t *testing.T) {
-	require.NoError(t, topology.Explain("queue", "q", nil))
+	require.NoError(t, topology.Explain("", "queue", "q", nil))
 
 	plain := errors.New("connection reset")
-	err := topology.Explain("queue", "q", plain)
+	err := topology.Explain("", "queue", "q", plain)
 	assert.Equal(t, &topology.DeclareError{Kind: "queue", Name: "q", Err: plain}, err)
 	assert.EqualError(t, err, `queue "q": cannot declare: connection reset`)
 
 	missing := &amqp.Error{Code: amqp.NotFound, Reason: "NOT_FOUND - no exchange 'x' in vhost '/'"}
 	assert.Equal(t, &topology.DeclareError{Kind: "exchange", Name: "x", Err: missing},
-		topology.Explain("queue", "q", missing))
+		topology.Explain("", "queue", "q", missing))
 
 	again := fmt.Errorf("subscribe: %w", err)
-	assert.Same(t, again, topology.Explain("queue", "other", again), "what is explained already stays as it is")
+	assert.Same(t, again, topology.Explain("", "queue", "other", again), "what is explained already stays as it is")
 }
 
 func TestErrorTextsNameTheWaysOut(t *testing.T) {
 	explain := func(reason string) string {
-		return topology.Explain("", "", &amqp.Error{Code: amqp.PreconditionFailed, Reason: reason}).Error()
+		return topology.Explain("", "", "", &amqp.Error{Code: amqp.PreconditionFailed, Reason: reason}).Error()
 	}
 	assert.Equal(t, `queue "orders" exists with another x-queue-type: wanted none, found quorum; ways out: `+
 		`declare it as it is, if it is your main queue (Config.Queue.Arguments["x-queue-type"]); `+
@@ -282,8 +283,8 @@ func TestExplainReserved(t *testing.T) {
 	broker := &amqp.Error{Code: amqp.AccessRefused,
 		Reason: "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'"}
 	for _, err := range []error{
-		topology.Explain("exchange", "amq.mine", broker),
-		topology.ExplainUse(topology.UseDeclare, "exchange", "amq.mine", broker),
+		topology.Explain("", "exchange", "amq.mine", broker),
+		topology.Explain(rabbitmq.UseDeclare, "exchange", "amq.mine", broker),
 	} {
 		var name *topology.NameError
 		require.ErrorAs(t, err, &name)

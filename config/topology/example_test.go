@@ -9,6 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 func ExampleNew() {
@@ -63,7 +64,7 @@ func ExamplePlan_Mermaid() {
 }
 
 func ExampleExplain() {
-	err := topology.Explain(topology.KindQueue, "orders", &amqp.Error{Code: amqp.AccessRefused,
+	err := topology.Explain("", rabbitmq.KindQueue, "orders", &amqp.Error{Code: amqp.AccessRefused,
 		Reason: "ACCESS_REFUSED - configure access to queue 'orders.dlq' in vhost '/' refused for user 'worker'"})
 	var access *topology.AccessError
 	if errors.As(err, &access) {

@@ -15,8 +15,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// Ladder is the [Backend] for every RabbitMQ from 3.10 on: a set of TTL queues through which a message goes digit by
-// digit of its delay. It is the layout that NServiceBus calls its delay infrastructure, with digits in place of bits.
+// Ladder holds messages on the broker, each for any delay, and then hands them to their targets. It is a set of TTL
+// queues through which a message goes digit by digit of its delay, on every RabbitMQ from 3.10 on: the layout that
+// NServiceBus calls its delay infrastructure, with digits in place of bits.
+//
+// A target takes part by declaring its part of the ladder. Messages for any other target end where an operator finds
+// them, and reach nobody.
 //
 //	key 0.0.0.3.7.0.q.orders (37s in units of 100ms) is published to level 2, that of the highest digit
 //
@@ -31,8 +35,6 @@ type Ladder struct {
 	// Config has the names and sizes; see [NewLadder].
 	Config config.Ladder
 }
-
-var _ Backend = Ladder{}
 
 // ladderVersion is in all names. Queues and keys of one version never change.
 const ladderVersion = "v1"
@@ -68,19 +70,6 @@ func ParseLadderName(name string) (Ladder, error) {
 	return ladder, err
 }
 
-// IsUnroutable reports whether a queue is the [Ladder.Unroutable] of a ladder, by its name.
-func IsUnroutable(queue string) bool {
-	name, is := strings.CutSuffix(queue, unroutableSuffix)
-	if is {
-		_, err := ParseLadderName(name)
-		is = err == nil
-	}
-
-	return is
-}
-
-const unroutableSuffix = ".unroutable"
-
 // Name begins the names of its exchanges and queues, such as amqpretry.delay.v1.100ms.10x6.
 func (l Ladder) Name() string {
 	c := l.Config.WithDefaults()
@@ -100,9 +89,9 @@ func (l Ladder) WaitQueue(level, digit int) string {
 func (l Ladder) Delivery() string { return l.Name() + ".delivery" }
 
 // Unroutable is the name of the exchange and of the queue for what no target takes.
-func (l Ladder) Unroutable() string { return l.Name() + unroutableSuffix }
+func (l Ladder) Unroutable() string { return l.Name() + ".unroutable" }
 
-// Hops counts the digits that are not 0, and the landing queue.
+// Hops is in how many queues a message with this delay waits, its target's landing queue included.
 func (l Ladder) Hops(delay time.Duration) int {
 	hops := 1
 	for _, digit := range l.Config.Digits(delay) {
@@ -113,7 +102,8 @@ func (l Ladder) Hops(delay time.Duration) int {
 	return hops
 }
 
-// Remaining is the queue's own delay, and the longest that the levels below can add.
+// Remaining is how long a message in one of the shared queues waits at most until its target gets it: the queue's own
+// delay, and the longest that the levels below can add.
 func (l Ladder) Remaining(q Queue) time.Duration {
 	c := l.Config.WithDefaults()
 	if q.Delay == 0 {
@@ -134,8 +124,8 @@ func (l Ladder) below(level int) string {
 	return l.Level(level - 1)
 }
 
-// Shared has a topic exchange for each level, and a queue for each of its digits but 0. It also has the exchange for
-// targets, and the exchange and the queue for unroutable messages. The lowest objects come first.
+// Shared is what all targets of a virtual host have in common, as a plan without a main queue: a topic exchange for each
+// level, and a queue for each of its digits but 0. It also has the exchange for targets, and the exchange and the queue for unroutable messages. The lowest objects come first.
 func (l Ladder) Shared() Plan {
 	c := l.Config.WithDefaults()
 	p := Plan{
@@ -164,7 +154,7 @@ func (l Ladder) Shared() Plan {
 	return p
 }
 
-// Of has the landing queue of a target and its binding.
+// Of is what a target declares beside Shared, as a plan without a main queue: its landing queue with a binding.
 func (l Ladder) Of(target Target, names Names) (Plan, error) {
 	names = names.WithDefaults()
 	landing := names.Landing(target)
@@ -264,7 +254,7 @@ func (l Ladder) ParseKey(key string) (target Target, delay time.Duration, ok boo
 	restore := strings.NewReplacer("%25", "%", "%2A", "*", "%23", "#", "%2E", ".").Replace
 	switch rest := words[c.Levels+1]; words[c.Levels] {
 	case "q":
-		return QueueTarget(restore(rest)), delay, true
+		return Target{Key: restore(rest)}, delay, true
 	case "x":
 		exchange, key, _ := strings.Cut(rest, ".")
 		return Target{Exchange: restore(exchange), Key: restore(key)}, delay, true

@@ -86,9 +86,9 @@ func names(queues []topology.Queue) []string {
 
 // Targets whose names make the worst keys, in pairs that a careless key or pattern would confuse.
 var targets = []topology.Target{
-	topology.QueueTarget("orders"), topology.QueueTarget("eu.orders"), topology.QueueTarget("a.*.b"),
-	topology.QueueTarget("a.x.b"), topology.QueueTarget("#"), topology.QueueTarget("*"), topology.QueueTarget("%2A"),
-	topology.QueueTarget("a..b"), topology.QueueTarget("."), topology.QueueTarget("x.orders"),
+	topology.Target{Key: "orders"}, topology.Target{Key: "eu.orders"}, topology.Target{Key: "a.*.b"},
+	topology.Target{Key: "a.x.b"}, topology.Target{Key: "#"}, topology.Target{Key: "*"}, topology.Target{Key: "%2A"},
+	topology.Target{Key: "a..b"}, topology.Target{Key: "."}, topology.Target{Key: "x.orders"},
 	{Exchange: "orders"}, {Exchange: "orders", Key: "paid"}, {Exchange: "orders.paid"}, {Exchange: "orders", Key: "#"},
 	{Exchange: "orders", Key: "paid.eu"}, {Exchange: "orders", Key: "."}, {Exchange: "amq.topic", Key: "eu.*"},
 }
@@ -210,7 +210,7 @@ func TestLadderAddress(t *testing.T) {
 		"x-delivery-count": int64(3), "x-first-death-queue": "q", "mine": "kept", "x-mine": "kept"}
 	before := fmt.Sprint(headers)
 	message := amqp.Publishing{Headers: headers, Expiration: "20", Priority: 9, DeliveryMode: 1}
-	exchange, key := topology.Ladder{}.Address(topology.QueueTarget("orders"), 37*time.Second, &message)
+	exchange, key := topology.Ladder{}.Address(topology.Target{Key: "orders"}, 37*time.Second, &message)
 	assert.Equal(t, "amqpretry.delay.v1.100ms.10x6.level-2", exchange)
 	assert.Equal(t, "0.0.0.3.7.0.q.orders", key)
 	assert.Equal(t, amqp.Table{"mine": "kept", "x-mine": "kept"}, message.Headers)
@@ -219,7 +219,7 @@ func TestLadderAddress(t *testing.T) {
 	assert.Equal(t, before, fmt.Sprint(headers))
 
 	plain := amqp.Publishing{Headers: amqp.Table{"mine": 1}, Priority: 3}
-	topology.Ladder{}.Address(topology.QueueTarget("orders"), time.Second, &plain)
+	topology.Ladder{}.Address(topology.Target{Key: "orders"}, time.Second, &plain)
 	assert.EqualValues(t, 3, plain.Priority)
 }
 
@@ -274,7 +274,7 @@ func TestDefinitions_OfSeveralTargets(t *testing.T) {
 	part := func(target topology.Target) topology.MainQueue {
 		plan, err := ladder.Of(target, topology.Names{})
 		require.NoError(t, err)
-		plan.Backend = ladder
+		plan.Ladder = &ladder
 		if target.Exchange == "" {
 			plan.Queue = target.Key
 		}
@@ -284,7 +284,7 @@ func TestDefinitions_OfSeveralTargets(t *testing.T) {
 	retries, err := topology.New("orders", config.Policy{Strategy: config.StrategyLadder}, topology.Names{})
 	require.NoError(t, err)
 	orders := topology.MainQueue{Plan: retries, Arguments: amqp.Table{"x-queue-type": "quorum"}}
-	later := part(topology.QueueTarget("orders"))
+	later := part(topology.Target{Key: "orders"})
 	file, err := topology.Definitions("/", orders, later, part(topology.Target{Exchange: "events"}),
 		part(topology.Target{Exchange: "news"}))
 	require.NoError(t, err)
@@ -293,10 +293,10 @@ func TestDefinitions_OfSeveralTargets(t *testing.T) {
 	}
 	require.NoError(t, topology.Check(later.Plan, retries))
 
-	clash, err := ladder.Of(topology.QueueTarget("other"), topology.Names{
+	clash, err := ladder.Of(topology.Target{Key: "other"}, topology.Names{
 		Landing: func(topology.Target) string { return "orders.landing" }})
 	require.NoError(t, err)
-	clash.Backend, clash.Queue = ladder, "other"
+	clash.Ladder, clash.Queue = &ladder, "other"
 	require.ErrorContains(t, topology.Check(retries, clash),
 		`queue "orders.landing": belongs to the topology of queue "orders"; give another name through Names`)
 

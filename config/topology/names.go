@@ -52,6 +52,27 @@ type RejectedParams struct {
 	RetryQueue, DeadLetterQueue string
 }
 
+// Target is where delayed messages go when they are due: an exchange with a routing key. The default exchange has an
+// empty name, and its routing key is a queue.
+type Target struct {
+	// Exchange is empty for the default exchange.
+	Exchange string
+	// Key is the routing key, and with the default exchange the name of the queue.
+	Key string
+}
+
+// String is the name of the target's queue or exchange, with the routing key where it has one.
+func (t Target) String() string {
+	switch {
+	case t.Exchange == "":
+		return t.Key
+	case t.Key == "":
+		return t.Exchange
+	default:
+		return t.Exchange + " with key " + t.Key
+	}
+}
+
 // WithDefaults returns a copy in which no function is nil.
 func (n Names) WithDefaults() Names {
 	if n.RetryExchange == nil {
@@ -128,7 +149,7 @@ func (n Names) returnExchange() string { return n.Shared + ".return" }
 // and shared ones, of both types, and the landing queue, since it may have begun to wait under another policy.
 func (n Names) RetryQueues(queue, delay string) []string {
 	n = n.WithDefaults()
-	names := []string{n.Landing(QueueTarget(queue))}
+	names := []string{n.Landing(Target{Key: queue})}
 	for _, classic := range []bool{false, true} {
 		params := RetryQueueParams{Queue: queue, Delay: delay, Classic: classic}
 		names = append(names, n.RetryQueue(params), retryQueueName(n.Shared, params))
@@ -145,25 +166,6 @@ func (n Names) RejectedExchanges(queue, delay string) []string {
 
 // maxNameBytes is what a name on the wire has room for. A longer one would close the whole connection.
 const maxNameBytes = 255
-
-// NameError is a name that the broker would refuse or change, or that two objects share.
-type NameError struct {
-	// Queue is the main queue whose plan has the name. Empty for a publisher, which has no plan.
-	Queue string
-	// Object that has the name, such as "retry queue for 30s".
-	Object string
-	// Name as it is.
-	Name string
-	// Problem, and the way out.
-	Problem string
-}
-
-func (e *NameError) Error() string {
-	if e.Queue == "" {
-		return fmt.Sprintf("%s %q: %s", e.Object, e.Name, e.Problem)
-	}
-	return fmt.Sprintf("topology of queue %q: %s %q: %s", e.Queue, e.Object, e.Name, e.Problem)
-}
 
 // checkName reports what RabbitMQ 3.10 to 4.3 would not take as it is. field is where the name can be changed.
 func checkName(queue, object, name, field string) error {

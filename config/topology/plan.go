@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Plan is everything that the broker holds for the retries of one main queue, as plain values. The main queue itself
@@ -30,9 +31,9 @@ type Plan struct {
 	Strategy      config.Strategy
 	MainArguments amqp.Table
 
-	// Backend is what messages wait in with config.StrategyLadder, else nil. Its shared objects are not in the
+	// Ladder is what messages wait in with config.StrategyLadder, else nil. Its shared objects are not in the
 	// following, but Declare declares them.
-	Backend Backend
+	Ladder *Ladder
 
 	// Exchanges, Queues and Bindings in the order in which they are declared. All empty under the mode off.
 	Exchanges []Exchange
@@ -113,12 +114,12 @@ func New(queue string, policy config.Policy, names Names) (Plan, error) {
 	return b.plan, nil
 }
 
-// Route is where a copy with this count and delay is published: to the retry exchange or the [Backend] to wait, and to
-// the end with the count -1. It changes a message that a backend gets, see [Backend.Address].
+// Route is where a copy with this count and delay is published: to the retry exchange or the [Ladder] to wait, and to
+// the end with the count -1. It changes a message that a ladder gets, see [Ladder.Address].
 func (p Plan) Route(count int, delay time.Duration, message *amqp.Publishing) (exchange, key string) {
 	switch {
-	case count != header.CountDead && p.Backend != nil:
-		return p.Backend.Address(QueueTarget(p.Queue), delay, message)
+	case count != header.CountDead && p.Ladder != nil:
+		return p.Ladder.Address(Target{Key: p.Queue}, delay, message)
 	case count == header.CountDead && p.endsByDefaultExchange():
 		return "", p.DeadLetterQueue
 	default:
@@ -139,7 +140,7 @@ func (p Plan) endsByDefaultExchange() bool {
 }
 
 // ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a
-// trace: of shared retry queues the return exchange with the main queue's binding, with a [Backend] the landing queue
+// trace: of shared retry queues the return exchange with the main queue's binding, with a [Ladder] the landing queue
 // with its binding, with the strategy cycle all that the plan declares, else nothing.
 func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
@@ -261,19 +262,19 @@ func (b *builder) retryQueues() {
 	}
 }
 
-// landing adds the part of the backend that is this queue's.
+// landing adds the part of the ladder that is this queue's.
 func (b *builder) landing() {
 	ladder, err := NewLadder(b.policy.Ladder)
 	if err != nil {
 		b.errs = append(b.errs, err)
 		return
 	}
-	own, err := ladder.Of(QueueTarget(b.plan.Queue), b.names)
+	own, err := ladder.Of(Target{Key: b.plan.Queue}, b.names)
 	if err != nil {
 		b.errs = append(b.errs, err)
 		return
 	}
-	b.plan.Backend = ladder
+	b.plan.Ladder = &ladder
 	for _, q := range own.Queues {
 		b.queue(q, "landing queue", "Names.Landing")
 	}
@@ -343,15 +344,15 @@ func Check(plans ...Plan) error {
 	for _, plan := range plans {
 		c.mainQueue(plan)
 	}
-	backends := map[string]bool{}
+	ladders := map[string]bool{}
 	for _, plan := range plans {
 		c.objects(plan)
-		if plan.Backend == nil || backends[plan.Backend.Name()] {
+		if plan.Ladder == nil || ladders[plan.Ladder.Name()] {
 			continue
 		}
-		backends[plan.Backend.Name()] = true
-		for _, queue := range plan.Backend.Shared().Queues {
-			c.claim(KindQueue, queue.Name, plan.Queue, "the ladder",
+		ladders[plan.Ladder.Name()] = true
+		for _, queue := range plan.Ladder.Shared().Queues {
+			c.claim(rabbitmq.KindQueue, queue.Name, plan.Queue, "the ladder",
 				", and is a queue of the ladder; give it another name, or the ladder another Prefix")
 		}
 	}
@@ -390,7 +391,7 @@ func (c *collisions) mainQueue(plan Plan) {
 		}
 		c.plans[plan.Queue] = plan
 	}
-	c.claim(KindQueue, plan.Queue, plan.Queue, plan.owner(), otherNames)
+	c.claim(rabbitmq.KindQueue, plan.Queue, plan.Queue, plan.owner(), otherNames)
 }
 
 func (c *collisions) objects(plan Plan) {
@@ -401,7 +402,7 @@ func (c *collisions) objects(plan Plan) {
 		return plan.owner()
 	}
 	for _, exchange := range plan.Exchanges {
-		c.claim(KindExchange, exchange.Name, plan.Queue, owner(exchange.Shared), otherNames)
+		c.claim(rabbitmq.KindExchange, exchange.Name, plan.Queue, owner(exchange.Shared), otherNames)
 	}
 	for _, queue := range plan.Queues {
 		if queue.Landing {
@@ -410,15 +411,15 @@ func (c *collisions) objects(plan Plan) {
 			}
 			c.landings[queue.Name] = queue
 		}
-		c.claim(KindQueue, queue.Name, plan.Queue, owner(queue.Shared), otherNames)
+		c.claim(rabbitmq.KindQueue, queue.Name, plan.Queue, owner(queue.Shared), otherNames)
 	}
 }
 
 const otherNames = "; give another name through Names"
 
-// isPart tells a plan that has only what a target declares beside a backend.
+// isPart tells a plan that has only what a target declares beside a ladder.
 func (p Plan) isPart() bool {
-	return p.Backend != nil && p.RetryExchange == "" && p.DeadLetterQueue == ""
+	return p.Ladder != nil && p.RetryExchange == "" && p.DeadLetterQueue == ""
 }
 
 func (p Plan) owner() string {

@@ -3,16 +3,13 @@ package topology
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -159,34 +156,4 @@ func spellControls(s string, spell func(rune) string) string {
 		}
 	}
 	return b.String()
-}
-
-// Protect adds the protection to the arguments that a main queue has anyway. These are not changed; where they say
-// otherwise, the protection wins: see [ProtectConflicts].
-func Protect(arguments amqp.Table, deadLetterQueue string) amqp.Table {
-	protected := amqp.Table{}
-	maps.Copy(protected, arguments)
-	maps.Copy(protected, ProtectArguments(deadLetterQueue))
-	return protected
-}
-
-// ProtectConflicts lists in order the arguments that say otherwise than the protection.
-func ProtectConflicts(arguments amqp.Table, deadLetterQueue string) []string {
-	var conflicts []string
-	for key, value := range ProtectArguments(deadLetterQueue) {
-		if found, given := arguments[key]; given && !sameArgument(found, value) {
-			conflicts = append(conflicts, key)
-		}
-	}
-	slices.Sort(conflicts)
-	return conflicts
-}
-
-// sameArgument tells whether the broker takes both for the same: it does not look at the width of integers.
-func sameArgument(a, b any) bool {
-	if n, isInteger := rabbitmq.Integer(a); isInteger {
-		m, isInteger := rabbitmq.Integer(b)
-		return isInteger && n == m
-	}
-	return fmt.Sprintf("%T %v", a, a) == fmt.Sprintf("%T %v", b, b)
 }

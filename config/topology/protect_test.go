@@ -43,42 +43,6 @@ func TestProtectPolicyIsTheArguments(t *testing.T) {
 	assert.Len(t, definition, len(arguments)-1, "all but the type")
 }
 
-func TestProtectLeavesTheUsersArguments(t *testing.T) {
-	users := amqp.Table{"x-max-length": int64(5), "x-overflow": "drop-head"}
-	protected := topology.Protect(users, "q.dlq")
-	assert.Equal(t, int64(5), protected["x-max-length"])
-	assert.Equal(t, "reject-publish", protected["x-overflow"])
-	assert.Equal(t, amqp.Table{"x-max-length": int64(5), "x-overflow": "drop-head"}, users)
-	assert.Equal(t, topology.ProtectArguments("q.dlq"), topology.Protect(nil, "q.dlq"))
-}
-
-func TestProtectConflicts(t *testing.T) {
-	for name, test := range map[string]struct {
-		arguments amqp.Table
-		conflicts []string
-	}{
-		"none":           {nil, nil},
-		"others":         {amqp.Table{"x-max-length": 5, "x-single-active-consumer": true}, nil},
-		"the same":       {topology.ProtectArguments("q.dlq"), nil},
-		"another width":  {amqp.Table{"x-delivery-limit": 1000}, nil},
-		"another number": {amqp.Table{"x-delivery-limit": int64(20)}, []string{"x-delivery-limit"}},
-		"a number as text": {
-			amqp.Table{"x-delivery-limit": "1000"}, []string{"x-delivery-limit"},
-		},
-		"bytes": {amqp.Table{"x-overflow": []byte("reject-publish")}, []string{"x-overflow"}},
-		"all of it": {
-			amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "x",
-				"x-dead-letter-strategy": "at-most-once", "x-overflow": "drop-head", "x-delivery-limit": nil},
-			[]string{"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy",
-				"x-delivery-limit", "x-overflow", "x-queue-type"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.conflicts, topology.ProtectConflicts(test.arguments, "q.dlq"))
-		})
-	}
-}
-
 // oddNames are names that the broker takes and that shells, patterns and JSON have their own ideas about.
 var oddNames = []string{
 	"orders", "it's", `"q"`, "$HOME `id` $(id)", `a.b+c*[d](e){2}|f^$?\`, "-dash", "--help", "ünï 💥", "a\\x41",

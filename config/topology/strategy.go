@@ -55,9 +55,9 @@ func (b *builder) rejected() {
 	}
 
 	b.plan.Exchanges = append(b.plan.Exchanges, Exchange{Name: name, Type: amqp.ExchangeHeaders})
-	for _, reason := range DeathReasons() {
+	for _, reason := range deathReasons() {
 		queue := b.plan.DeadLetterQueue
-		if reason == Rejected {
+		if reason == rejected {
 			queue = retryQueue
 		}
 		b.plan.Bindings = append(b.plan.Bindings, Binding{Exchange: name, Queue: queue, Arguments: amqp.Table{
@@ -67,14 +67,14 @@ func (b *builder) rejected() {
 	b.plan.MainArguments = cycleArguments(name, b.plan.Queue)
 }
 
-// Rejected is the reason of a death that a consumer has asked for.
-const Rejected = "rejected"
+// rejected is the reason of a death that a consumer has asked for.
+const rejected = "rejected"
 
 // firstReason is the broker's header by which a rejected exchange routes.
 const firstReason = "x-first-death-reason"
 
-// DeathReasons are all reasons for which a broker dead-letters.
-func DeathReasons() []string { return []string{Rejected, "expired", "maxlen", "delivery_limit"} }
+// deathReasons are all reasons for which a broker dead-letters.
+func deathReasons() []string { return []string{rejected, "expired", "maxlen", "delivery_limit"} }
 
 // cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high
 // to be reached: what has reached it would come to the retry queue as well, and be lost there.
@@ -123,7 +123,7 @@ func (p Plan) MainConflicts(arguments amqp.Table) []string {
 		switch {
 		case p.MainArguments == nil:
 		case key == deliveryLimit && p.KeepsLimit(value):
-		case needed && !sameArgument(value, wanted), !needed && p.refuses(key):
+		case needed && !rabbitmq.SameArgument(value, wanted), !needed && p.refuses(key):
 			conflicts = append(conflicts, key)
 		}
 	}
@@ -142,11 +142,4 @@ func (p Plan) refuses(key string) bool {
 		return p.Strategy != config.StrategyNative
 	}
 	return false
-}
-
-// DelaysRetries tells whether a main queue with these arguments has the delayed retry of RabbitMQ 4.3.
-func DelaysRetries(arguments amqp.Table) bool {
-	kind, _ := arguments["x-delayed-retry-type"].(string)
-	least, _ := rabbitmq.Integer(arguments["x-delayed-retry-min"])
-	return kind != "" && kind != "disabled" && least > 0
 }

@@ -70,8 +70,6 @@ func TestRedeliveryAndNativePlans(t *testing.T) {
 	assert.True(t, ok)
 	assert.Contains(t, policy.Definition,
 		`"delayed-retry-max":30000,"delayed-retry-min":10000,"delayed-retry-type":"failed"`)
-	assert.True(t, topology.DelaysRetries(native.MainArguments))
-	assert.False(t, topology.DelaysRetries(redelivery.MainArguments))
 }
 
 func TestMainConflicts(t *testing.T) {

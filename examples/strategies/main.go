@@ -88,7 +88,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		topic := strategy + "-" + watermill.NewShortUUID()
 		defer tidy.Up(uri, retrier, topic) // no service deletes its queues
 		err := subscribe(router, retrier, topic, ship(strategy, out))
-		var tooOld *topology.NoDelayedRetryError
+		var tooOld *topology.StrategyError
 		switch {
 		case errors.As(err, &tooOld):
 			fmt.Fprintf(out, "%s: not on this broker, it needs RabbitMQ 4.3 or later\n", strategy)

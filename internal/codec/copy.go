@@ -94,7 +94,7 @@ func replyTo(d *amqp091.Delivery) string {
 // rabbitmq/amqp091-go#369; RabbitMQ 3.10 to 4.3, amqp091-go 1.13 to 1.16; TestCopyNeverExceedsTheFrame,
 // TestHostile_EveryHeaderSize, TestReturns; remove when headers may be as large as bodies.
 type Returns struct {
-	backend   topology.Backend // nil for retry queues, in one of which a message waits
+	backend   *topology.Ladder // nil for retry queues, in one of which a message waits
 	once, hop int              // bytes: for each message, and for each queue that it waits in
 }
 
@@ -104,8 +104,8 @@ func NewReturns(plan topology.Plan) Returns {
 	for _, q := range plan.Queues {
 		longest = longer(longest, q.Name)
 	}
-	if plan.Backend != nil {
-		return NewBackendReturns(plan.Backend, topology.QueueTarget(plan.Queue), longest)
+	if plan.Ladder != nil {
+		return NewBackendReturns(plan.Ladder, topology.Target{Key: plan.Queue}, longest)
 	}
 
 	return returns(plan.RetryExchange, plan.Queue, longest)
@@ -113,7 +113,7 @@ func NewReturns(plan topology.Plan) Returns {
 
 // NewBackendReturns returns the sizes of messages that come through a backend to a target, whose landing queue and main
 // queue have names no longer than longest.
-func NewBackendReturns(backend topology.Backend, target topology.Target, longest string) Returns {
+func NewBackendReturns(backend *topology.Ladder, target topology.Target, longest string) Returns {
 	exchange, key := backend.Address(target, 0, &amqp091.Publishing{})
 	shared := backend.Shared()
 	for _, x := range shared.Exchanges {

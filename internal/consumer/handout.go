@@ -100,7 +100,7 @@ func (s *session) handle(h *handout, arrived time.Time) {
 	if s.queue.DeadLettersOf != "" {
 		letter, uuid := codec.DeadLetter(d, s.queue.DeadLettersOf)
 		letter.Removed = cmp.Or(letter.Removed, h.lost)
-		ctx, h.arrival.State.UUID = engine.WithDeadLetter(ctx, letter), uuid
+		ctx, h.arrival.State.UUID = retry.NewDeadLetterContext(ctx, letter), uuid
 	}
 	h.arrival.Clean(msg)
 	codec.MarkRedelivered(msg, settings.RedeliveredKey, d.Redelivered)

@@ -74,7 +74,7 @@ func (q *Queue) declare(link *connection.Link) error {
 func (q *Queue) isUsable(err error) bool {
 	var conflict *topology.ConflictError
 
-	return errors.As(err, &conflict) && conflict.Kind == topology.KindQueue && conflict.Name == q.Name &&
+	return errors.As(err, &conflict) && conflict.Kind == rabbitmq.KindQueue && conflict.Name == q.Name &&
 		strings.HasPrefix(conflict.Argument, "x-") && conflict.Found != amqp091.QueueTypeStream &&
 		!q.Policy.Strategy.ByBroker()
 }

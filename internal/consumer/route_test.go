@@ -127,10 +127,10 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 		limit := rapid.SampledFrom([]int{0, 128 << 10, 4 << 10, 1 << 10}).Draw(t, "frame")
 		publishing, state := codec.CopyOf(&codec.CopyRequest{Delivery: &d, State: s.State, Wait: s.Wait}, limit)
 		exchange, key := plan.Route(state.Count, s.Delay, &publishing)
-		if plan.Backend != nil && state.Count != header.CountDead {
-			target, delay, ok := plan.Backend.(topology.Ladder).ParseKey(key)
+		if plan.Ladder != nil && state.Count != header.CountDead {
+			target, delay, ok := plan.Ladder.ParseKey(key)
 			require.True(t, ok)
-			require.Equal(t, topology.QueueTarget("orders"), target)
+			require.Equal(t, topology.Target{Key: "orders"}, target)
 			require.Equal(t, s.Delay, delay)
 			require.Empty(t, publishing.Expiration)
 			require.LessOrEqual(t, publishing.Priority, uint8(4))

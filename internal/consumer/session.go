@@ -121,8 +121,8 @@ func cannotConsume(queue string, err error) error {
 		err = fmt.Errorf("the queue does not exist: with topology assume, all must be provisioned before: %w", err)
 	}
 
-	return fmt.Errorf("cannot consume from queue %q: %w", queue, topology.ExplainUse(topology.UseConsume,
-		topology.KindQueue, queue, err))
+	return fmt.Errorf("cannot consume from queue %q: %w", queue, topology.Explain(rabbitmq.UseConsume,
+		rabbitmq.KindQueue, queue, err))
 }
 
 // watch notes when the session is over.

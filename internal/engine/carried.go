@@ -8,25 +8,24 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/contextkey"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // WithDelivery returns a context that carries the delivery of a message.
 func WithDelivery(ctx context.Context, d Delivery) context.Context {
-	return context.WithValue(ctx, contextkey.Delivery{}, carried{d})
+	return retry.NewContext(ctx, carried{d})
 }
 
 // HasDelivery reports whether a context carries a delivery of this engine already.
 func HasDelivery(ctx context.Context, e *Engine) bool {
-	c, ok := ctx.Value(contextkey.Delivery{}).(carried)
+	c, ok := retry.FromContext(ctx).(carried)
 	return ok && c.Engine() == e
 }
 
 // DeliveryOf is the delivery of a message; nil if it has none.
 func DeliveryOf(msg *message.Message) Delivery {
-	c, _ := msg.Context().Value(contextkey.Delivery{}).(carried)
+	c, _ := retry.FromContext(msg.Context()).(carried)
 	return c.Delivery
 }
 
@@ -44,8 +43,13 @@ func (c carried) Attempt() (retry.Attempt, bool) {
 	return attemptOf(c.Delivery, c.now()), true
 }
 
-func (c carried) MarkHandled(mark string) {
-	if IsOff(c) {
+// MarkHandled notes on the message whose context ctx is that its handler has succeeded, under a mark that is the
+// caller's own. A copy of the message has it if a middleware outside makes a failure of the success after all:
+// [HandledMark] tells it in the retry. It does nothing for messages that do not come from a retrier, and under policy
+// "off".
+func MarkHandled(ctx context.Context, mark string) {
+	c, _ := retry.FromContext(ctx).(carried)
+	if c.Delivery == nil || IsOff(c) {
 		return
 	}
 	s := *c.State()
@@ -53,12 +57,21 @@ func (c carried) MarkHandled(mark string) {
 	c.Advance(s)
 }
 
-func (c carried) HandledMark() string {
-	if IsOff(c) {
+// HandledMark returns the mark of the last call of [MarkHandled] for the message whose context ctx is; empty if there
+// was none.
+func HandledMark(ctx context.Context) string {
+	c, _ := retry.FromContext(ctx).(carried)
+	if c.Delivery == nil || IsOff(c) {
 		return ""
 	}
 
 	return c.State().Handled
+}
+
+// Withdrawn reports whether the message whose context ctx is was taken away from its handler: see [retry.Delivery].
+func Withdrawn(ctx context.Context) bool {
+	d := retry.FromContext(ctx)
+	return d != nil && d.Withdrawn()
 }
 
 // now is the time by which the engine decides: in a unit test, that of its clock.
@@ -109,11 +122,6 @@ func DeadLetterOf(s wire.State) retry.DeadLetter {
 		UserID: s.Arrival.UserID,
 		Trace:  s.Trace, Removed: s.Removed,
 	}
-}
-
-// WithDeadLetter returns a context that carries what a dead letter tells of its failure.
-func WithDeadLetter(ctx context.Context, l retry.DeadLetter) context.Context {
-	return context.WithValue(ctx, contextkey.DeadLetter{}, l)
 }
 
 // LastTrace is the W3C traceparent of the last traced call of a message's handler, over all its lives; empty if there

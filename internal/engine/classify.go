@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/mark"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -23,16 +22,16 @@ import (
 //
 // A handler that panics with an error is taken at that error's word. It is a pure function.
 func Classify(policy config.Policy, happened retry.Class, err error) (class retry.Class, after time.Duration) {
-	m := mark.Of(err)
-	if m != nil {
+	var m *retry.MarkedError
+	if errors.As(err, &m) {
 		switch {
-		case m.Is(mark.ErrDrop):
+		case m.Is(retry.ErrDrop):
 			return retry.ClassDrop, 0
-		case m.Is(mark.ErrPermanent):
+		case m.Is(retry.ErrPermanent):
 			return retry.ClassPermanent, 0
-		case m.Is(mark.ErrPostponed):
+		case m.Is(retry.ErrPostponed):
 			return retry.ClassPostponed, max(m.After, 1)
-		case m.Is(mark.ErrRetryAfter):
+		case m.Is(retry.ErrRetryAfter):
 			after = max(m.After, 1) // none is no wish, 0 is: as soon as possible
 		}
 	}

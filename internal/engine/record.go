@@ -80,7 +80,7 @@ func typeName(err error) string {
 		name := fmt.Sprintf("%T", err)
 
 		switch name {
-		case "*fmt.wrapError", "*errors.withStack", "*errors.withMessage", "*mark.Error":
+		case "*fmt.wrapError", "*errors.withStack", "*errors.withMessage", "*retry.MarkedError":
 			if inner := errors.Unwrap(err); inner != nil {
 				err = inner
 				continue

@@ -72,9 +72,9 @@ func QueuesOf(plans []topology.Plan) map[string]retry.QueueDepth {
 			}
 			queues[q.Name] = depth
 		}
-		if plan.Backend != nil && !backends[plan.Backend.Name()] {
-			backends[plan.Backend.Name()] = true
-			for _, depth := range BackendDepths(plan.Backend) {
+		if plan.Ladder != nil && !backends[plan.Ladder.Name()] {
+			backends[plan.Ladder.Name()] = true
+			for _, depth := range BackendDepths(plan.Ladder) {
 				queues[depth.Queue] = depth
 			}
 		}
@@ -84,7 +84,7 @@ func QueuesOf(plans []topology.Plan) map[string]retry.QueueDepth {
 }
 
 // BackendDepths are the queues that a backend shares.
-func BackendDepths(backend topology.Backend) []retry.QueueDepth {
+func BackendDepths(backend *topology.Ladder) []retry.QueueDepth {
 	var depths []retry.QueueDepth
 	for _, q := range backend.Shared().Queues {
 		depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleDelay, Wait: backend.Remaining(q)}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Observer looks at queues, over a connection of its own that is opened when it is first asked: in an alarm, which is
@@ -91,7 +92,7 @@ func depth(channel *amqp091.Channel, queue string) (int, error) {
 
 func cannotLook(queue string, err error) error {
 	return fmt.Errorf("cannot read the depth of queue %q: %w", queue,
-		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
+		topology.Explain(rabbitmq.UseLook, rabbitmq.KindQueue, queue, err))
 }
 
 func (o *Observer) look(ctx context.Context, queues []string, counted *counts) error {

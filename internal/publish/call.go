@@ -13,6 +13,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // call is one of Publish.
@@ -172,9 +173,9 @@ func (c *call) declareExchange(ctx context.Context, link *connection.Link, after
 	return c.publisher.declared.Of(exchange).Declare(ctx, link, after, func() error {
 		return link.OnChannel(func(channel *amqp091.Channel) error {
 			err := c.publisher.settings.DeclareExchange(channel, exchange)
-			err = topology.ExplainUse(topology.UseDeclare, topology.KindExchange, exchange, err)
+			err = topology.Explain(rabbitmq.UseDeclare, rabbitmq.KindExchange, exchange, err)
 
-			return topology.Explain(topology.KindExchange, exchange, err)
+			return topology.Explain("", rabbitmq.KindExchange, exchange, err)
 		})
 	})
 }

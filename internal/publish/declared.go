@@ -50,11 +50,11 @@ func (d *Declared) DeclarePlan(ctx context.Context, channel topology.Channel, pl
 
 func (d *Declared) declarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan,
 	link *connection.Link, after time.Time) error {
-	if plan.Backend == nil {
+	if plan.Ladder == nil {
 		return plan.Declare(channel)
 	}
-	shared := d.Of("backend " + plan.Backend.Name())
-	err := shared.DeclareHere(ctx, link, after, func() error { return plan.Backend.Shared().Declare(channel) })
+	shared := d.Of("backend " + plan.Ladder.Name())
+	err := shared.DeclareHere(ctx, link, after, func() error { return plan.Ladder.Shared().Declare(channel) })
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type DelayPublisher struct {
 
 	options delay.Options
 	names   topology.Names
-	backend topology.Backend
+	backend *topology.Ladder
 	targets sync.Map // *delays by topology.Target
 
 	closing sync.Once
@@ -43,7 +43,7 @@ func NewDelayPublisher(wrapped message.Publisher, settings Settings, options del
 	}
 	settings.Options.Timeout = options.PublishTimeout
 	p := &DelayPublisher{
-		own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, backend: backend,
+		own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, backend: &backend,
 	}
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
 		DefaultDelayGenerator: forThoseWithout(options.DefaultDelayGenerator), AllowNoDelay: true,
@@ -172,7 +172,7 @@ func (p *DelayPublisher) delaysTo(target topology.Target) (*delays, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan.Backend = p.backend
+	plan.Ladder = p.backend
 	if target.Exchange == "" {
 		plan.Queue = target.Key
 	}
@@ -188,8 +188,8 @@ func (p *DelayPublisher) delaysTo(target topology.Target) (*delays, error) {
 	return known.(*delays), nil
 }
 
-// Backend is what delayed messages wait in.
-func (p *DelayPublisher) Backend() topology.Backend { return p.backend }
+// Ladder is what delayed messages wait in.
+func (p *DelayPublisher) Ladder() *topology.Ladder { return p.backend }
 
 // Plans are the parts of the backend that this publisher has used, one for each target.
 func (p *DelayPublisher) Plans() []topology.Plan {

@@ -54,7 +54,7 @@ func newDialingPublisher(t *testing.T, b *fakebroker.Scripted, dial func(network
 		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
 			Emit: func(retry.Event) {}},
 		Logger: watermill.NopLogger{}, CloseTimeout: 5 * time.Second, Declare: true, Marshaler: plainMarshaler{},
-		Target: topology.QueueTarget,
+		Target: func(queue string) topology.Target { return topology.Target{Key: queue} },
 	}, delay.Options{Ladder: config.Ladder{Levels: 2}, PublishTimeout: publishTimeout}, topology.Names{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
@@ -148,8 +148,7 @@ func TestDelayPublisher_Returned(t *testing.T) {
 		assert.Equal(t, 1, b.Declares("q.landing"))
 		require.NoError(t, p.Publish("q", inMinutes(strings.Split(strings.Repeat("lost ", 20)+"good", " ")...)...))
 		assert.Equal(t, 2, b.Declares("q.landing"))
-		ladder, _ := p.backend.(topology.Ladder)
-		assert.Equal(t, 2, b.Declares(ladder.WaitQueue(0, 1)))
+		assert.Equal(t, 2, b.Declares(p.backend.WaitQueue(0, 1)))
 		assert.Equal(t, 1, count(b, "good"))
 		assert.Less(t, time.Since(began), 50*time.Millisecond, "without a pause")
 	})
@@ -193,9 +192,8 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
 		p := newTestDelayPublisher(t, b)
-		ladder, _ := p.backend.(topology.Ladder)
 		b.OnPublish = func(u *fakebroker.Publish) {
-			if u.Exchange == ladder.Level(1) {
+			if u.Exchange == p.backend.Level(1) {
 				u.Refuse(amqp091.AccessRefused, "ACCESS_REFUSED - write access to exchange '"+u.Exchange+
 					"' in vhost '/' refused for user 'guest'")
 			} else {
@@ -213,7 +211,7 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 			failed *publish.Error
 		)
 		require.ErrorAs(t, err, &access)
-		assert.Equal(t, ladder.Level(1), access.Name)
+		assert.Equal(t, p.backend.Level(1), access.Name)
 		require.ErrorAs(t, err, &failed)
 		assert.True(t, failed.Final)
 		require.ErrorContains(t, err, "; remove the reason, and publish them again")
@@ -337,14 +335,13 @@ func TestDelayPublisher_DefaultDelay(t *testing.T) {
 		var err error
 		p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{DefaultDelayGenerator: defaults})
 		require.NoError(t, err)
-		ladder, _ := p.backend.(topology.Ladder)
 
 		msg := message.NewMessage("until", []byte("until"))
 		msg.Metadata.Set(wmdelay.DelayedUntilKey, time.Now().Add(time.Minute).UTC().Format(time.RFC3339))
 		require.NoError(t, p.Publish("q", msg, message.NewMessage("none", []byte("none"))))
 		for _, u := range b.Publishes() {
 			level := map[bool]int{true: 1, false: 0}[u.Carries("until")]
-			assert.Equal(t, ladder.Level(level), u.Exchange)
+			assert.Equal(t, p.backend.Level(level), u.Exchange)
 		}
 		msg = message.NewMessage("malformed", nil)
 		msg.Metadata.Set(wmdelay.DelayedUntilKey, "tomorrow")
@@ -359,15 +356,14 @@ func TestDelayPublisher_DeclaresAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
 		p := newTestDelayPublisher(t, b)
-		ladder, _ := p.backend.(topology.Ladder)
 		for i, pause := range []time.Duration{0, targetAge - time.Second, 2 * time.Second, sharedAge} {
 			<-time.After(pause)
 			require.NoError(t, p.Publish("q", inMinutes("a")...))
 			assert.Equal(t, []int{1, 1, 2, 3}[i], b.Declares("q.landing"))
-			assert.Equal(t, []int{1, 1, 1, 2}[i], b.Declares(ladder.WaitQueue(0, 1)))
+			assert.Equal(t, []int{1, 1, 1, 2}[i], b.Declares(p.backend.WaitQueue(0, 1)))
 		}
 		require.NoError(t, p.Publish("other", inMinutes("a")...))
-		assert.Equal(t, 2, b.Declares(ladder.WaitQueue(0, 1)), "once for all targets")
+		assert.Equal(t, 2, b.Declares(p.backend.WaitQueue(0, 1)), "once for all targets")
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -128,7 +129,7 @@ func (d *delays) checkLanding(link *connection.Link) error {
 	for _, q := range d.plan.Queues {
 		err := lookUp(link, q.Name)
 		if reason := reasonOf(err); reason != nil && reason.Code == amqp091.NotFound {
-			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain(topology.KindQueue, q.Name, err))
+			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain("", rabbitmq.KindQueue, q.Name, err))
 		}
 	}
 

@@ -13,6 +13,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -101,7 +102,7 @@ func (n *notices) run() {
 		case err := <-n.closes:
 			n.channel, n.closes = nil, nil
 			if err != nil { // else it was us, or the connection, which says so itself
-				failed(topology.ExplainUse(topology.UsePublish, topology.KindExchange, "amq.default", err))
+				failed(topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, "amq.default", err))
 			}
 		case <-n.ctx.Done():
 			return // with the connection, the channel goes

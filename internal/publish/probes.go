@@ -10,6 +10,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -79,7 +80,7 @@ func checkAccess(ctx context.Context, link *connection.Link) error {
 			err = reason
 		}
 
-		return topology.ExplainUse(topology.UsePublish, topology.KindExchange, "amq.default", err)
+		return topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, "amq.default", err)
 	})
 }
 
@@ -108,7 +109,7 @@ func (f *Forwarder) DelaysRetries(ctx context.Context, queue string) (delays boo
 			amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-expires": trialExpires.Milliseconds(),
 			"x-delayed-retry-type": "failed", "x-delayed-retry-min": trialDelay.Milliseconds(),
 		}); err != nil {
-			return topology.Explain(topology.KindQueue, name, err)
+			return topology.Explain("", rabbitmq.KindQueue, name, err)
 		}
 		delays, err = delaysIn(ctx, channel, name)
 		if _, undone := channel.QueueDelete(name, false, false, false); err == nil {

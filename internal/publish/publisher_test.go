@@ -42,7 +42,7 @@ func newTestPublisher(t *testing.T, dial func(network, address string) (net.Conn
 		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
 			Emit: func(retry.Event) {}},
 		Logger: watermill.NopLogger{}, Options: options, CloseTimeout: 5 * time.Second, Marshaler: plainMarshaler{},
-		Target: topology.QueueTarget,
+		Target: func(queue string) topology.Target { return topology.Target{Key: queue} },
 	})
 	t.Cleanup(func() { _ = p.Close() })
 
@@ -334,7 +334,7 @@ func TestPublisher_FewChannels(t *testing.T) {
 		p := NewPublisher(Settings{
 			Connection: connection.Settings{URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
 				AMQP: &amqp091.Config{Dial: b.Dial, ChannelMax: 1}},
-			Logger: watermill.NopLogger{}, Marshaler: plainMarshaler{}, Target: topology.QueueTarget,
+			Logger: watermill.NopLogger{}, Marshaler: plainMarshaler{}, Target: func(queue string) topology.Target { return topology.Target{Key: queue} },
 		})
 		t.Cleanup(func() { _ = p.Close() })
 		var calls sync.WaitGroup

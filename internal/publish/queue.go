@@ -135,7 +135,7 @@ func (q *QueueForwarder) publish(
 		limit = max(1, limit-q.returns.Size(delayOf(&o.State))) // 0 is no limit
 	}
 	request := *o
-	request.LowerPriority = q.plan.Backend != nil
+	request.LowerPriority = q.plan.Ladder != nil
 	publishing, state := codec.CopyOf(&request, limit) // before its turn: nobody else needs to wait for it
 
 	if err := q.take(ctx); err != nil {

@@ -46,7 +46,7 @@ type returnPaths struct {
 type returnPath struct {
 	name     string
 	plan     topology.Plan
-	backend  topology.Backend // that the plan needs; nil for a backend's own path
+	backend  *topology.Ladder // that the plan needs; nil for a backend's own path
 	interval time.Duration
 	next     time.Time // when it is declared again
 	until    time.Time // when the last copy that waits is due
@@ -57,7 +57,7 @@ type returnPath struct {
 // KeepReturnPath is called for every message that has begun to wait, for so long.
 func (q *QueueForwarder) KeepReturnPath(delay time.Duration) {
 	plan, f := q.plan, q.forwarder
-	needed := plan.IsShared() || plan.Backend != nil || plan.Strategy == config.StrategyCycle
+	needed := plan.IsShared() || plan.Ladder != nil || plan.Strategy == config.StrategyCycle
 	if !needed || !f.settings.Redeclare {
 		return
 	}
@@ -67,10 +67,10 @@ func (q *QueueForwarder) KeepReturnPath(delay time.Duration) {
 	defer u.mu.Unlock()
 
 	due := time.Now().Add(delay)
-	if plan.Backend != nil {
-		u.keep("backend "+plan.Backend.Name(), nil, plan.Backend.Shared, backendInterval, due)
+	if plan.Ladder != nil {
+		u.keep("backend "+plan.Ladder.Name(), nil, plan.Ladder.Shared, backendInterval, due)
 	}
-	u.keep("queue "+plan.Queue, plan.Backend, plan.ReturnPath, returnPathInterval, due)
+	u.keep("queue "+plan.Queue, plan.Ladder, plan.ReturnPath, returnPathInterval, due)
 	if u.timer == nil {
 		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
 	}
@@ -78,7 +78,7 @@ func (q *QueueForwarder) KeepReturnPath(delay time.Duration) {
 
 // keep notes that a path is needed until a copy is due. mu is held.
 func (u *returnPaths) keep(
-	name string, backend topology.Backend, plan func() topology.Plan, interval time.Duration, due time.Time,
+	name string, backend *topology.Ladder, plan func() topology.Plan, interval time.Duration, due time.Time,
 ) {
 	w := u.paths[name]
 	if w == nil {
@@ -172,7 +172,7 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 				return tried
 			}
 			whole := w.plan
-			whole.Backend = w.backend
+			whole.Ladder = w.backend
 			err = w.declare(f.ctx, channel, whole)
 		}
 		if err != nil && !w.failed && f.ctx.Err() == nil {
@@ -196,7 +196,7 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 // declare declares the return path. It does not wait long for an answer.
 func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel, plan topology.Plan) error {
 	wait := returnPathWait
-	if plan.Backend != nil || w.interval > returnPathInterval {
+	if plan.Ladder != nil || w.interval > returnPathInterval {
 		wait = backendWait
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errors.New("the broker has not answered"))

@@ -13,6 +13,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // stuckFor is how long nothing may move on a connection while a caller that has given up still writes. Then the
@@ -124,7 +125,7 @@ func (r *round) send(m *outgoing) bool {
 		case !errors.Is(err, errFull) && !errors.Is(err, errRetired):
 			m.noAnswer(errors.Is(err, errLost))
 			m.err = withReason(r.ctx,
-				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.err)
+				topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, exchange, err), m.err)
 			return false
 		case len(r.sent) > 0: // before another channel is taken: what is sent on that does not keep the order with it
 			r.settleNow(r.oldest())
@@ -235,7 +236,7 @@ func (r *round) settle(m *outgoing) bool {
 		reason != nil && reason.Code == amqp091.AccessRefused && !r.oneByOne:
 		m.suspect = true
 	default:
-		explained := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
+		explained := topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, "", err)
 		if access := (*topology.AccessError)(nil); errors.As(explained, &access) {
 			r.final, r.refusal = true, explained
 			return false

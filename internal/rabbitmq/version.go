@@ -1,5 +1,5 @@
-// Package rabbitmq knows what depends on the version of a server. It is a leaf: functions over values. Nothing else
-// compares versions: each difference is a function here, whose comment has its upstream cause.
+// Package rabbitmq knows the words and values of a server, and what depends on its version. It is a leaf: functions over
+// values. Nothing else compares versions: each difference is a function here, whose comment has its upstream cause.
 package rabbitmq
 
 import (

@@ -172,7 +172,7 @@ func reported(h message.HandlerFunc) message.HandlerFunc {
 // Timeout has an error of its own.
 func withdrawn(ctx context.Context) bool {
 	if _, ours := retry.AttemptFromContext(ctx); ours {
-		return retry.Withdrawn(ctx)
+		return engine.Withdrawn(ctx)
 	}
 
 	return errors.Is(ctx.Err(), context.Canceled)

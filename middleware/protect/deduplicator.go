@@ -12,8 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
-	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The defaults and bounds of a [DeduplicatorConfig].
@@ -190,7 +190,7 @@ func handle(h message.HandlerFunc, msg *message.Message, seen *memory, c *call) 
 
 	produced, err := h(msg)
 	if succeeded = err == nil; succeeded {
-		retry.MarkHandled(ctx, c.mark)
+		engine.MarkHandled(ctx, c.mark)
 	}
 
 	return produced, err
@@ -199,7 +199,7 @@ func handle(h message.HandlerFunc, msg *message.Message, seen *memory, c *call) 
 // admits tells which messages are handled although one with their key is, or was.
 func admits(ctx context.Context) func(before callState, mark string) bool {
 	attempt, ok := postponable(ctx)
-	handled := retry.HandledMark(ctx)
+	handled := engine.HandledMark(ctx)
 
 	return func(before callState, mark string) bool {
 		if before == callInFlight {

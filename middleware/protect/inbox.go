@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -59,12 +60,12 @@ func (d *Deduplicator) inInbox(h message.HandlerFunc, msg *message.Message, key 
 func (d *Deduplicator) done(h message.HandlerFunc, msg *message.Message, id callID) ([]*message.Message, error) {
 	ctx := msg.Context()
 	attempt, _ := retry.AttemptFromContext(ctx)
-	if retry.HandledMark(ctx) != id.mark() && (!d.config.HandleReplays || attempt.Replays == 0) {
+	if engine.HandledMark(ctx) != id.mark() && (!d.config.HandleReplays || attempt.Replays == 0) {
 		return nil, nil
 	}
 	produced, err := h(msg)
 	if err == nil {
-		retry.MarkHandled(ctx, id.mark())
+		engine.MarkHandled(ctx, id.mark())
 	}
 
 	return produced, err
@@ -226,7 +227,7 @@ func (c *inboxCall) handle(h message.HandlerFunc, msg *message.Message) ([]*mess
 
 	produced, err := h(msg)
 	if err == nil {
-		retry.MarkHandled(ctx, c.id.mark())
+		engine.MarkHandled(ctx, c.id.mark())
 		// A message that was not made by Watermill's constructor has no channel to tell of its answer. Without outputs
 		// the answer does not matter.
 		if succeeded = c.acked != nil || len(produced) == 0; succeeded && c.acked == nil {

@@ -67,7 +67,7 @@ func newDeadLetter(at queued, queue string) *DeadLetter {
 	}
 	delete(msg.Metadata, uuidKey)
 	l := engine.DeadLetterOf(state)
-	msg.SetContext(engine.WithDeadLetter(context.Background(), l))
+	msg.SetContext(retry.NewDeadLetterContext(context.Background(), l))
 
 	return &DeadLetter{DeadLetter: l, Message: msg, Headers: at.texts(), queued: at}
 }

@@ -98,7 +98,7 @@ func (c *call) end(err error, more ...attribute.KeyValue) {
 
 	if c.span.IsRecording() {
 		switch {
-		case retry.Withdrawn(c.before):
+		case engine.Withdrawn(c.before):
 			c.span.SetAttributes(attribute.Bool("amqpretry.withdrawn", true))
 		case err != nil && !isPostponed(err):
 			c.failed(c.span, c.delivery, err, more...)

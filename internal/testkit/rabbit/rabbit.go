@@ -168,13 +168,13 @@ func (c *Client) Remove(exchange string, queues ...string) {
 var SharedBackends []string
 
 // IsShared reports whether a backend is one of [SharedBackends].
-func IsShared(backend topology.Backend) bool { return slices.Contains(SharedBackends, backend.Name()) }
+func IsShared(backend *topology.Ladder) bool { return slices.Contains(SharedBackends, backend.Name()) }
 
 // RemovePlan deletes a main queue and all that its plan has, with what its backend shares, as far as they and the broker
 // are there.
 func (c *Client) RemovePlan(plan topology.Plan) {
-	if plan.Backend != nil && !IsShared(plan.Backend) {
-		c.RemovePlan(plan.Backend.Shared())
+	if plan.Ladder != nil && !IsShared(plan.Ladder) {
+		c.RemovePlan(plan.Ladder.Shared())
 	}
 	_ = c.kept(func(channel *amqp091.Channel) error {
 		for _, queue := range slices.Concat(plan.Queues, []topology.Queue{{Name: plan.Queue}}) {

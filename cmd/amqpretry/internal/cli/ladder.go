@@ -30,8 +30,9 @@ func (s *Session) LadderFlag(cmd *cobra.Command, beside string) {
 func ladderNames(queues []string) []string {
 	var names []string
 	for _, queue := range queues {
-		if topology.IsUnroutable(queue) {
-			names = append(names, queue[:strings.LastIndex(queue, ".")])
+		l, err := topology.ParseLadderName(strings.TrimSuffix(queue, ".unroutable"))
+		if err == nil && queue == l.Unroutable() {
+			names = append(names, l.Name())
 		}
 	}
 

@@ -169,7 +169,7 @@ func (l *lab) stat(args ...string) (report, *ladderReport) {
 func TestStat(t *testing.T) {
 	t.Parallel()
 	l := newLabOf(t, brokertest.URI(t), config.Ladder{Unit: time.Minute, Levels: 3, Radix: 3})
-	nobody := topology.QueueTarget(l.queue)
+	nobody := topology.Target{Key: l.queue}
 	l.delay(nobody, time.Minute, "a")                      // 0.0.1
 	l.delay(nobody, 5*time.Minute, "b", "c")               // 0.1.2
 	l.delay(nobody, 26*time.Minute, "d", "e", "f", "long") // 2.2.2
@@ -227,8 +227,8 @@ const odd = "x\x1b[2J\u202e.é"
 func TestUnroutable(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, brokertest.URI(t))
-	oddTarget, exchange := topology.QueueTarget(odd), topology.Target{Exchange: "events.x", Key: "paid.*"}
-	l.delay(topology.QueueTarget(l.queue), 100*time.Millisecond, "a", "b")
+	oddTarget, exchange := topology.Target{Key: odd}, topology.Target{Exchange: "events.x", Key: "paid.*"}
+	l.delay(topology.Target{Key: l.queue}, 100*time.Millisecond, "a", "b")
 	l.Has(l.ladder.Unroutable(), 2)
 	l.delay(oddTarget, 200*time.Millisecond, "odd")
 	l.Has(l.ladder.Unroutable(), 3)
@@ -391,10 +391,10 @@ func TestUndoKeepsTargets(t *testing.T) {
 	own := amqp091.Table{"amqpretry-v": "1", "amqpretry-queue": other, "amqpretry-count": "1",
 		"amqpretry-attempts": "1", "amqpretry-error": "boom", "amqpretry-uuid": "u1", "amqpretry-topic": "t",
 		"amqpretry-history": "[]", "trace": "abc"}
-	l.delay(topology.QueueTarget(l.queue), 100*time.Millisecond, "one", "two")
+	l.delay(topology.Target{Key: l.queue}, 100*time.Millisecond, "one", "two")
 	l.Has(l.ladder.Unroutable(), 2)
 	retried := amqp091.Publishing{Body: []byte("retried"), Headers: own, MessageId: "id-retried"}
-	exchange, key := l.ladder.Address(topology.QueueTarget(other), 300*time.Millisecond, &retried)
+	exchange, key := l.ladder.Address(topology.Target{Key: other}, 300*time.Millisecond, &retried)
 	l.publish(exchange, key, retried)
 	l.Has(l.ladder.Unroutable(), 3)
 	l.delay(events, 200*time.Millisecond, "event")
@@ -480,7 +480,7 @@ func TestSeveralLadders(t *testing.T) {
 	assert.Contains(t, d.errs, "no such messages are ready in ")
 	assert.Contains(t, d.errs, other.ladder.Unroutable())
 
-	target := topology.QueueTarget(l.queue)
+	target := topology.Target{Key: l.queue}
 	other.delay(target, 100*time.Millisecond, "one", "two")
 	other.Has(other.ladder.Unroutable(), 2)
 	assert.Contains(t, l.ok("show", "--position", "1").out, other.ladder.Unroutable())
@@ -490,7 +490,7 @@ func TestSeveralLadders(t *testing.T) {
 	assert.Equal(t, []string{"one"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 1)))
 
 	// Both have messages, and one has those for the target.
-	l.delay(topology.QueueTarget(odd), 100*time.Millisecond, "odd")
+	l.delay(topology.Target{Key: odd}, 100*time.Millisecond, "odd")
 	l.Has(l.ladder.Unroutable(), 1)
 	d = l.ok("discard", "--target", l.queue, "--dry-run")
 	assert.Contains(t, d.out, other.ladder.Unroutable()+": 1 message, of which 1 matches")
@@ -539,7 +539,7 @@ func TestLanding_OwnBroker(t *testing.T) {
 	b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500), application:set_env(rabbit, "+
 		"collect_statistics_interval, 500).")
 	l := newLab(t, b.URI)
-	target := topology.QueueTarget(l.queue)
+	target := topology.Target{Key: l.queue}
 	landing := l.land(target)
 	l.delay(target, 100*time.Millisecond, "a", "b", "c")
 

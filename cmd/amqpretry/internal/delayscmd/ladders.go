@@ -13,6 +13,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // ladders are those that the commands are about.
@@ -168,5 +169,5 @@ func (b *broker) ready(queue string) (messages int, there bool, err error) {
 // Upstream: a passive declaration takes a permission.
 func notCounted(queue string, err error) error {
 	return fmt.Errorf("cannot count the messages of queue %q: %w", queue,
-		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
+		topology.Explain(rabbitmq.UseLook, rabbitmq.KindQueue, queue, err))
 }

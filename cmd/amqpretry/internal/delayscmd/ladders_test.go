@@ -11,6 +11,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // The default ladder for retries may be used by retries, whose services declare it again, and by delayed publishing.
@@ -37,7 +38,7 @@ func TestRefusedCount(t *testing.T) {
 	err := notCounted("l.unroutable", refused)
 	var access *topology.AccessError
 	if assert.ErrorAs(t, err, &access) {
-		assert.Equal(t, topology.UseLook, access.Use)
+		assert.Equal(t, rabbitmq.UseLook, access.Use)
 	}
 	assert.ErrorContains(t, err, `no configure permission for user "reader" to read its depth; grant it`)
 	assert.NotContains(t, err.Error(), "declaring")

@@ -205,7 +205,7 @@ func (s *stat) look(ctx context.Context, b *broker, api *httpapi.Client, candida
 		r.addLanding(landing...)
 	}
 	for _, queue := range queues {
-		target := topology.QueueTarget(queue)
+		target := topology.Target{Key: queue}
 		r.addLanding(&landingReport{Queue: topology.Names{}.WithDefaults().Landing(target), target: target})
 	}
 

@@ -65,7 +65,7 @@ func (f *selection) check() error {
 // target is the one that is named; false for messages without one.
 func (f *selection) target() (topology.Target, bool) {
 	if f.queue != "" {
-		return topology.QueueTarget(f.queue), true
+		return topology.Target{Key: f.queue}, true
 	}
 	return topology.Target{Exchange: f.exchange, Key: f.key}, f.exchange != ""
 }

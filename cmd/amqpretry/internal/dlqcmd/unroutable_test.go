@@ -11,6 +11,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Errors about the unroutable queue call it that, and keep their types.
@@ -18,7 +19,7 @@ func TestErrorsOfTheUnroutableQueue(t *testing.T) {
 	refused := &amqp091.Error{Code: amqp091.AccessRefused, Reason: "ACCESS_REFUSED - configure access to queue " +
 		"'l.unroutable.lock' in vhost '/' refused for user 'reader'"}
 	var access *topology.AccessError
-	assert.ErrorAs(t, topology.Explain(topology.KindQueue, "l.unroutable.lock", refused), &access)
+	assert.ErrorAs(t, topology.Explain("", rabbitmq.KindQueue, "l.unroutable.lock", refused), &access)
 	err := unroutableError{&dlq.AccessError{Access: access}}
 	assert.ErrorContains(t, err, "browsing an unroutable queue takes read on it")
 	assert.NotContains(t, err.Error(), "dead-letter")

@@ -185,8 +185,8 @@ func (w *world) fixture(name string) {
 	case "there is a queue parked":
 		rabbit.New(w.t, w.broker.URI).Declare("parked", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "invoices wait":
-		w.delay(topology.QueueTarget("invoices"), 5*time.Minute, "invoice-1", "invoice-2")
-		w.delay(topology.QueueTarget("reports"), time.Second, "invoice-3")
+		w.delay(topology.Target{Key: "invoices"}, 5*time.Minute, "invoice-1", "invoice-2")
+		w.delay(topology.Target{Key: "reports"}, time.Second, "invoice-3")
 		rabbit.New(w.t, w.broker.URI).Has(topology.Ladder{}.Unroutable(), 1)
 		require.EventuallyWithT(w.t, func(t *assert.CollectT) {
 			var stat struct{ Landing []struct{ Messages *int } }

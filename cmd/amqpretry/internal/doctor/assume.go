@@ -37,7 +37,7 @@ func (f *Facts) assumed(ctx context.Context, a *api, p *prober, queue string) co
 	returns := func(b httpapi.Binding) bool { return b.Exchange == names.Shared+".return" }
 
 	policy := f.waitsIn(p, queue+".retry")
-	switch landing := names.Landing(topology.QueueTarget(queue)); {
+	switch landing := names.Landing(topology.Target{Key: queue}); {
 	case len(policy.Delays) > 0:
 	case slices.ContainsFunc(bindings(queue), returns):
 		policy = f.waitsIn(p, names.Shared)

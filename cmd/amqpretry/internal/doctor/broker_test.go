@@ -23,6 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
@@ -431,7 +432,7 @@ func (l *lab) withoutPermissions(t *testing.T) {
 		_, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation,
 			p.Kind, p.Name))
 		// To bind takes two permissions, and the broker asks for that on the queue first.
-		assert.Equal(t, p.Operation != read || p.Kind != topology.KindExchange, found, "%+v", p)
+		assert.Equal(t, p.Operation != read || p.Kind != rabbitmq.KindExchange, found, "%+v", p)
 	}
 
 	poor[cli.EnvManagement] = l.api
@@ -455,7 +456,7 @@ func (l *lab) withoutPermissions(t *testing.T) {
 		return
 	}
 	for _, p := range needs(topics) {
-		if p.Kind == topology.KindQueue && p.Name == "healthy" {
+		if p.Kind == rabbitmq.KindQueue && p.Name == "healthy" {
 			less := strings.ReplaceAll(fix, "healthy|", "")
 			l.run(less)
 			v = l.doctor(poor, "--json", "--policies", l.policies, "healthy")

@@ -164,7 +164,7 @@ func (f Facts) forTargets(queue string, n int64) string {
 // lookConfirmTimeout reminds of a setting of the broker that nobody can read from outside.
 func lookConfirmTimeout(f Facts) []Finding {
 	used := len(f.Others) > 0 || slices.ContainsFunc(f.Topics, func(t Topic) bool {
-		return t.Plan.Backend != nil || t.Policy.WithDefaults().Mode == config.ModeRetry && !t.Policy.ClassicQueues
+		return t.Plan.Ladder != nil || t.Policy.WithDefaults().Mode == config.ModeRetry && !t.Policy.ClassicQueues
 	})
 	if !used {
 		return nil

@@ -40,7 +40,7 @@ func (f Facts) asStrategyNeeds(o object, q httpapi.Queue) []Finding {
 				Found: fmt.Sprintf("%s: %v, from the %s", w.key, q.Effective[w.key], f.sourceOf(q, w.key))})
 		}
 	}
-	if own := amqp.Table(q.Arguments); o.Topic.Plan.MainArguments == nil && topology.DelaysRetries(own) {
+	if own := amqp.Table(q.Arguments); o.Topic.Plan.MainArguments == nil && delaysRetries(own) {
 		severity, means := delaysReturns(q)
 		found = append(found, Finding{Severity: severity, Means: means,
 			Found: fmt.Sprintf("x-delayed-retry-type: %v, and the strategy of its policy is not native",
@@ -98,7 +98,7 @@ func withoutArguments(strategy config.Strategy, q httpapi.Queue) string {
 		return "rejected messages can be lost, or do not return to this queue"
 	case q.Type == amqp.QueueTypeClassic:
 		return "the queue counts no returns, so a message that fails returns for ever"
-	case strategy == config.StrategyNative && !topology.DelaysRetries(arguments):
+	case strategy == config.StrategyNative && !delaysRetries(arguments):
 		return "failed messages return at once, without a delay"
 	case !deadLetters:
 		return "the broker deletes a message that reaches the delivery limit"
@@ -117,7 +117,7 @@ func hangs(q httpapi.Queue) bool {
 	arguments := effective(q)
 	_, length := arguments["x-max-length"]
 	_, bytes := arguments["x-max-length-bytes"]
-	return topology.DelaysRetries(arguments) && (length || bytes) && dropsHead(arguments)
+	return delaysRetries(arguments) && (length || bytes) && dropsHead(arguments)
 }
 
 // delaysReturns says what a delayed retry means that the policy of a topic does not ask for.
@@ -139,7 +139,7 @@ func strategyWeaknesses(o object, q httpapi.Queue) []weakness {
 		}
 	}
 	const delays = "delayed-retry-type"
-	if _, set := q.Effective[delays]; set && o.Topic.Plan.MainArguments == nil && topology.DelaysRetries(effective(q)) {
+	if _, set := q.Effective[delays]; set && o.Topic.Plan.MainArguments == nil && delaysRetries(effective(q)) {
 		severity, means := delaysReturns(q)
 		all = append(all, weakness{key: delays, severity: severity, means: means, ofStrategy: true})
 	}
@@ -206,3 +206,10 @@ func rejected(plan topology.Plan) string {
 const rejectedStay = "messages that the exchange cannot route stay in the main queue, invisible to AMQP. After 32 " +
 	"of them the queue dead-letters nothing else, so no failed message returns. They go on within 3 minutes after " +
 	"a service declares what is missing"
+
+// delaysRetries tells whether a main queue with these arguments has the delayed retry of RabbitMQ 4.3.
+func delaysRetries(arguments amqp.Table) bool {
+	kind, _ := arguments["x-delayed-retry-type"].(string)
+	least, _ := rabbitmq.Integer(arguments["x-delayed-retry-min"])
+	return kind != "" && kind != "disabled" && least > 0
+}

@@ -68,7 +68,7 @@ func (f Facts) missing(o object) Finding {
 		finding.Found = "there is no such queue"
 		finding.Means = "waiting messages cannot return: the retry queues keep them, and after 32 due messages they " +
 			"return nothing else. Messages published to the main queue are lost or rejected"
-		if o.Topic.Plan.Backend != nil {
+		if o.Topic.Plan.Ladder != nil {
 			finding.Means = "messages that are due stay in the landing queue. Messages published to the main queue " +
 				"are lost or rejected"
 		}
@@ -272,7 +272,7 @@ func (f Facts) unbound(t Topic, b topology.Binding) Finding {
 		finding.Found = fmt.Sprintf("it is not bound to queue %q for %v", b.Queue, b.Arguments["x-first-death-reason"])
 		finding.Means = rejectedStay
 	}
-	if b.Exchange != t.Plan.RetryExchange && t.Plan.Backend != nil {
+	if b.Exchange != t.Plan.RetryExchange && t.Plan.Ladder != nil {
 		finding.Means = fmt.Sprintf("messages for queue %q whose delay is over go to the queue for unroutable "+
 			"messages, until a service binds the landing queue", t.Plan.Queue)
 	}

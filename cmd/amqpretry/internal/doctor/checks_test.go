@@ -64,8 +64,8 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		put("orders.dlq", amqp.Table{"x-queue-type": "quorum"})
 	}
 	exchanges, bindings := plan.Exchanges, plan.Bindings
-	if plan.Backend != nil {
-		shared := plan.Backend.Shared()
+	if plan.Ladder != nil {
+		shared := plan.Ladder.Shared()
 		for _, q := range shared.Queues {
 			put(q.Name, maps.Clone(q.Arguments))
 		}

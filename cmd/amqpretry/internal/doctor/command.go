@@ -212,11 +212,11 @@ const mostBrowsed = 1000
 func browse(ctx context.Context, s *cli.Session, f Facts) map[string]Seen[map[string]int] {
 	found := map[string]Seen[map[string]int]{}
 	for _, l := range f.ladders() {
-		of, is := l.of.(topology.Ladder)
-		if !is || f.Queues[of.Unroutable()].Ready == 0 {
+		of := l.of
+		if f.Queues[of.Unroutable()].Ready == 0 {
 			continue
 		}
-		targets, err := targetsIn(ctx, s, of)
+		targets, err := targetsIn(ctx, s, *of)
 		if err != nil {
 			found[of.Unroutable()] = unseen[map[string]int](err.Error())
 			continue

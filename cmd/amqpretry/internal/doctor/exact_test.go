@@ -329,7 +329,7 @@ func testExactDelays(l *lab) {
 	}
 	delay := func(queue string) {
 		m := amqp.Publishing{DeliveryMode: amqp.Persistent}
-		exchange, key := ladder.Address(topology.QueueTarget(queue), 100*time.Millisecond, &m)
+		exchange, key := ladder.Address(topology.Target{Key: queue}, 100*time.Millisecond, &m)
 		send(exchange, key, m)
 	}
 	full := topology.ProtectArguments("full.dlq")
@@ -401,7 +401,7 @@ func testDelayedPublishing(l *lab) {
 	name := ladder.Name()
 	l.do(func(ch *amqp.Channel) error { return ladder.Shared().Declare(ch) })
 	l.declare("orders", topology.ProtectArguments("orders.dlq"))
-	for _, target := range []topology.Target{topology.QueueTarget("gone"), {Exchange: "events", Key: "paid"}} {
+	for _, target := range []topology.Target{topology.Target{Key: "gone"}, {Exchange: "events", Key: "paid"}} {
 		plan, err := ladder.Of(target, topology.Names{})
 		require.NoError(t, err)
 		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
@@ -413,11 +413,11 @@ func testDelayedPublishing(l *lab) {
 		l.do(func(ch *amqp.Channel) error { return ch.PublishWithContext(t.Context(), exchange, key, true, false, m) })
 		keys = append(keys, key)
 	}
-	delay(topology.QueueTarget("gone"), nil)
+	delay(topology.Target{Key: "gone"}, nil)
 	delay(topology.Target{Exchange: "events", Key: "paid"}, nil)
 	keys = nil
-	delay(topology.QueueTarget("one"), nil)
-	delay(topology.QueueTarget("two"), amqp.Table{"amqpretry-queue": "two", "amqpretry-v": "1", "amqpretry-uuid": "u1"})
+	delay(topology.Target{Key: "one"}, nil)
+	delay(topology.Target{Key: "two"}, amqp.Table{"amqpretry-queue": "two", "amqpretry-v": "1", "amqpretry-uuid": "u1"})
 	delay(topology.Target{Exchange: "nobody", Key: "paid"}, nil)
 
 	// A part is gone, one is another, and a policy of the broker applies.

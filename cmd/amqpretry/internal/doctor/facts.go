@@ -150,7 +150,7 @@ func (f Facts) objects(roles ...role) []object {
 			case q.Name == t.Plan.DeadLetterQueue:
 				planned.Role = roleDeadLetter
 			case q.Landing:
-				planned.Role, planned.Target = roleLanding, topology.QueueTarget(t.Plan.Queue)
+				planned.Role, planned.Target = roleLanding, topology.Target{Key: t.Plan.Queue}
 			}
 			add(planned)
 		}
@@ -206,21 +206,21 @@ const mostLanding = 200
 type ladder struct {
 	name  string
 	topic Topic // the first of them; zero for those of Others
-	of    topology.Backend
+	of    *topology.Ladder
 }
 
 // ladders lists those of all topics, each once, and Others.
 func (f Facts) ladders() []ladder {
 	var all []ladder
 	for _, t := range f.Topics {
-		backend := t.Plan.Backend
+		backend := t.Plan.Ladder
 		if backend == nil || slices.ContainsFunc(all, func(l ladder) bool { return l.name == backend.Name() }) {
 			continue
 		}
 		all = append(all, ladder{backend.Name(), t, backend})
 	}
 	for _, l := range f.Others {
-		all = append(all, ladder{name: l.Name(), of: l})
+		all = append(all, ladder{name: l.Name(), of: &l})
 	}
 	return all
 }

@@ -42,8 +42,8 @@ func (f Facts) apply(t Topic) string {
 // byHand is a queue that keeps a topic from being declared, and that only a person can recreate; "" if there is none.
 func (f Facts) byHand(t Topic) string {
 	var queues []topology.Queue
-	if t.Plan.Backend != nil {
-		queues = t.Plan.Backend.Shared().Queues
+	if t.Plan.Ladder != nil {
+		queues = t.Plan.Ladder.Shared().Queues
 	}
 	for _, q := range t.Plan.Queues {
 		if q.Delay == 0 {
@@ -181,7 +181,7 @@ func (f Facts) redeclare(o object) string {
 
 // waiting are the words of a command that counts the messages in a queue of exact delays.
 func (f Facts) waiting(o object) []string {
-	if backend := o.Topic.Plan.Backend; backend != nil && f.PolicyFile == "" {
+	if backend := o.Topic.Plan.Ladder; backend != nil && f.PolicyFile == "" {
 		return []string{"--ladder", backend.Name()}
 	}
 	if o.Topic.Plan.Queue != "" {

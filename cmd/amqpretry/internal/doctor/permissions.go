@@ -10,6 +10,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -54,26 +55,26 @@ func needs(topics []Topic) []Permission {
 	ladders := map[string]bool{}
 	for _, t := range topics {
 		plan := t.Plan
-		add(read, topology.KindQueue, plan.Queue, "consuming from it", true)
+		add(read, rabbitmq.KindQueue, plan.Queue, "consuming from it", true)
 		if plan.RetryExchange != "" {
-			add(write, topology.KindExchange, plan.RetryExchange, "publishing the copies of failed messages", true)
+			add(write, rabbitmq.KindExchange, plan.RetryExchange, "publishing the copies of failed messages", true)
 		}
 		if exchange, _ := plan.End(); exchange == "" && plan.DeadLetterQueue != "" {
-			add(write, topology.KindExchange, defaultExchange, "publishing dead letters", true)
+			add(write, rabbitmq.KindExchange, defaultExchange, "publishing dead letters", true)
 		}
-		add(configure, topology.KindQueue, plan.Queue, "declaring it", false)
+		add(configure, rabbitmq.KindQueue, plan.Queue, "declaring it", false)
 		exchange, deadLetters := plan.MainArguments["x-dead-letter-exchange"].(string)
 		if deadLetters && t.Policy.WithDefaults().Protect != config.ProtectionPolicy {
-			add(write, topology.KindExchange, cmp.Or(exchange, defaultExchange), "declaring queues that "+
+			add(write, rabbitmq.KindExchange, cmp.Or(exchange, defaultExchange), "declaring queues that "+
 				"dead-letter to it",
 				false)
 		}
-		if plan.Backend != nil && !ladders[plan.Backend.Name()] {
-			ladders[plan.Backend.Name()] = true
-			for _, exchange := range entrances(plan.Backend) {
-				add(write, topology.KindExchange, exchange, "publishing the copies of failed messages", true)
+		if plan.Ladder != nil && !ladders[plan.Ladder.Name()] {
+			ladders[plan.Ladder.Name()] = true
+			for _, exchange := range entrances(plan.Ladder) {
+				add(write, rabbitmq.KindExchange, exchange, "publishing the copies of failed messages", true)
 			}
-			declares(plan.Backend.Shared(), add)
+			declares(plan.Ladder.Shared(), add)
 		}
 		declares(plan, add)
 	}
@@ -83,34 +84,34 @@ func needs(topics []Topic) []Permission {
 // declares adds what it takes to declare a plan.
 func declares(plan topology.Plan, add func(operation, kind, name, why string, always bool)) {
 	for _, x := range plan.Exchanges {
-		add(configure, topology.KindExchange, x.Name, "declaring it", false)
+		add(configure, rabbitmq.KindExchange, x.Name, "declaring it", false)
 		if alternate, has := x.Arguments["alternate-exchange"].(string); has {
-			add(read, topology.KindExchange, x.Name, "declaring it, as it has an alternate exchange", false)
-			add(write, topology.KindExchange, alternate, "declaring exchanges whose alternate exchange it is", false)
+			add(read, rabbitmq.KindExchange, x.Name, "declaring it, as it has an alternate exchange", false)
+			add(write, rabbitmq.KindExchange, alternate, "declaring exchanges whose alternate exchange it is", false)
 		}
 	}
 	for _, q := range plan.Queues {
-		add(configure, topology.KindQueue, q.Name, "declaring it", false)
+		add(configure, rabbitmq.KindQueue, q.Name, "declaring it", false)
 		if exchange, deadLetters := q.Arguments["x-dead-letter-exchange"].(string); deadLetters {
 			if exchange == "" {
 				exchange = defaultExchange
 			}
-			add(read, topology.KindQueue, q.Name, "declaring it, as it dead-letters", false)
-			add(write, topology.KindExchange, exchange, "declaring queues that dead-letter to it", false)
+			add(read, rabbitmq.KindQueue, q.Name, "declaring it, as it dead-letters", false)
+			add(write, rabbitmq.KindExchange, exchange, "declaring queues that dead-letter to it", false)
 		}
 	}
 	for _, b := range plan.Bindings {
 		if b.ToExchange != "" {
-			add(write, topology.KindExchange, b.ToExchange, "binding it", false)
+			add(write, rabbitmq.KindExchange, b.ToExchange, "binding it", false)
 		} else {
-			add(write, topology.KindQueue, b.Queue, "binding it", false)
+			add(write, rabbitmq.KindQueue, b.Queue, "binding it", false)
 		}
-		add(read, topology.KindExchange, b.Exchange, "binding queues to it", false)
+		add(read, rabbitmq.KindExchange, b.Exchange, "binding queues to it", false)
 	}
 }
 
 // entrances are the exchanges to which a service publishes what is to wait: those from which delay queues are reached.
-func entrances(backend topology.Backend) []string {
+func entrances(backend *topology.Ladder) []string {
 	shared := backend.Shared()
 	var all []string
 	for _, b := range shared.Bindings {
@@ -145,7 +146,7 @@ func lookPermissions(f Facts) []Finding {
 		for _, p := range lacking(wanted, f.Granted.Value) {
 			// What the broker has said counts. It says nothing of reading an exchange when it has refused the queue
 			// that was to be bound.
-			asked := f.Refused.Known && (p.Operation != read || p.Kind != topology.KindExchange)
+			asked := f.Refused.Known && (p.Operation != read || p.Kind != rabbitmq.KindExchange)
 			if !asked && !slices.ContainsFunc(missing, p.same) {
 				missing = append(missing, p)
 			}

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // prober asks a broker over AMQP, and changes nothing there. Each question has a channel of its own, as a refusal
@@ -129,7 +130,7 @@ func exists(err error) Seen[bool] {
 func conflict(kind, name string, err error) Seen[*topology.ConflictError] {
 	var found *topology.ConflictError
 	var refused *topology.AccessError
-	switch err = topology.Explain(kind, name, err); {
+	switch err = topology.Explain("", kind, name, err); {
 	case err == nil:
 		return seen[*topology.ConflictError](nil)
 	case errors.As(err, &found):
@@ -161,7 +162,7 @@ func (p *prober) queue(o object) Queue {
 		q.Conflict = unseen[*topology.ConflictError](orElse(q.Exists.Why, "there is no such queue"))
 		return q
 	}
-	q.Conflict = conflict(topology.KindQueue, o.Name, p.on(p.connection, func(ch *amqp.Channel) error {
+	q.Conflict = conflict(rabbitmq.KindQueue, o.Name, p.on(p.connection, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(o.Name, true, false, false, false, o.Planned.Arguments)
 		return err
 	}))
@@ -185,7 +186,7 @@ func (p *prober) exchange(name string, planned *topology.Exchange) Exchange {
 		return x
 	}
 	x.Type = planned.Type
-	x.Conflict = conflict(topology.KindExchange, name, p.on(p.connection, func(ch *amqp.Channel) error {
+	x.Conflict = conflict(rabbitmq.KindExchange, name, p.on(p.connection, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclare(name, x.Type, true, false, false, false, planned.Arguments)
 	}))
 	return x
@@ -224,7 +225,7 @@ func about(need Permission, err error) bool {
 		return true // the broker calls it by other names
 	}
 	var refusal *topology.AccessError
-	return errors.As(topology.Explain(need.Kind, need.Name, err), &refusal) && refusal.Kind == need.Kind &&
+	return errors.As(topology.Explain("", need.Kind, need.Name, err), &refusal) && refusal.Kind == need.Kind &&
 		refusal.Name == need.Name
 }
 
@@ -233,27 +234,27 @@ func (p *prober) ask(need Permission, all []Permission) error {
 	unacceptable := amqp.Table{amqp.QueueMessageTTLArg: "no number"}
 	nobody := "amqpretry-doctor-" + rand.Text()
 	switch need.Operation + " " + need.Kind {
-	case configure + " " + topology.KindQueue:
+	case configure + " " + rabbitmq.KindQueue:
 		return p.on(p.connection, func(ch *amqp.Channel) error {
 			_, err := ch.QueueDeclare(need.Name, true, false, false, false, unacceptable)
 			return err
 		})
-	case configure + " " + topology.KindExchange:
+	case configure + " " + rabbitmq.KindExchange:
 		return p.on(p.connection, func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclare(need.Name, amqp.ExchangeHeaders, true, false, false, false,
 				amqp.Table{"alternate-exchange": int64(0)})
 		})
-	case read + " " + topology.KindQueue:
+	case read + " " + rabbitmq.KindQueue:
 		return p.on(p.connection, func(ch *amqp.Channel) error {
 			_, err := ch.Consume(need.Name, nobody, false, false, false, false, amqp.Table{"x-priority": "no number"})
 			return err
 		})
-	case write + " " + topology.KindExchange:
+	case write + " " + rabbitmq.KindExchange:
 		return p.publish(need.Name, nobody)
-	case write + " " + topology.KindQueue: // to unbind what is not bound
-		return p.unbind(need.Name, other(all, read, topology.KindExchange), nobody)
+	case write + " " + rabbitmq.KindQueue: // to unbind what is not bound
+		return p.unbind(need.Name, other(all, read, rabbitmq.KindExchange), nobody)
 	default: // read on an exchange
-		return p.unbind(other(all, write, topology.KindQueue), need.Name, nobody)
+		return p.unbind(other(all, write, rabbitmq.KindQueue), need.Name, nobody)
 	}
 }
 

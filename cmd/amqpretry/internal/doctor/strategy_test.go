@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
@@ -189,7 +190,7 @@ func TestRejectedExchange(t *testing.T) {
 	assert.Contains(t, finding.Means, "After 32 of them the queue dead-letters nothing else")
 	assert.Contains(t, finding.Fix, "amqpretry topology apply --policies 'retry.yaml' 'orders'")
 
-	for i, reason := range topology.DeathReasons() {
+	for i, reason := range []string{"rejected", "expired", "maxlen", "delivery_limit"} {
 		f := healthyUnder(t, strategyPolicy(config.StrategyCycle))
 		x := f.Exchanges[exchange]
 		x.Bindings.Value = append(x.Bindings.Value[:i:i], x.Bindings.Value[i+1:]...)
@@ -221,9 +222,9 @@ func TestPermissionsOfStrategies(t *testing.T) {
 		}
 		return false
 	}
-	assert.True(t, has(needed(policy), Permission{Operation: write, Kind: topology.KindExchange,
+	assert.True(t, has(needed(policy), Permission{Operation: write, Kind: rabbitmq.KindExchange,
 		Name: "orders.rejected.10s"}))
-	toDefault := Permission{Operation: write, Kind: topology.KindExchange, Name: defaultExchange}
+	toDefault := Permission{Operation: write, Kind: rabbitmq.KindExchange, Name: defaultExchange}
 	assert.True(t, has(needed(strategyPolicy(config.StrategyRedelivery)), toDefault))
 }
 

@@ -130,8 +130,8 @@ func place(plan topology.Plan, v retry.Verdict) string {
 	case retry.ActionDeadLetter:
 		return plan.DeadLetterQueue
 	case retry.ActionRetry, retry.ActionPostpone:
-		if plan.Backend != nil {
-			return plan.Backend.Name()
+		if plan.Ladder != nil {
+			return plan.Ladder.Name()
 		}
 		i := slices.IndexFunc(plan.Queues, func(q topology.Queue) bool { return q.Delay == v.Delay })
 		if i >= 0 {

@@ -103,11 +103,11 @@ func plans(targets []target) []topology.Plan {
 }
 
 // backends are what the exact delays of all targets need, each once.
-func backends(targets []target) []topology.Backend {
-	var all []topology.Backend
+func backends(targets []target) []*topology.Ladder {
+	var all []*topology.Ladder
 	known := map[string]bool{}
 	for _, t := range targets {
-		if backend := t.plan.Backend; backend != nil && !known[backend.Name()] {
+		if backend := t.plan.Ladder; backend != nil && !known[backend.Name()] {
 			known[backend.Name()] = true
 			all = append(all, backend)
 		}

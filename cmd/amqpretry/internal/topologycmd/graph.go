@@ -3,6 +3,7 @@ package topologycmd
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -140,5 +141,12 @@ func mainArguments(queueType string, t target, names topology.Names) amqp091.Tab
 		return t.plan.WithMainArguments(arguments)
 	}
 
-	return topology.Protect(arguments, cmp.Or(t.plan.DeadLetterQueue, names.WithDefaults().DeadLetterQueue(t.Queue)))
+	protected := maps.Clone(arguments)
+	if protected == nil {
+		protected = amqp091.Table{}
+	}
+	deadLetterQueue := cmp.Or(t.plan.DeadLetterQueue, names.WithDefaults().DeadLetterQueue(t.Queue))
+	maps.Copy(protected, topology.ProtectArguments(deadLetterQueue))
+
+	return protected
 }

@@ -112,7 +112,7 @@ func inspectQueue(b *broker, q topology.Queue) (object, error) {
 // unseen is an object at which the user may not look. Any other error is one of the whole inspection.
 func (o object) unseen(err error) (object, error) {
 	var access *topology.AccessError
-	if err = topology.Explain(o.Kind, o.Name, err); errors.As(err, &access) {
+	if err = topology.Explain("", o.Kind, o.Name, err); errors.As(err, &access) {
 		return o.with(stateUnseen, "the user may not look at it: it needs a permission on it"), nil
 	}
 

@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // state is what was found of an object.
@@ -29,8 +30,8 @@ const (
 // The kinds of objects.
 const (
 	kindMain     = "main queue"
-	kindExchange = topology.KindExchange
-	kindQueue    = topology.KindQueue
+	kindExchange = rabbitmq.KindExchange
+	kindQueue    = rabbitmq.KindQueue
 	kindBinding  = "binding"
 )
 
