@@ -53,7 +53,7 @@ var unmarked = map[string]string{
 	"cmd/amqpretry/internal/cli/connection.go connectionFlagSet": "help that names what safety of package dlq refuses",
 	"cmd/amqpretry/internal/dlqcmd/operation.go ":                "help that names what HoldsBack tells",
 	"config/policyfile/schema.go ":                               "the description of a field",
-	"config/topology/strategyerrors.go Error":                    "the text of the error that IgnoresDelayedRetry leads to",
+	"config/topology/errors.go Error":                    "the text of the error that IgnoresDelayedRetry leads to",
 	"internal/httpapi/overview.go FeatureFlags":                  "the text of a refusal; the flags are for doctor",
 }
 
