@@ -194,6 +194,8 @@ func (l Ladder) pattern(target Target) string {
 //
 // The broker would act on its own headers, CC, BCC and the expiration while the message waits: Address removes them. It
 // lowers a priority above 4 to 4. With higher ones, RabbitMQ 4.0 would hold up messages without a priority.
+//
+// Upstream: a message of a high priority holds up those of a low one whose delay is over.
 func (l Ladder) Address(target Target, delay time.Duration, message *amqp.Publishing) (exchange, key string) {
 	message.Expiration = ""
 	message.Priority = min(message.Priority, header.MaxWaitingPriority)

@@ -198,8 +198,8 @@ func (i *intake) receive(d amqp091.Delivery) *received {
 
 // consume begins to consume with this prefetch.
 //
-// Each consumer of a channel has a tag of its own. Otherwise the broker counts redeliveries wrong while deliveries of the
-// consumer before are not settled.
+// Each consumer of a channel has a tag of its own: a broker counts redeliveries wrong when one is used again while
+// deliveries of the consumer before are not settled.
 //
 // Upstream: a consumer tag that is used again spoils the counts; rabbitmq/rabbitmq-server#9158 (another effect),
 // measured; RabbitMQ 3.10; TestKillersNeighboursAreNotCharged; remove when RabbitMQ 3.13 is no longer supported.

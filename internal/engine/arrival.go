@@ -132,6 +132,8 @@ func (a *Arrival) returned(policy *config.Policy, m *Arriving, kind wire.Kind) {
 
 	// When the last attempt has failed, the message is published to the dead-letter queue. So what was returned more
 	// often was returned for other reasons: its consumers have died, or, before RabbitMQ 4.3, have only closed.
+	//
+	// Upstream: a nack counts as a failed delivery.
 	deaths := total - retries
 	switch {
 	case deaths >= policy.CrashLimit:

@@ -96,6 +96,8 @@ func IsPoison(key string) bool {
 
 // The broker's own headers. They must not be republished: 3.10 believes a client's x-death in its cycle detection and
 // drops the message, a copied CC routes the copy again, and counts would be shown as if they were the broker's.
+//
+// Upstream: x-death of a publisher is believed.
 const (
 	Death         = "x-death"
 	DeliveryCount = "x-delivery-count"

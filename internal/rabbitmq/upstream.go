@@ -64,8 +64,9 @@ func RefusesOn(version string) bool { return AtLeast(version, 1, 0) && !AtLeast(
 // on. AMQP does not count these messages: for a queue that is full of them, a passive declare says 0. It is true as
 // well for a version that tells nothing, such as the 0.0.0 of a build from source.
 //
-// Upstream: messages that wait for their x-opt-delivery-time are not counted; rabbitmq/rabbitmq-server#17288; RabbitMQ
-// 4.4 (development builds); TestHoldsBack, TestHiddenMessages; remove when a passive declaration counts them.
+// Upstream: messages that wait for their x-opt-delivery-time are not counted; rabbitmq/rabbitmq-server#17288 (about the
+// feature), measured; RabbitMQ 4.4 (development builds); TestHoldsBack, TestHiddenMessages; remove when a passive
+// declaration counts them.
 func HoldsBack(version string) bool {
 	major, _, ok := parse(version)
 	return !ok || major == 0 || AtLeast(version, 4, 4)

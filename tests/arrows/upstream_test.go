@@ -53,7 +53,9 @@ var unmarked = map[string]string{
 	"cmd/amqpretry/internal/cli/connection.go connectionFlagSet": "help that names what safety of package dlq refuses",
 	"cmd/amqpretry/internal/dlqcmd/operation.go ":                "help that names what HoldsBack tells",
 	"config/policyfile/schema.go ":                               "the description of a field",
-	"config/topology/errors.go Error":                    "the text of the error that IgnoresDelayedRetry leads to",
+	"config/topology/errors.go Error":                            "the text of the error that IgnoresDelayedRetry leads to",
+	"internal/connection/link.go Version":                        "an example",
+	"internal/header/keys.go ":                                   "why a prefix is none of the broker's",
 	"internal/httpapi/overview.go FeatureFlags":                  "the text of a refusal; the flags are for doctor",
 }
 
@@ -105,8 +107,24 @@ func nameOf(decl ast.Decl) string {
 	return ""
 }
 
-// marksOf are the marks in the comments of a declaration, those inside of it too.
+// marksOf are the marks in the comments of a declaration.
 func (s source) marksOf(decl ast.Decl) (found []string) {
+	for _, group := range s.commentsOf(decl) {
+		found = append(found, marks(group)...)
+	}
+
+	return found
+}
+
+// tellsVersions reports whether a comment of a declaration names a version of the broker.
+func (s source) tellsVersions(decl ast.Decl) bool {
+	return slices.ContainsFunc(s.commentsOf(decl), func(group *ast.CommentGroup) bool {
+		return serverVersion.MatchString(group.Text())
+	})
+}
+
+// commentsOf are the comments of a declaration, those inside of it too.
+func (s source) commentsOf(decl ast.Decl) (found []*ast.CommentGroup) {
 	begin, end := decl.Pos(), decl.End()
 	switch d := decl.(type) {
 	case *ast.FuncDecl:
@@ -120,7 +138,7 @@ func (s source) marksOf(decl ast.Decl) (found []string) {
 	}
 	for _, group := range s.file.Comments {
 		if group.Pos() >= begin && group.End() <= end {
-			found = append(found, marks(group)...)
+			found = append(found, group)
 		}
 	}
 
@@ -201,6 +219,9 @@ func upstreams(t *testing.T) map[string]upstream {
 			isMarked := len(s.marksOf(decl)) > 0
 			inRabbitMQ := strings.HasPrefix(place, "internal/rabbitmq/")
 			k := know(decl, inRabbitMQ)
+			if within(s.path, "internal") { // elsewhere comments are for users
+				k.names = k.names || s.tellsVersions(decl)
+			}
 			for _, function := range k.calls {
 				for _, fault := range byFunction[function] {
 					references[fault] = append(references[fault], s.fromRoot())
