@@ -15,9 +15,9 @@ import (
 
 // Defaults of the options.
 const (
-	DefaultConcurrency  = 1
-	DefaultCloseTimeout = 10 * time.Second
-	DefaultHoldWarning  = 30 * time.Second
+	defaultConcurrency  = 1
+	defaultCloseTimeout = 10 * time.Second
+	defaultHoldWarning  = 30 * time.Second
 	// DefaultPrefetch is how far the prefetch grows by default, see Options.Prefetch. A stock subscriber gets it where
 	// its config has none, which to the broker would mean no limit.
 	DefaultPrefetch = 50
@@ -117,13 +117,13 @@ func (o *Options) setDefaults() {
 		o.Logger = watermill.NewSlogLogger(nil)
 	}
 	if o.Concurrency == 0 {
-		o.Concurrency = DefaultConcurrency
+		o.Concurrency = defaultConcurrency
 	}
 	if o.CloseTimeout == 0 {
-		o.CloseTimeout = DefaultCloseTimeout
+		o.CloseTimeout = defaultCloseTimeout
 	}
 	if o.HoldWarning == 0 {
-		o.HoldWarning = DefaultHoldWarning
+		o.HoldWarning = defaultHoldWarning
 	}
 	if o.Topology == "" {
 		o.Topology = topology.Declare

@@ -36,7 +36,8 @@ func TestNativeError(t *testing.T) {
 
 		var none *topology.StrategyError
 		require.ErrorAs(t, nativeError("orders", "4.3.6", false, nil), &none)
-		assert.Equal(t, &topology.StrategyError{Queue: "orders", Strategy: config.StrategyNative, Version: "4.3.6"}, none)
+		assert.Equal(t, &topology.StrategyError{Queue: "orders", Strategy: config.StrategyNative, Version: "4.3.6"},
+			none)
 	})
 	t.Run("of no known version, not tried", func(t *testing.T) {
 		t.Parallel()

@@ -510,7 +510,7 @@ func checkValid(t *rapid.T, p config.Policy) {
 	if total != p.TotalWait() {
 		t.Fatalf("total wait %s, want %s", p.TotalWait(), total)
 	}
-	if n := len(p.DistinctDelays()); n > config.MaxDistinctDelays {
+	if n := len(p.DistinctDelays()); n > 64 {
 		t.Fatalf("%d distinct delays", n)
 	}
 }

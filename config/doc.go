@@ -17,5 +17,5 @@
 // in the worst case. No zero means "for ever": a message that keeps failing always ends in the dead-letter queue.
 //
 // Each distinct delay of a policy needs one retry queue on the broker. That is why delays are whole milliseconds with
-// one spelling ([FormatDelay]), and a policy has at most [MaxDistinctDelays] of them.
+// one spelling ([FormatDelay]), and a policy has at most 64 of them.
 package config

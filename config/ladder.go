@@ -31,10 +31,10 @@ type Ladder struct {
 
 // Defaults and bounds of a [Ladder].
 const (
-	// DefaultLadderPrefix is what [Ladder.Prefix] is when it is empty.
-	DefaultLadderPrefix = "amqpretry.delay"
-	// MaxLadderQueues bounds the queues of a ladder, Levels times (Radix - 1): each is a quorum queue.
-	MaxLadderQueues = 128
+	// defaultLadderPrefix is what [Ladder.Prefix] is when it is empty.
+	defaultLadderPrefix = "amqpretry.delay"
+	// maxLadderQueues bounds the queues of a ladder, Levels times (Radix - 1): each is a quorum queue.
+	maxLadderQueues = 128
 
 	minLadderRadix, maxLadderRadix = 2, 16
 	maxLadderLevels                = 32
@@ -44,12 +44,12 @@ const (
 
 // RetryLadder is the ladder for retries: units of 100ms, and delays up to 27h46m39.9s.
 func RetryLadder() Ladder {
-	return Ladder{Prefix: DefaultLadderPrefix, Unit: 100 * time.Millisecond, Radix: 10, Levels: 6}
+	return Ladder{Prefix: defaultLadderPrefix, Unit: 100 * time.Millisecond, Radix: 10, Levels: 6}
 }
 
 // ScheduleLadder is the ladder for messages that are published with a delay: units of 1s, and delays up to 3.1 years.
 func ScheduleLadder() Ladder {
-	return Ladder{Prefix: DefaultLadderPrefix, Unit: time.Second, Radix: 10, Levels: 8}
+	return Ladder{Prefix: defaultLadderPrefix, Unit: time.Second, Radix: 10, Levels: 8}
 }
 
 // IsZero tells whether nothing is set.
@@ -138,9 +138,9 @@ func (l Ladder) validate(e *problems, path string) {
 		return
 	}
 	l = l.WithDefaults()
-	if n := l.Levels * (l.Radix - 1); n > MaxLadderQueues {
+	if n := l.Levels * (l.Radix - 1); n > maxLadderQueues {
 		e.add(path+"Levels", "too many queues, (radix - 1) for each level",
-			fmt.Sprintf("at most %d queues", MaxLadderQueues), strconv.Itoa(n))
+			fmt.Sprintf("at most %d queues", maxLadderQueues), strconv.Itoa(n))
 	}
 	if l.Longest() > MaxDelay {
 		e.add(path+"Levels", "the longest delay is too long", "lower, or Unit or Radix lower: no delay can be longer "+

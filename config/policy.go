@@ -64,12 +64,12 @@ const (
 	MinDelay = time.Millisecond
 	// MaxDelay is the longest delay that the broker accepts as a queue's TTL: 10 years of 365 days.
 	MaxDelay = 315_360_000_000 * time.Millisecond
-	// MaxDistinctDelays bounds the retry queues of one main queue: each distinct delay is one.
-	MaxDistinctDelays = 64
+	// maxDistinctDelays bounds the retry queues of one main queue: each distinct delay is one.
+	maxDistinctDelays = 64
 	// MaxRetries bounds [Policy.Retries].
 	MaxRetries = 1000
-	// DefaultCrashLimit is what [Policy.CrashLimit] is when it is 0.
-	DefaultCrashLimit = 10
+	// defaultCrashLimit is what [Policy.CrashLimit] is when it is 0.
+	defaultCrashLimit = 10
 	// MaxCrashLimit stays below 20, the delivery limit of a quorum queue since RabbitMQ 4.0: the broker drops beyond
 	// that.
 	MaxCrashLimit = 19
@@ -168,7 +168,7 @@ func Default() Policy {
 		MaxPostpone: DefaultMaxPostpone,
 		Strategy:    StrategyQueues,
 		Protect:     ProtectionNone,
-		CrashLimit:  DefaultCrashLimit,
+		CrashLimit:  defaultCrashLimit,
 	}
 }
 
@@ -199,7 +199,7 @@ func (p Policy) WithDefaults() Policy {
 		p.Protect = cmp.Or(p.Protect, ProtectionArguments)
 	}
 	p.Protect = cmp.Or(p.Protect, ProtectionNone)
-	p.CrashLimit = cmp.Or(p.CrashLimit, DefaultCrashLimit)
+	p.CrashLimit = cmp.Or(p.CrashLimit, defaultCrashLimit)
 	if p.Mode == ModeRetry && p.Retries == 0 {
 		p.Retries = len(p.Delays)
 	}

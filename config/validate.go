@@ -72,7 +72,7 @@ func (p Policy) validate(path string) []error {
 	p.validateAges(e)
 	p.validateMatches(e)
 	if p.CrashLimit < 0 || p.CrashLimit > MaxCrashLimit {
-		e.add("CrashLimit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit),
+		e.add("CrashLimit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, defaultCrashLimit),
 			strconv.Itoa(p.CrashLimit))
 	}
 	switch p.mode() {
@@ -108,7 +108,7 @@ func (p Policy) validateNoRetries(e *problems) {
 	if p.Mode != ModeOff {
 		return
 	}
-	refuse("CrashLimit", p.CrashLimit != 0 && p.CrashLimit != DefaultCrashLimit, strconv.Itoa(p.CrashLimit))
+	refuse("CrashLimit", p.CrashLimit != 0 && p.CrashLimit != defaultCrashLimit, strconv.Itoa(p.CrashLimit))
 	refuse("RetryOnly", len(p.RetryOnly) != 0, fmt.Sprint(p.RetryOnly))
 	refuse("NeverRetry", len(p.NeverRetry) != 0, fmt.Sprint(p.NeverRetry))
 	refuse("Immediate", p.Immediate != 0 && p.Immediate != None, strconv.Itoa(p.Immediate))
@@ -162,13 +162,13 @@ func (p Policy) validateRetries(e *problems) {
 	if !(p.Jitter >= 0 && p.Jitter <= 1 || p.Jitter == None) {
 		e.add("Jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
 	}
-	if n := len(p.DistinctDelays()); n > MaxDistinctDelays && p.Strategy != StrategyLadder {
+	if n := len(p.DistinctDelays()); n > maxDistinctDelays && p.Strategy != StrategyLadder {
 		field, wanted := "Delays", ""
 		if len(p.Delays) == 0 {
 			field, wanted = "Backoff", "; a lower max or a larger growth makes fewer"
 		}
 		e.add(field, "too many different delays, each is a queue on the broker",
-			fmt.Sprintf("at most %d%s", MaxDistinctDelays, wanted), strconv.Itoa(n))
+			fmt.Sprintf("at most %d%s", maxDistinctDelays, wanted), strconv.Itoa(n))
 	}
 }
 

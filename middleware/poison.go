@@ -10,8 +10,8 @@ import (
 // Poison is the router middleware for handlers without retries: their first failure goes to the dead-letter queue,
 // whatever the policy of its queue says of retries. It may be added to single handlers of a router that has [Retry].
 type Poison struct {
-	// Of is the retrier whose messages are handled, as its method Poison sets it; nil: those of all retriers.
-	Of any
+	// Of is set by Retrier.Poison, which handles the messages of its retrier only. nil: those of all retriers.
+	Of *engine.Engine
 }
 
 // Middleware returns the Poison middleware.

@@ -12,17 +12,16 @@ import (
 // Retrier.Middleware in package amqpretry is one. Messages that no retrier has received pass it untouched, and where
 // that is a mistake, it says so in the log, once for each handler.
 type Retry struct {
-	// Of is the retrier whose messages are handled, as its method Middleware sets it; nil: those of all retriers.
-	Of any
+	// Of is set by Retrier.Middleware, which handles the messages of its retrier only. nil: those of all retriers.
+	Of *engine.Engine
 }
 
 // Middleware returns the Retry middleware.
 func (r Retry) Middleware(h message.HandlerFunc) message.HandlerFunc { return handle(h, r.Of, nil) }
 
 // handle is the life of a message around a handler, under the policy of its queue, which narrow may narrow.
-func handle(h message.HandlerFunc, of any, narrow func(engine.Delivery)) message.HandlerFunc {
-	only, _ := of.(*engine.Engine)
-	order, foreign := newChain(h, only), &foreign{only: only}
+func handle(h message.HandlerFunc, of *engine.Engine, narrow func(engine.Delivery)) message.HandlerFunc {
+	order, foreign := newChain(h, of), &foreign{only: of}
 
 	return func(msg *message.Message) ([]*message.Message, error) {
 		d := engine.DeliveryOf(msg)

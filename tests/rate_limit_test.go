@@ -37,7 +37,7 @@ func rateLimitedBurst(t *testing.T) time.Duration {
 	t.Helper()
 	const n, perSecond = 40, 40
 	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1,
-		MaxWait: protect.DefaultMaxWait / 10})
+		MaxWait: time.Second / 10})
 	require.NoError(t, err)
 	policy := config.Default()
 	for i := range policy.Delays {

@@ -47,7 +47,7 @@ type Config struct {
 	// means nobody.
 	OnBlocked func(why error)
 	// OrderTime bounds how long a browse or a run goes on after its context has ended, to leave the queue in its order:
-	// see OrderError. Default: DefaultOrderTime.
+	// see OrderError. Default: 5 minutes.
 	OrderTime time.Duration
 	// OnOrder is told several times a second, from the goroutine of the browse or the run, that it has all that it
 	// wanted, and passes messages so that their order stays as it is: how many, and of how many at the most. Short
@@ -63,7 +63,7 @@ func (c Config) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "dlq.Config")
 func (c Config) withDefaults() Config {
 	c.Names = c.Names.WithDefaults()
 	c.UUIDHeader = cmp.Or(c.UUIDHeader, "_watermill_message_uuid")
-	c.OrderTime = cmp.Or(c.OrderTime, DefaultOrderTime)
+	c.OrderTime = cmp.Or(c.OrderTime, defaultOrderTime)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}

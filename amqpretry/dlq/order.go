@@ -52,9 +52,9 @@ func (s *scan) giveBack() error {
 	return err
 }
 
-// DefaultOrderTime is how long a run that was interrupted goes on for the sake of the order. With defaultHold it is less
+// defaultOrderTime is how long a run that was interrupted goes on for the sake of the order. With defaultHold it is less
 // than RabbitMQ's consumer_timeout.
-const DefaultOrderTime = 5 * time.Minute
+const defaultOrderTime = 5 * time.Minute
 
 // complete goes on until the last block is full and its last message was never given back before, or to the end. A
 // quorum queue puts what it gets back behind what it got back before, and both before the rest: whoever stops among

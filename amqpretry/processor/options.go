@@ -22,11 +22,11 @@ import (
 
 // Defaults of the options.
 const (
-	DefaultPrefetch     = 50
-	DefaultCloseTimeout = 10 * time.Second
-	DefaultHoldWarning  = 30 * time.Second
-	// DefaultPollInterval is how often a processor looks for failed queues.
-	DefaultPollInterval = 30 * time.Second
+	defaultPrefetch     = 50
+	defaultCloseTimeout = 10 * time.Second
+	defaultHoldWarning  = 30 * time.Second
+	// defaultPollInterval is how often a processor looks for failed queues.
+	defaultPollInterval = 30 * time.Second
 )
 
 // Queue is a queue to which a main queue dead-letters what its consumers reject.
@@ -106,10 +106,10 @@ func (o *Options) setDefaults() {
 		o.Logger = watermill.NewSlogLogger(nil)
 	}
 	o.Topology = cmp.Or(o.Topology, topology.Declare)
-	o.Prefetch = cmp.Or(o.Prefetch, DefaultPrefetch)
-	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
-	o.CloseTimeout = cmp.Or(o.CloseTimeout, DefaultCloseTimeout)
-	o.HoldWarning = cmp.Or(o.HoldWarning, DefaultHoldWarning)
+	o.Prefetch = cmp.Or(o.Prefetch, defaultPrefetch)
+	o.PollInterval = cmp.Or(o.PollInterval, defaultPollInterval)
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, defaultCloseTimeout)
+	o.HoldWarning = cmp.Or(o.HoldWarning, defaultHoldWarning)
 	o.Names = o.Names.WithDefaults()
 }
 
@@ -143,7 +143,7 @@ func validate(c Config, o Options) ([]pattern, error) {
 		wrong("Options.Topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
 	}
 	if o.Prefetch < 0 || o.Prefetch > rabbitmq.MaxPrefetch {
-		wrong("Options.Prefetch", "out of bounds", fmt.Sprintf("1..65535, or 0 for %d", DefaultPrefetch),
+		wrong("Options.Prefetch", "out of bounds", fmt.Sprintf("1..65535, or 0 for %d", defaultPrefetch),
 			strconv.Itoa(o.Prefetch))
 	}
 	for _, t := range []struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// DefaultPublishTimeout is what [Options.PublishTimeout] is when it is 0.
-const DefaultPublishTimeout = 30 * time.Second
+// defaultPublishTimeout is what [Options.PublishTimeout] is when it is 0.
+const defaultPublishTimeout = 30 * time.Second
 
 // Options say how messages with a delay are published. The zero value is useful.
 type Options struct {
@@ -33,7 +33,7 @@ type Options struct {
 // WithDefaults returns a copy in which nothing is left out but DefaultDelayGenerator.
 func (o Options) WithDefaults() Options {
 	o.Ladder = o.Ladder.Or(config.ScheduleLadder())
-	o.PublishTimeout = cmp.Or(o.PublishTimeout, DefaultPublishTimeout)
+	o.PublishTimeout = cmp.Or(o.PublishTimeout, defaultPublishTimeout)
 
 	return o
 }
@@ -43,7 +43,7 @@ func (o Options) Validate() error {
 	errs := config.WithPath("Options.Ladder", o.Ladder.Or(config.ScheduleLadder()).Validate())
 	if o.PublishTimeout < 0 {
 		errs = append(errs, &config.FieldError{Path: "Options.PublishTimeout", Problem: "negative",
-			Wanted: "more than 0, or left out for " + DefaultPublishTimeout.String(), Found: o.PublishTimeout.String()})
+			Wanted: "more than 0, or left out for " + defaultPublishTimeout.String(), Found: o.PublishTimeout.String()})
 	}
 
 	return errors.Join(errs...)

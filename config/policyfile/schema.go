@@ -57,7 +57,7 @@ var abouts = map[string]about{
 		"messages.", false, nil, nil},
 	"ladder": {"Ladder", "What messages wait in with the strategy ladder. All that use one share its queues.", nil,
 		nil, nil},
-	"ladder.prefix": {"Prefix", "Of the names of its exchanges and queues.", config.DefaultLadderPrefix, nil, nil},
+	"ladder.prefix": {"Prefix", "Of the names of its exchanges and queues.", config.RetryLadder().Prefix, nil, nil},
 	"ladder.unit": {"Unit", "The shortest delay, to whose multiples all others are rounded up, 1ms to 1h.",
 		config.FormatDelay(config.RetryLadder().Unit), nil, nil},
 	"ladder.radix": {"Radix", "How many different digits there are: a queue for each but 0 at each level.",
@@ -66,7 +66,7 @@ var abouts = map[string]about{
 	"protect": {"Protect", "What keeps a quorum main queue from dropping messages by itself: arguments declares " +
 		"it so, policy says that the operator has seen to it.", config.ProtectionNone, nil, nil},
 	"crash_limit": {"Crash limit", "The deliveries without an answer that count as a failed attempt.",
-		config.DefaultCrashLimit, 0, config.MaxCrashLimit},
+		config.Default().CrashLimit, 0, config.MaxCrashLimit},
 }
 
 func durationTexts(ds []time.Duration) []string {

@@ -9,8 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// DefaultTimeout is what [Options.Timeout] is when it is 0.
-const DefaultTimeout = 30 * time.Second
+// defaultTimeout is what [Options.Timeout] is when it is 0.
+const defaultTimeout = 30 * time.Second
 
 // Unroutable says what happens to messages that no queue gets.
 type Unroutable string
@@ -36,7 +36,7 @@ type Options struct {
 
 // WithDefaults returns a copy in which nothing is left out.
 func (o Options) WithDefaults() Options {
-	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.Unroutable = cmp.Or(o.Unroutable, UnroutableFail)
 
 	return o
@@ -47,7 +47,7 @@ func (o Options) Validate() error {
 	var errs []error
 	if o.Timeout < 0 {
 		errs = append(errs, &config.FieldError{Path: "Timeout", Problem: "negative",
-			Wanted: "more than 0, or left out for " + DefaultTimeout.String(), Found: o.Timeout.String()})
+			Wanted: "more than 0, or left out for " + defaultTimeout.String(), Found: o.Timeout.String()})
 	}
 	switch o.Unroutable {
 	case "", UnroutableFail, UnroutableIgnore:

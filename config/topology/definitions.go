@@ -220,7 +220,8 @@ func (d *definitions) queue(name string, arguments amqp.Table) {
 func (d *definitions) binding(b Binding) {
 	object, kind := fmt.Sprintf("binding of queue %q to exchange %q", b.Queue, b.Exchange), rabbitmq.KindQueue
 	if b.ToExchange != "" {
-		object, kind = fmt.Sprintf("binding of exchange %q to exchange %q", b.ToExchange, b.Exchange), rabbitmq.KindExchange
+		object = fmt.Sprintf("binding of exchange %q to exchange %q", b.ToExchange, b.Exchange)
+		kind = rabbitmq.KindExchange
 	}
 	d.text(object+".routing_key", b.Key)
 	definition := bindingDefinition{

@@ -68,7 +68,7 @@ func Exchanges(uri string, names ...string) {
 // leaves ladders alone.
 func Ladder(uri string, ladder config.Ladder, topics ...string) {
 	err := with(uri, func(channel *amqp091.Channel) error {
-		if ladder.WithDefaults().Prefix == config.DefaultLadderPrefix {
+		if ladder.WithDefaults().Prefix == config.RetryLadder().Prefix {
 			return errors.New("others may use it")
 		}
 		backend, err := topology.NewLadder(ladder)

@@ -54,7 +54,7 @@ func newDialingPublisher(t *testing.T, b *fakebroker.Scripted, dial func(network
 		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
 			Emit: func(retry.Event) {}},
 		Logger: watermill.NopLogger{}, CloseTimeout: 5 * time.Second, Declare: true, Marshaler: plainMarshaler{},
-		Target: func(queue string) topology.Target { return topology.Target{Key: queue} },
+		Target: queueTarget,
 	}, delay.Options{Ladder: config.Ladder{Levels: 2}, PublishTimeout: publishTimeout}, topology.Names{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })

@@ -42,7 +42,7 @@ func newTestPublisher(t *testing.T, dial func(network, address string) (net.Conn
 		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
 			Emit: func(retry.Event) {}},
 		Logger: watermill.NopLogger{}, Options: options, CloseTimeout: 5 * time.Second, Marshaler: plainMarshaler{},
-		Target: func(queue string) topology.Target { return topology.Target{Key: queue} },
+		Target: queueTarget,
 	})
 	t.Cleanup(func() { _ = p.Close() })
 
@@ -334,7 +334,7 @@ func TestPublisher_FewChannels(t *testing.T) {
 		p := NewPublisher(Settings{
 			Connection: connection.Settings{URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
 				AMQP: &amqp091.Config{Dial: b.Dial, ChannelMax: 1}},
-			Logger: watermill.NopLogger{}, Marshaler: plainMarshaler{}, Target: func(queue string) topology.Target { return topology.Target{Key: queue} },
+			Logger: watermill.NopLogger{}, Marshaler: plainMarshaler{}, Target: queueTarget,
 		})
 		t.Cleanup(func() { _ = p.Close() })
 		var calls sync.WaitGroup
@@ -422,3 +422,5 @@ func (c *breaksAt) Write(p []byte) (int, error) {
 
 	return n, err
 }
+
+func queueTarget(queue string) topology.Target { return topology.Target{Key: queue} }

@@ -19,10 +19,10 @@ import (
 
 // Defaults of the config.
 const (
-	DefaultNamespace    = "amqpretry"
-	DefaultMaxHandlers  = 200
-	DefaultMaxQueues    = 1000
-	DefaultDepthTimeout = 3 * time.Second
+	defaultNamespace    = "amqpretry"
+	defaultMaxHandlers  = 200
+	defaultMaxQueues    = 1000
+	defaultDepthTimeout = 3 * time.Second
 )
 
 // Config says where the series go. Only Registerer is required.
@@ -57,16 +57,16 @@ type Config struct {
 
 func (c *Config) setDefaults() {
 	if c.Namespace == "" {
-		c.Namespace = DefaultNamespace
+		c.Namespace = defaultNamespace
 	}
 	if c.MaxHandlers == 0 {
-		c.MaxHandlers = DefaultMaxHandlers
+		c.MaxHandlers = defaultMaxHandlers
 	}
 	if c.MaxQueues == 0 {
-		c.MaxQueues = DefaultMaxQueues
+		c.MaxQueues = defaultMaxQueues
 	}
 	if c.DepthTimeout == 0 {
-		c.DepthTimeout = DefaultDepthTimeout
+		c.DepthTimeout = defaultDepthTimeout
 	}
 	if c.Logger == nil {
 		c.Logger = watermill.NewSlogLogger(nil)
@@ -103,15 +103,15 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.MaxHandlers < 0 {
-		add("MaxHandlers", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxHandlers),
+		add("MaxHandlers", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", defaultMaxHandlers),
 			strconv.Itoa(c.MaxHandlers))
 	}
 	if c.MaxQueues < 0 {
-		add("MaxQueues", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxQueues),
+		add("MaxQueues", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", defaultMaxQueues),
 			strconv.Itoa(c.MaxQueues))
 	}
 	if c.DepthTimeout < 0 {
-		add("DepthTimeout", "out of bounds", fmt.Sprintf("above 0, or 0 for %s", DefaultDepthTimeout),
+		add("DepthTimeout", "out of bounds", fmt.Sprintf("above 0, or 0 for %s", defaultDepthTimeout),
 			c.DepthTimeout.String())
 	}
 

@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// DefaultBreakerTimeout is gobreaker's own: how long a breaker stays open where its settings do not say.
-const DefaultBreakerTimeout = time.Minute
+// defaultBreakerTimeout is gobreaker's own: how long a breaker stays open where its settings do not say.
+const defaultBreakerTimeout = time.Minute
 
 // CircuitBreakerConfig says when the breakers open and for how long.
 type CircuitBreakerConfig struct {
@@ -65,7 +65,7 @@ func NewCircuitBreaker(c CircuitBreakerConfig) (*CircuitBreaker, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	c.Postpone = cmp.Or(c.Postpone, c.Settings.Timeout, DefaultBreakerTimeout)
+	c.Postpone = cmp.Or(c.Postpone, c.Settings.Timeout, defaultBreakerTimeout)
 
 	return &CircuitBreaker{config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}}, nil
 }

@@ -83,7 +83,7 @@ func TestBreakerTimes(t *testing.T) {
 		config protect.CircuitBreakerConfig
 		want   time.Duration
 	}{
-		"the default": {protect.CircuitBreakerConfig{}, protect.DefaultBreakerTimeout},
+		"the default": {protect.CircuitBreakerConfig{}, time.Minute},
 		"the breaker's": {protect.CircuitBreakerConfig{Settings: gobreaker.Settings{Timeout: time.Second}},
 			time.Second},
 		"one of its own": {protect.CircuitBreakerConfig{Postpone: time.Hour,
@@ -107,7 +107,7 @@ func TestDefaultBreakerTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := gobreaker.NewCircuitBreaker(gobreaker.Settings{ReadyToTrip: func(gobreaker.Counts) bool { return true }})
 		_, _ = b.Execute(func() (any, error) { return nil, errBoom })
-		wait(protect.DefaultBreakerTimeout)
+		wait(time.Minute)
 		assert.Equal(t, gobreaker.StateOpen, b.State())
 		wait(1)
 		assert.Equal(t, gobreaker.StateHalfOpen, b.State())

@@ -18,13 +18,13 @@ import (
 
 // The defaults and bounds of a [DeduplicatorConfig].
 const (
-	DefaultWindow   = time.Minute // as in Watermill's
-	MinWindow       = time.Millisecond
-	DefaultMaxKeys  = 100_000
-	DefaultPostpone = time.Second
-	DefaultLease    = time.Minute
-	MinLease        = 100 * time.Millisecond
-	DefaultTimeout  = 5 * time.Second
+	defaultWindow   = time.Minute // as in Watermill's
+	minWindow       = time.Millisecond
+	defaultMaxKeys  = 100_000
+	defaultPostpone = time.Second
+	defaultLease    = time.Minute
+	minLease        = 100 * time.Millisecond
+	defaultTimeout  = 5 * time.Second
 )
 
 // ErrInFlight is the cause of a message that is postponed because one with the same key is being handled.
@@ -40,14 +40,14 @@ type DeduplicatorConfig struct {
 	//	KeyFactory: wmmiddleware.NewMessageHasherSHA256(math.MaxInt64) // equal payloads are one message
 	KeyFactory wmmiddleware.MessageHasher
 	// Postpone is how long a message is postponed while one with the same key is being handled, or while the Inbox does
-	// not answer. [DefaultPostpone] by default.
+	// not answer. One second by default.
 	Postpone time.Duration
 
-	// Window is how long a key is remembered after its message was handled. [DefaultWindow] by default. Without Inbox
+	// Window is how long a key is remembered after its message was handled. One minute by default. Without Inbox
 	// only.
 	Window time.Duration
 	// MaxKeys is how many keys each handler remembers; the oldest are forgotten first, and their duplicates handled.
-	// [DefaultMaxKeys] by default. Without Inbox only.
+	// 100,000 by default. Without Inbox only.
 	MaxKeys int
 
 	// Inbox is the store that remembers which messages were handled, for all instances of a service and over restarts.
@@ -57,9 +57,9 @@ type DeduplicatorConfig struct {
 	// need it. With Inbox only.
 	Name string
 	// Lease is how long a message stays with a process that has died. While the handler runs the lease is renewed, so
-	// it may run longer. [DefaultLease] by default, at least [MinLease]. With Inbox only.
+	// it may run longer. One minute by default, at least 100ms. With Inbox only.
 	Lease time.Duration
-	// Timeout is how long the Inbox may take to answer, half a Lease at most. [DefaultTimeout] by default. With Inbox
+	// Timeout is how long the Inbox may take to answer, half a Lease at most. Five seconds by default. With Inbox
 	// only.
 	Timeout time.Duration
 	// HandleReplays calls the handler for a message that is Done in the Inbox when it was replayed from a dead-letter
@@ -75,17 +75,17 @@ type DeduplicatorConfig struct {
 // Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is valid.
 func (c DeduplicatorConfig) Validate() error {
 	p := problems{path: "DeduplicatorConfig."}
-	if c.Window != 0 && c.Window < MinWindow {
-		p.add("Window", "too short", "at least "+MinWindow.String()+", or 0 for "+DefaultWindow.String(),
+	if c.Window != 0 && c.Window < minWindow {
+		p.add("Window", "too short", "at least "+minWindow.String()+", or 0 for "+defaultWindow.String(),
 			c.Window.String())
 	}
 	if c.MaxKeys < 0 {
-		p.add("MaxKeys", "negative", "1 or more, or 0 for "+strconv.Itoa(DefaultMaxKeys), strconv.Itoa(c.MaxKeys))
+		p.add("MaxKeys", "negative", "1 or more, or 0 for "+strconv.Itoa(defaultMaxKeys), strconv.Itoa(c.MaxKeys))
 	}
 	p.notNegative("Postpone", c.Postpone)
 	p.notNegative("Timeout", c.Timeout)
-	if c.Lease != 0 && c.Lease < MinLease {
-		p.add("Lease", "too short", "at least "+MinLease.String()+", or 0 for "+DefaultLease.String(), c.Lease.String())
+	if c.Lease != 0 && c.Lease < minLease {
+		p.add("Lease", "too short", "at least "+minLease.String()+", or 0 for "+defaultLease.String(), c.Lease.String())
 	}
 	p.notNilPointer("Inbox", c.Inbox, "a store, or nil for the memory of this process")
 	if c.Inbox != nil {
@@ -93,7 +93,7 @@ func (c DeduplicatorConfig) Validate() error {
 		p.unused(c.MaxKeys > 0, "MaxKeys", "with an Inbox, which has its own size", "0", strconv.Itoa(c.MaxKeys))
 	} else {
 		p.unused(c.Name != "", "Name", "without an Inbox", `""`, strconv.Quote(c.Name))
-		p.unused(c.Lease >= MinLease, "Lease", "without an Inbox", "0", c.Lease.String())
+		p.unused(c.Lease >= minLease, "Lease", "without an Inbox", "0", c.Lease.String())
 		p.unused(c.Timeout > 0, "Timeout", "without an Inbox", "0", c.Timeout.String())
 		p.unused(c.HandleReplays, "HandleReplays", "without an Inbox: replays are always handled", "false", "true")
 	}
@@ -133,11 +133,11 @@ func NewDeduplicator(c DeduplicatorConfig) (*Deduplicator, error) {
 	if c.KeyFactory == nil {
 		c.KeyFactory = KeyByUUID
 	}
-	c.Window = cmp.Or(c.Window, DefaultWindow)
-	c.MaxKeys = cmp.Or(c.MaxKeys, DefaultMaxKeys)
-	c.Postpone = cmp.Or(c.Postpone, DefaultPostpone)
-	c.Lease = cmp.Or(c.Lease, DefaultLease)
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Window = cmp.Or(c.Window, defaultWindow)
+	c.MaxKeys = cmp.Or(c.MaxKeys, defaultMaxKeys)
+	c.Postpone = cmp.Or(c.Postpone, defaultPostpone)
+	c.Lease = cmp.Or(c.Lease, defaultLease)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 
 	return &Deduplicator{
 		config: c, reporter: reporter{onError: c.OnError, logger: c.Logger},

@@ -169,7 +169,7 @@ func TestWindow(t *testing.T) {
 		for name, c := range map[string]protect.DeduplicatorConfig{
 			"default": {}, "ten minutes": {Window: 10 * time.Minute},
 		} {
-			window := max(c.Window, protect.DefaultWindow)
+			window := max(c.Window, time.Minute)
 			h := &handler{}
 			guarded := deduplicator(t, c).Middleware(h.handle)
 			require.NoError(t, routed(guarded, fresh()))

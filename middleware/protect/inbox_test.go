@@ -156,7 +156,7 @@ func TestInboxIsShared(t *testing.T) {
 			}
 		}
 		assert.Equal(t, 1, h.calls)
-		wait(store.DefaultRetention)
+		wait(time.Hour)
 		require.NoError(t, routed(instance(t, s, h.handle), fresh()))
 		assert.Equal(t, 2, h.calls)
 	})
@@ -250,11 +250,11 @@ func TestInboxInFlight(t *testing.T) {
 		first := fresh()
 		guarded := instance(t, s, h.handle)
 		require.NoError(t, call(guarded, first))
-		wait(10 * protect.DefaultLease) // outputs may take long
+		wait(10 * time.Minute) // outputs may take long
 		require.ErrorIs(t, call(guarded, fresh()), protect.ErrInFlight, "in the same one")
 		err := call(instance(t, s, h.handle), fresh())
 		require.ErrorIs(t, err, protect.ErrInFlight)
-		assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+		assert.Equal(t, time.Second, postponedFor(t, err))
 		first.Ack()
 		synctest.Wait()
 		require.NoError(t, call(instance(t, s, h.handle), fresh()))
@@ -317,7 +317,7 @@ func TestInboxTwiceLost(t *testing.T) {
 		}
 		endFirst := begin()
 		s.set(errDown, false)
-		wait(2*protect.DefaultLease + time.Second) // nothing is renewed
+		wait(2*time.Minute + time.Second) // nothing is renewed
 		s.set(nil, false)
 		endSecond := begin()
 		require.ErrorIs(t, endFirst(), protect.ErrInFlight)
@@ -386,14 +386,14 @@ func TestInboxDown(t *testing.T) {
 				guarded := instance(t, s, h.handle, o.tell)
 				began := time.Now()
 				err := routed(guarded, fresh())
-				assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+				assert.Equal(t, time.Second, postponedFor(t, err))
 				var e *protect.StoreError
 				require.ErrorAs(t, err, &e)
 				assert.Equal(t, "claim", e.Op)
 				assert.Equal(t, "/orders/", e.Handler)
 				assert.Equal(t, "uuid of payload", e.Key)
 				if hangs {
-					assert.Equal(t, protect.DefaultTimeout, time.Since(began))
+					assert.Equal(t, 5*time.Second, time.Since(began))
 				} else {
 					require.ErrorIs(t, err, errDown)
 				}
@@ -426,7 +426,7 @@ func TestInboxSlow(t *testing.T) {
 		guarded := instance(t, s, h.handle, func(c *protect.DeduplicatorConfig) { c.Timeout = time.Hour })
 		began := time.Now()
 		require.ErrorIs(t, call(guarded, fresh()), context.DeadlineExceeded)
-		assert.Equal(t, protect.DefaultLease/2, time.Since(began))
+		assert.Equal(t, time.Minute/2, time.Since(began))
 	})
 }
 
@@ -461,10 +461,10 @@ func TestInboxLost(t *testing.T) {
 		resume := make(chan struct{})
 		h := func(*message.Message) ([]*message.Message, error) {
 			s.set(errDown, false)
-			wait(2*protect.DefaultLease + time.Second) // between two renewals
+			wait(2*time.Minute + time.Second) // between two renewals
 			s.set(nil, false)
 			close(resume)
-			wait(protect.DefaultLease)
+			wait(time.Minute)
 
 			return nil, nil
 		}
@@ -503,14 +503,14 @@ func TestInboxNeverCommitted(t *testing.T) {
 		require.NoError(t, d.Close(), "in the end there is nothing to wait for")
 		assert.Equal(t, []string{"commit"}, o.ops(t))
 		s.set(nil, false)
-		wait(protect.DefaultLease)
+		wait(time.Minute)
 		require.NoError(t, routed(guarded, fresh()))
 		assert.Equal(t, 2, h.calls)
 
 		require.NoError(t, call(guarded, newMessage(newDelivery(twoRetries), "never answered")))
 		began := time.Now()
 		require.ErrorContains(t, d.Close(), "1 handled")
-		assert.Equal(t, protect.DefaultLease, time.Since(began))
+		assert.Equal(t, time.Minute, time.Since(began))
 	})
 }
 
@@ -695,7 +695,7 @@ func TestInboxPanics(t *testing.T) {
 			c.Logger = watermill.NopLogger{}
 		}), fresh())
 		require.ErrorContains(t, err, "the store has panicked")
-		assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+		assert.Equal(t, time.Second, postponedFor(t, err))
 		assert.Equal(t, 1, h.calls)
 	})
 }
@@ -772,7 +772,7 @@ func TestInboxBreaksItsContract(t *testing.T) {
 			h, o := &handler{}, &told{}
 			err := routed(instance(t, brokenInbox{test.claim}, h.handle, o.tell), fresh())
 			require.ErrorContains(t, err, "the store protect_test.brokenInbox "+test.breach)
-			assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+			assert.Equal(t, time.Second, postponedFor(t, err))
 			assert.Equal(t, []string{"claim"}, o.ops(t))
 			assert.Zero(t, h.calls)
 		})

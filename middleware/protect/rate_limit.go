@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// DefaultMaxWait is how long a message waits in place by default: as long as the shortest delay of the default policy.
-const DefaultMaxWait = time.Second
+// defaultMaxWait is how long a message waits in place by default: as long as the shortest delay of the default policy.
+const defaultMaxWait = time.Second
 
 // maxTurn is the longest time for which a message is postponed: what was foreseen then need not hold, and it looks
 // again.
@@ -33,7 +33,7 @@ type RateLimitConfig struct {
 	// Burst is how many of them may come at once, after a pause. Required.
 	Burst int
 	// MaxWait is how long a message waits for its turn in place, holding up those behind it as Watermill's Throttle
-	// does; one whose turn is later is postponed until then. [DefaultMaxWait] by default.
+	// does; one whose turn is later is postponed until then. One second by default.
 	MaxWait time.Duration
 
 	// Shared keeps the turns of all instances of a service: the limit holds for them together. By default each instance
@@ -76,7 +76,7 @@ func NewRateLimit(c RateLimitConfig) (*RateLimit, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	c.MaxWait = cmp.Or(c.MaxWait, DefaultMaxWait)
+	c.MaxWait = cmp.Or(c.MaxWait, defaultMaxWait)
 
 	return &RateLimit{config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}}, nil
 }

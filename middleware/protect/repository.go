@@ -26,7 +26,7 @@ type keyRepository struct {
 
 // IsDuplicate claims a key and ends the claim at once.
 func (r keyRepository) IsDuplicate(ctx context.Context, key string) (bool, error) {
-	claim, err := r.inbox.Begin(ctx, r.handler, key, DefaultLease)
+	claim, err := r.inbox.Begin(ctx, r.handler, key, defaultLease)
 	if err != nil || claim.State() != store.New {
 		return err == nil, err
 	}

@@ -104,7 +104,7 @@ func TestKeyRepository(t *testing.T) {
 		duplicate, err = repository("b").IsDuplicate(t.Context(), "key")
 		require.NoError(t, err)
 		assert.True(t, duplicate)
-		wait(store.DefaultRetention)
+		wait(time.Hour)
 		duplicate, err = repository("b").IsDuplicate(t.Context(), "key")
 		require.NoError(t, err)
 		assert.False(t, duplicate)

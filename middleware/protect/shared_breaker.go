@@ -29,7 +29,7 @@ type breakerRules struct {
 
 func newBreakerRules(s gobreaker.Settings) breakerRules {
 	rules := breakerRules{
-		maxRequests: max(s.MaxRequests, 1), interval: s.Interval, timeout: cmp.Or(s.Timeout, DefaultBreakerTimeout),
+		maxRequests: max(s.MaxRequests, 1), interval: s.Interval, timeout: cmp.Or(s.Timeout, defaultBreakerTimeout),
 		readyToTrip: s.ReadyToTrip,
 	}
 	if rules.readyToTrip == nil {

@@ -43,10 +43,10 @@ type TransactionalConfig struct {
 	// without a claim. [KeyByUUID] by default.
 	KeyFactory wmmiddleware.MessageHasher
 	// Postpone is how long a message is postponed while one with the same key is being handled, or while the database
-	// does not answer. [DefaultPostpone] by default.
+	// does not answer. One second by default.
 	Postpone time.Duration
 	// Timeout is how long the database may take to begin a transaction and claim the message in it; it includes the
-	// wait for a free connection. [DefaultTimeout] by default.
+	// wait for a free connection. Five seconds by default.
 	Timeout time.Duration
 	// TxOptions of the transactions. The database's own by default.
 	TxOptions *sql.TxOptions
@@ -100,8 +100,8 @@ func NewTransactional(c TransactionalConfig) (*Transactional, error) {
 	if c.KeyFactory == nil {
 		c.KeyFactory = KeyByUUID
 	}
-	c.Postpone = cmp.Or(c.Postpone, DefaultPostpone)
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Postpone = cmp.Or(c.Postpone, defaultPostpone)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 
 	return &Transactional{config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}}, nil
 }

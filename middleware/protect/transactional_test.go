@@ -376,7 +376,7 @@ func TestTransactionalDown(t *testing.T) {
 	assertPostponed := func() {
 		t.Helper()
 		err := call(guarded, fresh())
-		assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+		assert.Equal(t, time.Second, postponedFor(t, err))
 		var e *protect.StoreError
 		require.ErrorAs(t, err, &e)
 		assert.Equal(t, "begin a transaction", e.Op)
@@ -598,7 +598,7 @@ func TestTransactionalBrokenInbox(t *testing.T) {
 	}), fresh())
 	require.ErrorContains(t, err,
 		"the store protect_test.brokenTxInbox returned the state 0: neither New, InFlight nor Done")
-	assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+	assert.Equal(t, time.Second, postponedFor(t, err))
 	assert.Equal(t, []string{"claim"}, o.ops(t))
 	assert.Zero(t, h.calls)
 }

@@ -320,7 +320,7 @@ func TestCrash(t *testing.T) {
 	s.Middlewares = []message.HandlerMiddleware{wmmiddleware.Recoverer}
 	r = retrytest.Run(s, newMessage())
 	r.AssertDeadLettered(t, retry.ReasonCrashed)
-	r.AssertCalls(t, 3*config.DefaultCrashLimit)
+	r.AssertCalls(t, 3*config.Default().CrashLimit)
 	r.AssertDelays(t, seconds(1, 5)...)
 	assert.Equal(t, "delivered 10 times without an acknowledgement; the policy's CrashLimit is 10", r.DeadLetter.Error)
 }

@@ -67,8 +67,8 @@ type Service struct {
 	MaxDeliveries int
 }
 
-// DefaultMaxDeliveries is what [Service.MaxDeliveries] is when it is 0.
-const DefaultMaxDeliveries = 10_000
+// defaultMaxDeliveries is what [Service.MaxDeliveries] is when it is 0.
+const defaultMaxDeliveries = 10_000
 
 func (s Service) withDefaults() Service {
 	if s.Topic == "" {
@@ -87,7 +87,7 @@ func (s Service) withDefaults() Service {
 		s.Clock = &Clock{}
 	}
 	if s.MaxDeliveries == 0 {
-		s.MaxDeliveries = DefaultMaxDeliveries
+		s.MaxDeliveries = defaultMaxDeliveries
 	}
 
 	return s
@@ -133,7 +133,7 @@ func (s Service) validate() error {
 		add("Expiration", "out of bounds", "1ms or more, or 0 for none", s.Expiration.String())
 	}
 	if s.MaxDeliveries < 0 {
-		add("MaxDeliveries", "out of bounds", fmt.Sprintf("1 or more, or 0 for %d", DefaultMaxDeliveries),
+		add("MaxDeliveries", "out of bounds", fmt.Sprintf("1 or more, or 0 for %d", defaultMaxDeliveries),
 			fmt.Sprint(s.MaxDeliveries))
 	}
 	for _, call := range slices.Sorted(maps.Keys(s.Faults)) {

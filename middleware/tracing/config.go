@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// DefaultSystem is what [Config.System] is when it is empty.
-const DefaultSystem = "rabbitmq"
+// defaultSystem is what [Config.System] is when it is empty.
+const defaultSystem = "rabbitmq"
 
 // Config says where spans go and how messages carry them. The zero value uses otel's global providers.
 type Config struct {
@@ -75,5 +75,5 @@ func (c *Config) setDefaults() {
 	if c.Propagator == nil {
 		c.Propagator = otel.GetTextMapPropagator()
 	}
-	c.System = cmp.Or(c.System, DefaultSystem)
+	c.System = cmp.Or(c.System, defaultSystem)
 }

@@ -14,15 +14,15 @@ import (
 
 // The defaults of a [MemoryConfig].
 const (
-	DefaultRetention = time.Hour
-	DefaultMaxKeys   = 100_000
+	defaultRetention = time.Hour
+	defaultMaxKeys   = 100_000
 )
 
 // MemoryConfig says how much a [Memory] remembers. The zero value is valid.
 type MemoryConfig struct {
-	// Retention is how long a message stays Done. [DefaultRetention] by default.
+	// Retention is how long a message stays Done. One hour by default.
 	Retention time.Duration
-	// MaxKeys is how many messages of each handler stay Done; the oldest are forgotten first. [DefaultMaxKeys] by
+	// MaxKeys is how many messages of each handler stay Done; the oldest are forgotten first. 100,000 by
 	// default.
 	MaxKeys int
 }
@@ -36,11 +36,11 @@ func (c MemoryConfig) Validate() error {
 		})
 	}
 	if c.Retention != 0 && c.Retention < MinLease {
-		add("Retention", "too short", "at least "+MinLease.String()+", or 0 for "+DefaultRetention.String(),
+		add("Retention", "too short", "at least "+MinLease.String()+", or 0 for "+defaultRetention.String(),
 			c.Retention.String())
 	}
 	if c.MaxKeys < 0 {
-		add("MaxKeys", "negative", "1 or more, or 0 for "+strconv.Itoa(DefaultMaxKeys), strconv.Itoa(c.MaxKeys))
+		add("MaxKeys", "negative", "1 or more, or 0 for "+strconv.Itoa(defaultMaxKeys), strconv.Itoa(c.MaxKeys))
 	}
 
 	return errors.Join(errs...)
@@ -63,8 +63,8 @@ func NewMemory(c MemoryConfig) (*Memory, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	c.Retention = cmp.Or(c.Retention, DefaultRetention)
-	c.MaxKeys = cmp.Or(c.MaxKeys, DefaultMaxKeys)
+	c.Retention = cmp.Or(c.Retention, defaultRetention)
+	c.MaxKeys = cmp.Or(c.MaxKeys, defaultMaxKeys)
 
 	return &Memory{
 		config: c, handlers: map[string]*memoryInbox{}, values: map[string]memoryValue{}, sweepAt: firstSweep,

@@ -51,7 +51,7 @@ func TestMemoryRetention(t *testing.T) {
 			m := memory(t, c)
 			retention := c.Retention
 			if retention == 0 {
-				retention = store.DefaultRetention
+				retention = time.Hour
 			}
 			require.Equal(t, store.New, handle(t, m, "h", "key"))
 			<-time.After(retention - 1)

@@ -79,8 +79,8 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy f
 	flags.StringArrayVar(&o.match, "match", nil, "`pattern` of failed queues, such as '*.failed', or of the main "+
 		"queues of one, such as 'failed=shop.*'; repeatable")
 	flags.StringVar(&o.listen, "listen", "", "`address` for probes and metrics, such as :9090 (default: none)")
-	flags.DurationVar(&o.poll, "poll", processor.DefaultPollInterval, "interval in which queues are looked for")
-	flags.DurationVar(&o.close, "close-timeout", amqpretry.DefaultCloseTimeout, "longest wait for copies at the end")
+	flags.DurationVar(&o.poll, "poll", 30*time.Second, "interval in which queues are looked for")
+	flags.DurationVar(&o.close, "close-timeout", 10*time.Second, "longest wait for copies at the end")
 	flags.IntVar(&o.prefetch, "prefetch", amqpretry.DefaultPrefetch, "messages of a failed queue in flight at most")
 	flags.StringVar(&o.topology, "topology", string(topology.Declare), "declare, or assume if an operator has "+
 		"declared the retry topology")
