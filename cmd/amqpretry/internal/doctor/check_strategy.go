@@ -208,6 +208,8 @@ const rejectedStay = "messages that the exchange cannot route stay in the main q
 	"a service declares what is missing"
 
 // delaysRetries tells whether a main queue with these arguments has the delayed retry of RabbitMQ 4.3.
+//
+// Upstream: no delayed retry, and its arguments are ignored without an error.
 func delaysRetries(arguments amqp.Table) bool {
 	kind, _ := arguments["x-delayed-retry-type"].(string)
 	least, _ := rabbitmq.Integer(arguments["x-delayed-retry-min"])
