@@ -355,3 +355,35 @@ func TestUpstreamMarks(t *testing.T) {
 		assert.Equal(t, names, serverVersion.MatchString(text), text)
 	}
 }
+
+// The check itself: it sees what a declaration knows, and the marks in its comments only.
+func TestUpstreamKnowledge(t *testing.T) {
+	t.Parallel()
+	s, err := parse("x.go", `package x
+
+// a is marked.
+//
+// Upstream: one fault.
+func a(v string) bool { return rabbitmq.AtLeast(v, 4, 3) }
+
+func b(v reflect.Value) { v.FieldByName("x") }
+
+func c() string {
+	// Not so before 4.0.
+	//
+	// Upstream: another fault.
+	return "RabbitMQ 4.3"
+}
+
+func d(v string) bool { return AtLeast(v, 4, 3) }
+`)
+	require.NoError(t, err)
+	for i, want := range []knowledge{{calls: []string{"AtLeast"}, compares: true}, {reflects: true}, {names: true}, {}} {
+		assert.Equal(t, want, know(s.file.Decls[i], false), "declaration %d", i)
+		assert.Equal(t, i == 2, s.tellsVersions(s.file.Decls[i]), "declaration %d", i)
+	}
+	assert.True(t, know(s.file.Decls[3], true).compares)
+	assert.Equal(t, []string{"Upstream: one fault."}, s.marksOf(s.file.Decls[0]))
+	assert.Empty(t, s.marksOf(s.file.Decls[1]))
+	assert.Equal(t, []string{"Upstream: another fault."}, s.marksOf(s.file.Decls[2]))
+}
