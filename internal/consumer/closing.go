@@ -63,8 +63,8 @@ func (s *session) close() {
 }
 
 // shut writes the last acknowledgements, gives back whatever is not settled, and closes the channel. The broker counts
-// as failed what a closing channel leaves behind, and an explicit nack not everywhere. settle makes the queue apply what
-// was written before.
+// as failed what a closing channel leaves behind, and an explicit nack not everywhere. settle makes the queue apply
+// what was written before.
 //
 // Where the broker does not answer, the one who takes deliveries may still be at a call. The channel closes behind it,
 // as RabbitMQ closes the connection, with the sessions of all who share it, when a method follows the channel's close.

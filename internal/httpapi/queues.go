@@ -185,8 +185,8 @@ func (c *Client) Queue(ctx context.Context, name string) (Queue, error) {
 // DeleteQueue deletes a queue, whatever is in it. With ifIdle the broker itself refuses (400) when it has consumers or
 // messages that are ready; quorum queues do not know this condition.
 //
-// Upstream: a quorum queue cannot be deleted only if it is unused or empty; no issue known, read in its source; RabbitMQ
-// 3.10 to 4.3; TestFreshnessIsCertain; remove when quorum queues know these conditions.
+// Upstream: a quorum queue cannot be deleted only if it is unused or empty; no issue known, read in its source;
+// RabbitMQ 3.10 to 4.3; TestFreshnessIsCertain; remove when quorum queues know these conditions.
 func (c *Client) DeleteQueue(ctx context.Context, name string, ifIdle bool) error {
 	query := ""
 	if ifIdle {

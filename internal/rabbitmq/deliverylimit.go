@@ -13,8 +13,8 @@ const DefaultLimit = 20
 // LimitsByDefault reports whether a quorum queue without a delivery limit has one, and whether a negative limit means
 // none. It is false for a version that cannot be read.
 //
-// Upstream: a quorum queue has a delivery limit of 20 by default; rabbitmq/rabbitmq-server#11937; RabbitMQ 4.0 and later;
-// TestDropLimit, TestLimitOf, TestPlainNackUnderPolicyOff; remove when that default is gone.
+// Upstream: a quorum queue has a delivery limit of 20 by default; rabbitmq/rabbitmq-server#11937; RabbitMQ 4.0 and
+// later; TestDropLimit, TestLimitOf, TestPlainNackUnderPolicyOff; remove when that default is gone.
 //
 // Upstream: a negative delivery limit is 0; Particular/NServiceBus.RabbitMQ#1828; RabbitMQ 3.10 to 3.13; TestDropLimit,
 // TestLimitOf; remove when RabbitMQ 3.13 is no longer supported.

@@ -2,8 +2,8 @@ package rabbitmq
 
 // IsSupported reports whether a server is one that this library works with.
 //
-// Upstream: no at-least-once dead-lettering; release notes of RabbitMQ 3.10; RabbitMQ before 3.10; TestChecksOfVersions;
-// remove when nobody runs RabbitMQ 3.9.
+// Upstream: no at-least-once dead-lettering; release notes of RabbitMQ 3.10; RabbitMQ before 3.10;
+// TestChecksOfVersions; remove when nobody runs RabbitMQ 3.9.
 func IsSupported(version string) bool { return AtLeast(version, 3, 10) }
 
 // HasAllFlags reports whether the feature flags for quorum queues and for at-least-once dead-lettering are always on.
@@ -52,8 +52,8 @@ func IgnoresDelayedRetry(version string) bool {
 	return AtLeast(version, 1, 0) && !DelaysRetries(version)
 }
 
-// RefusesOn reports whether a channel that has met a full quorum queue may go on to refuse when the queue has room again,
-// because its length limit was removed.
+// RefusesOn reports whether a channel that has met a full quorum queue may go on to refuse when the queue has room
+// again, because its length limit was removed.
 //
 // Upstream: a channel keeps refusing for a queue that was full; rabbitmq/rabbitmq-server#2407 (how it should work);
 // RabbitMQ 3.10; TestQueueForwarder_Retire, TestRounds_FullQueue, TestChecksOfExactDelays; remove when

@@ -36,7 +36,7 @@ func sizes(t *testing.T) map[string]size {
 		if entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
-		folder := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), filepath.Clean(root)+string(filepath.Separator)))
+		folder := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), root+"/")
 		code, err := os.ReadFile(path)
 		if err != nil {
 			return err

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// upstream is a fault, or a change, of RabbitMQ or of a library that code of this module works around. The comment at the
-// workaround has it as a paragraph:
+// upstream is a fault, or a change, of RabbitMQ or of a library that code of this module works around. The comment at
+// the workaround has it as a paragraph:
 //
 //	Upstream: what it is; its cause; versions; tests; remove when …
 //
@@ -40,8 +40,10 @@ const (
 
 var (
 	markForm = regexp.MustCompile(`^Upstream: ([^;]+); (no issue known, measured|no issue known, read in its source|` +
-		`(?:release notes|documentation) of RabbitMQ \d\.\d+|` + issueForm + `(?:, ` + issueForm + `)*(?:, measured)?); (` +
-		versionForm + `(?:, ` + versionForm + `)*); (no test|` + testForm + `(?:, ` + testForm + `)*); remove when ([^;]+)\.$`)
+		`(?:release notes|documentation) of RabbitMQ \d\.\d+|` +
+		issueForm + `(?:, ` + issueForm + `)*(?:, measured)?); (` +
+		versionForm + `(?:, ` + versionForm + `)*); (no test|` +
+		testForm + `(?:, ` + testForm + `)*); remove when ([^;]+)\.$`)
 	referenceForm = regexp.MustCompile(`^Upstream: ([^;]+)\.$`)
 	issueName     = regexp.MustCompile(`([\w.-]+)/([\w.-]+)#(\d+)`)
 	// serverVersion is one of RabbitMQ in a text. A number with more digits is none, such as the name of a ladder.
@@ -53,7 +55,7 @@ var unmarked = map[string]string{
 	"cmd/amqpretry/internal/cli/connection.go connectionFlagSet": "help that names what safety of package dlq refuses",
 	"cmd/amqpretry/internal/dlqcmd/operation.go ":                "help that names what HoldsBack tells",
 	"config/policyfile/schema.go ":                               "the description of a field",
-	"config/topology/errors.go Error":                            "the text of the error that IgnoresDelayedRetry leads to",
+	"config/topology/errors.go Error":                            "the text of what IgnoresDelayedRetry leads to",
 	"internal/connection/link.go Version":                        "an example",
 	"internal/header/keys.go ":                                   "why a prefix is none of the broker's",
 	"internal/httpapi/overview.go FeatureFlags":                  "the text of a refusal; the flags are for doctor",
@@ -198,7 +200,7 @@ func upstreams(t *testing.T) map[string]upstream {
 					continue
 				}
 				_, twice := all[u.fault]
-				assert.False(t, twice, "%s: %q has its whole mark elsewhere: write its name only", s.fromRoot(), u.fault)
+				assert.False(t, twice, "%s: %q has a whole mark elsewhere: write its name only", s.fromRoot(), u.fault)
 				all[u.fault] = u
 			}
 		}
@@ -229,8 +231,7 @@ func upstreams(t *testing.T) map[string]upstream {
 				}
 			}
 			isBasic := inRabbitMQ && (nameOf(decl) == "AtLeast" || nameOf(decl) == "parse")
-			assert.False(t, k.compares && !inRabbitMQ, "%s compares a version: make a function of it in internal/rabbitmq",
-				place)
+			assert.False(t, k.compares && !inRabbitMQ, "%s compares a version: that is for internal/rabbitmq", place)
 			if isMarked || isBasic || !k.compares && !k.reflects && !k.names {
 				continue
 			}
@@ -288,7 +289,8 @@ func testNames(t *testing.T) map[string]bool {
 // The page has a row for each. UPDATE=yes writes them.
 func TestUpstreamPage(t *testing.T) {
 	t.Parallel()
-	const page, head = root + "/docs/project/upstream.md", "| what | upstream | versions | where | tests | remove when |\n"
+	const page = root + "/docs/project/upstream.md"
+	const head = "| what | upstream | versions | where | tests | remove when |\n"
 	var rows strings.Builder
 	rows.WriteString(head + "|---|---|---|---|---|---|\n")
 	for _, u := range slices.SortedFunc(maps.Values(upstreams(t)), func(a, b upstream) int {
@@ -332,8 +334,8 @@ func (u upstream) row() string {
 // The check itself: it knows each part of a mark.
 func TestUpstreamMarks(t *testing.T) {
 	t.Parallel()
-	const whole = "Upstream: a fault; rabbitmq/rabbitmq-server#1 (how), a/b#2, measured; RabbitMQ 3.10 to 4.2, amqp091-go 1.16 " +
-		"(with RabbitMQ 4.3); TestA, FuzzB_C; remove when it is gone."
+	const whole = "Upstream: a fault; rabbitmq/rabbitmq-server#1 (how), a/b#2, measured; RabbitMQ 3.10 to 4.2, " +
+		"amqp091-go 1.16 (with RabbitMQ 4.3); TestA, FuzzB_C; remove when it is gone."
 	for text, isRight := range map[string]bool{
 		whole: true,
 		"Upstream: a fault; no issue known, measured; watermill-amqp 2.1 and 3.1; TestA; remove when gone.": true,
@@ -354,4 +356,38 @@ func TestUpstreamMarks(t *testing.T) {
 		"amqpretry.delay.v1.100ms.10x6": false, "14.3": false, "v4.3": false, "1.4.3": false, "4.35": false} {
 		assert.Equal(t, names, serverVersion.MatchString(text), text)
 	}
+}
+
+// The check itself: it sees what a declaration knows, and the marks in its comments only.
+func TestUpstreamKnowledge(t *testing.T) {
+	t.Parallel()
+	s, err := parse("x.go", `package x
+
+// a is marked.
+//
+// Upstream: one fault.
+func a(v string) bool { return rabbitmq.AtLeast(v, 4, 3) }
+
+func b(v reflect.Value) { v.FieldByName("x") }
+
+func c() string {
+	// Not so before 4.0.
+	//
+	// Upstream: another fault.
+	return "RabbitMQ 4.3"
+}
+
+func d(v string) bool { return AtLeast(v, 4, 3) }
+`)
+	require.NoError(t, err)
+	for i, want := range []knowledge{
+		{calls: []string{"AtLeast"}, compares: true}, {reflects: true}, {names: true}, {},
+	} {
+		assert.Equal(t, want, know(s.file.Decls[i], false), "declaration %d", i)
+		assert.Equal(t, i == 2, s.tellsVersions(s.file.Decls[i]), "declaration %d", i)
+	}
+	assert.True(t, know(s.file.Decls[3], true).compares)
+	assert.Equal(t, []string{"Upstream: one fault."}, s.marksOf(s.file.Decls[0]))
+	assert.Empty(t, s.marksOf(s.file.Decls[1]))
+	assert.Equal(t, []string{"Upstream: another fault."}, s.marksOf(s.file.Decls[2]))
 }
