@@ -1,5 +1,5 @@
-// Package rabbitmq knows the words and values of a server, and what depends on its version. It is a leaf: functions over
-// values.
+// Package rabbitmq knows the words and values of a server, and what depends on its version. It is a leaf: functions
+// over values.
 package rabbitmq
 
 import (
