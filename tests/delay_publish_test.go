@@ -575,7 +575,7 @@ func TestDelayPublish_ForgedKey(t *testing.T) {
 	d.Broker.Declare(other, nil)
 	require.NoError(t, d.Publisher.Publish(topic, delayed("1", wmdelay.For(100*time.Millisecond))))
 	got.wait(t, 1)
-	for _, target := range []topology.Target{topology.Target{Key: other}, {Exchange: "amq.fanout"}, {Exchange: topic}} {
+	for _, target := range []topology.Target{{Key: other}, {Exchange: "amq.fanout"}, {Exchange: topic}} {
 		message := rabbit.Message("forged", "forged")
 		exchange, key := d.Ladder.Address(target, 200*time.Millisecond, &message)
 		d.Broker.PublishTo(exchange, key, message)

@@ -86,9 +86,9 @@ func names(queues []topology.Queue) []string {
 
 // Targets whose names make the worst keys, in pairs that a careless key or pattern would confuse.
 var targets = []topology.Target{
-	topology.Target{Key: "orders"}, topology.Target{Key: "eu.orders"}, topology.Target{Key: "a.*.b"},
-	topology.Target{Key: "a.x.b"}, topology.Target{Key: "#"}, topology.Target{Key: "*"}, topology.Target{Key: "%2A"},
-	topology.Target{Key: "a..b"}, topology.Target{Key: "."}, topology.Target{Key: "x.orders"},
+	{Key: "orders"}, {Key: "eu.orders"}, {Key: "a.*.b"},
+	{Key: "a.x.b"}, {Key: "#"}, {Key: "*"}, {Key: "%2A"},
+	{Key: "a..b"}, {Key: "."}, {Key: "x.orders"},
 	{Exchange: "orders"}, {Exchange: "orders", Key: "paid"}, {Exchange: "orders.paid"}, {Exchange: "orders", Key: "#"},
 	{Exchange: "orders", Key: "paid.eu"}, {Exchange: "orders", Key: "."}, {Exchange: "amq.topic", Key: "eu.*"},
 }

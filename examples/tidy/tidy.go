@@ -77,7 +77,7 @@ func Ladder(uri string, ladder config.Ladder, topics ...string) {
 		}
 		errs := []error{remove(channel, backend.Shared())}
 		for _, topic := range topics {
-			for _, target := range []topology.Target{topology.Target{Key: topic}, {Exchange: topic}} {
+			for _, target := range []topology.Target{{Key: topic}, {Exchange: topic}} {
 				own, err := backend.Of(target, topology.Names{})
 				errs = append(errs, err, remove(channel, own))
 			}

@@ -401,7 +401,7 @@ func testDelayedPublishing(l *lab) {
 	name := ladder.Name()
 	l.do(func(ch *amqp.Channel) error { return ladder.Shared().Declare(ch) })
 	l.declare("orders", topology.ProtectArguments("orders.dlq"))
-	for _, target := range []topology.Target{topology.Target{Key: "gone"}, {Exchange: "events", Key: "paid"}} {
+	for _, target := range []topology.Target{{Key: "gone"}, {Exchange: "events", Key: "paid"}} {
 		plan, err := ladder.Of(target, topology.Names{})
 		require.NoError(t, err)
 		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
