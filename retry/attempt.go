@@ -50,7 +50,8 @@ type Delivery interface {
 
 type deliveryKey struct{}
 
-// NewContext returns a context that carries d. A unit test of a handler can use it; package retrytest plays whole lives.
+// NewContext returns a context that carries d, such as for a unit test of a handler. Package retrytest plays whole lives
+// of messages.
 func NewContext(ctx context.Context, d Delivery) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, d)
 }

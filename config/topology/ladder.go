@@ -124,8 +124,8 @@ func (l Ladder) below(level int) string {
 	return l.Level(level - 1)
 }
 
-// Shared is what all targets of a virtual host have in common, as a plan without a main queue: a topic exchange for each
-// level, and a queue for each of its digits but 0. It also has the exchange for targets, and the exchange and the queue
+// Shared is what all targets of a virtual host have in common, as a plan without a main queue: a topic exchange for
+// each level, and a queue for each of its digits but 0. It also has the exchange for targets, and the exchange and the queue
 // for unroutable messages. The lowest objects come first.
 func (l Ladder) Shared() Plan {
 	c := l.Config.WithDefaults()
