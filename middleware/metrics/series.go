@@ -44,15 +44,18 @@ var (
 		string(retry.EventDeadLettered), string(retry.EventDropped), string(retry.EventRequeued),
 		string(retry.EventAbandoned),
 	}
-	reasons = []string{
-		string(retry.ReasonExhausted), string(retry.ReasonPermanent), string(retry.ReasonExpired),
-		string(retry.ReasonUndecodable), string(retry.ReasonPanic), string(retry.ReasonCrashed),
-		string(retry.ReasonUnpublishable), string(retry.ReasonTooLarge), string(retry.ReasonPostponedTooLong),
-		string(retry.ReasonRejected), string(retry.ReasonDeliveryLimit), string(retry.ReasonMaxLen),
-	}
+	reasons     = reasonTexts()
 	connections = []string{"subscriber", "dead-letter subscriber", "groups", "forwarder", "publisher",
 		"delay publisher", "observer", "processor"}
 )
+
+func reasonTexts() (texts []string) {
+	for _, reason := range retry.Reasons() {
+		texts = append(texts, string(reason))
+	}
+
+	return texts
+}
 
 // Buckets: a call takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a
 // recovery as long as a policy says.
