@@ -2,8 +2,10 @@ package consumer
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -107,6 +109,28 @@ func TestFill(t *testing.T) {
 	assert.False(t, i.fill(time.After(time.Millisecond)), "nothing comes")
 	close(given)
 	assert.False(t, i.fill(nil), "nothing comes any more")
+}
+
+// A consumer with quick handlers is replaced when the rest of its prefetch has come over a long way: that is waited for,
+// as it is hardly ever used up by itself.
+func TestReplaceWaitsUntilThePrefetchIsUsedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &modelBroker{t: t, latency: 20 * time.Millisecond, consumers: map[string]*modelConsumer{},
+			unsettled: map[uint64]*modelDelivery{}, ready: make([]modelMessage, 2)}
+		sub := &subscription{consumer: &Consumer{}, logger: watermill.NopLogger{}, pace: newPace(1)}
+		i := &intake{session: &session{sub: sub, queue: &sub.queue, acker: idleAcker(), channel: broker,
+			stop: make(chan struct{})}, tag: "tag", state: stateOpen, out: make(chan received, 2),
+			ticks: time.NewTimer(time.Hour)}
+		require.NoError(t, i.consume(2))
+		i.hand = i.receive(<-i.consumer.deliveries)
+		i.handOut()
+
+		require.Equal(t, eventNone, i.replace(8, 0))
+		assert.Equal(t, 2, i.consumer.prefetch, "the second one is on its way")
+		require.Equal(t, eventNone, i.replace(8, quietTime))
+		assert.Equal(t, 8, i.consumer.prefetch)
+		assert.Len(t, i.out, 2)
+	})
 }
 
 // A consumer that is cancelled for a suspect takes what is on its way, up to its prefetch, or to the next suspect.
