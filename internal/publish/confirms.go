@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 const (
@@ -187,7 +187,7 @@ func (c *confirmChannel) resolved() {
 func (c *confirmChannel) isSpoiltByNack() bool {
 	version := c.link.Version()
 
-	return (version == "" || strings.HasPrefix(version, "3.")) && c.leaving.Load() < mostLeaving
+	return (version == "" || rabbitmq.RefusesOn(version)) && c.leaving.Load() < mostLeaving
 }
 
 // The outcomes of a publish that is not confirmed.

@@ -47,7 +47,7 @@ var (
 	referenceForm = regexp.MustCompile(`^Upstream: ([^;]+)\.$`)
 	issueName     = regexp.MustCompile(`([\w.-]+)/([\w.-]+)#(\d+)`)
 	// serverVersion is one of RabbitMQ in a text. A number with more digits is none, such as the name of a ladder.
-	serverVersion = regexp.MustCompile(`(?:^|[^\d.\w])(?:3\.1\d|4\.[0-4])(?:$|[^\d])`)
+	serverVersion = regexp.MustCompile(`(?:^|[^\d.\w])(?:3\.1\d|4\.[0-4]|[34]\."$)(?:$|[^\d])`)
 )
 
 // unmarked are declarations that name versions without a mark, each with the reason.
@@ -352,7 +352,7 @@ func TestUpstreamMarks(t *testing.T) {
 		assert.Equal(t, isRight, err == nil, text)
 		assert.Equal(t, text == "Upstream: a fault.", isReference, text)
 	}
-	for text, names := range map[string]bool{"RabbitMQ 4.3 and later": true, "before 3.10": true, "4.0.5": true,
+	for text, names := range map[string]bool{"RabbitMQ 4.3 and later": true, "before 3.10": true, "4.0.5": true, `"3."`: true,
 		"amqpretry.delay.v1.100ms.10x6": false, "14.3": false, "v4.3": false, "1.4.3": false, "4.35": false} {
 		assert.Equal(t, names, serverVersion.MatchString(text), text)
 	}
