@@ -28,8 +28,8 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	used := append(r.delayPlans(), r.registry.plans()...)
 	depths, err := r.observer.QueueDepths(ctx, observe.QueuesOf(used))
 	errs := []error{err}
-	for _, backend := range r.unusedBackends(used) {
-		queues := observe.QueuesOf([]topology.Plan{{Ladder: backend}})
+	for _, ladder := range r.unusedLadders(used) {
+		queues := observe.QueuesOf([]topology.Plan{{Ladder: ladder}})
 		unroutable := maps.Clone(queues)
 		maps.DeleteFunc(unroutable, func(_ string, q retry.QueueDepth) bool {
 			return q.Role != retry.QueueRoleUnroutable
@@ -46,9 +46,9 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	return depths, errors.Join(errs...)
 }
 
-// unusedBackends are those of delay publishers that have not waited for a message since they were made: it may be years
+// unusedLadders are those of delay publishers that have not waited for a message since they were made: it may be years
 // since others did, and their messages are still there.
-func (r *Retrier) unusedBackends(used []topology.Plan) []*topology.Ladder {
+func (r *Retrier) unusedLadders(used []topology.Plan) []*topology.Ladder {
 	known := map[string]bool{}
 	for _, plan := range used {
 		if plan.Ladder != nil {
@@ -57,9 +57,9 @@ func (r *Retrier) unusedBackends(used []topology.Plan) []*topology.Ladder {
 	}
 	var unused []*topology.Ladder
 	for _, p := range r.openPublishers(true) {
-		if backend := p.delays.Ladder(); !known[backend.Name()] {
-			known[backend.Name()] = true
-			unused = append(unused, backend)
+		if ladder := p.delays.Ladder(); !known[ladder.Name()] {
+			known[ladder.Name()] = true
+			unused = append(unused, ladder)
 		}
 	}
 

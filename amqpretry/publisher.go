@@ -48,7 +48,7 @@ func (r *Retrier) NewPublisher() (*Publisher, error) { return r.NewPublisherWith
 // NewDelayPublisher returns a publisher for messages with a delay of Watermill's components/delay, and for all others.
 // Package delay says what happens to them, and why none is lost. Those with a delay it publishes itself, over a connection
 // of its own that the first of them opens. It hands all others to the publisher that it wraps, such as one of
-// NewPublisher, and closes that with itself. It does not connect. Retrier.Close closes it if it is still open.
+// NewPublisher; Close closes that one, too. It does not connect. Retrier.Close closes it if it is still open.
 //
 // All messages of a call are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *publish.TooLargeError
 // or a *topology.NameError nothing was published. Those with a delay are then published before the others: a
@@ -168,7 +168,7 @@ func (r *Retrier) closePublishers() {
 	}
 }
 
-// delayPlans are the parts of backends that the delay publishers have used.
+// delayPlans are the parts of ladders that the delay publishers have used.
 func (r *Retrier) delayPlans() []topology.Plan {
 	var plans []topology.Plan
 	for _, p := range r.openPublishers(true) {

@@ -53,7 +53,7 @@ func withLadder(p config.Policies) config.Policies {
 func TestMain(m *testing.M) {
 	ladders := []topology.Ladder{{Config: exactModeLadder}, {Config: commonLadder}}
 	for _, ladder := range ladders {
-		rabbit.SharedBackends = append(rabbit.SharedBackends, ladder.Name())
+		rabbit.SharedLadders = append(rabbit.SharedLadders, ladder.Name())
 	}
 	code := m.Run()
 	if uri := os.Getenv("AMQP_URI"); uri != "" {

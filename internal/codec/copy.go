@@ -94,7 +94,7 @@ func replyTo(d *amqp091.Delivery) string {
 // rabbitmq/amqp091-go#369; RabbitMQ 3.10 to 4.3, amqp091-go 1.13 to 1.16; TestCopyNeverExceedsTheFrame,
 // TestHostile_EveryHeaderSize, TestReturns; remove when headers may be as large as bodies.
 type Returns struct {
-	backend   *topology.Ladder // nil for retry queues, in one of which a message waits
+	ladder    *topology.Ladder // nil for retry queues, in one of which a message waits
 	once, hop int              // bytes: for each message, and for each queue that it waits in
 }
 
@@ -105,17 +105,17 @@ func NewReturns(plan topology.Plan) Returns {
 		longest = longer(longest, q.Name)
 	}
 	if plan.Ladder != nil {
-		return NewBackendReturns(plan.Ladder, topology.Target{Key: plan.Queue}, longest)
+		return NewLadderReturns(plan.Ladder, topology.Target{Key: plan.Queue}, longest)
 	}
 
 	return returns(plan.RetryExchange, plan.Queue, longest)
 }
 
-// NewBackendReturns returns the sizes of messages that come through a backend to a target, whose landing queue and main
+// NewLadderReturns returns the sizes of messages that come through a ladder to a target, whose landing queue and main
 // queue have names no longer than longest.
-func NewBackendReturns(backend *topology.Ladder, target topology.Target, longest string) Returns {
-	exchange, key := backend.Address(target, 0, &amqp091.Publishing{})
-	shared := backend.Shared()
+func NewLadderReturns(ladder *topology.Ladder, target topology.Target, longest string) Returns {
+	exchange, key := ladder.Address(target, 0, &amqp091.Publishing{})
+	shared := ladder.Shared()
 	for _, x := range shared.Exchanges {
 		exchange = longer(exchange, x.Name)
 	}
@@ -123,7 +123,7 @@ func NewBackendReturns(backend *topology.Ladder, target topology.Target, longest
 		longest = longer(longest, q.Name)
 	}
 	r := returns(exchange, key, longest)
-	r.backend = backend
+	r.ladder = ladder
 
 	return r
 }
@@ -154,8 +154,8 @@ func (r Returns) Most() int { return r.Size(math.MaxInt64) }
 // Size is what is added to a message with this delay.
 func (r Returns) Size(delay time.Duration) int {
 	hops := 1
-	if r.backend != nil {
-		hops = r.backend.Hops(delay)
+	if r.ladder != nil {
+		hops = r.ladder.Hops(delay)
 	}
 
 	return r.once + hops*r.hop

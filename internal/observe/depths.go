@@ -28,7 +28,7 @@ func (o *Observer) PlanDepths(
 
 // QueueDepths returns the depths of queues, as far as they can be read.
 func (o *Observer) QueueDepths(ctx context.Context, queues map[string]retry.QueueDepth) ([]retry.QueueDepth, error) {
-	// In time for some only, it is the dead letters that count most. A backend has many queues, which come last.
+	// In time for some only, it is the dead letters that count most. A ladder has many queues, which come last.
 	names := slices.SortedFunc(maps.Keys(queues), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(queues[a].Role), rank(queues[b].Role)), cmp.Compare(a, b))
 	})
@@ -57,7 +57,7 @@ func rank(role retry.QueueRole) int {
 
 // QueuesOf are the queues beside the main queues, by name.
 func QueuesOf(plans []topology.Plan) map[string]retry.QueueDepth {
-	queues, backends := map[string]retry.QueueDepth{}, map[string]bool{}
+	queues, ladders := map[string]retry.QueueDepth{}, map[string]bool{}
 	for _, plan := range plans {
 		for _, q := range plan.Queues {
 			if q.Landing {
@@ -72,9 +72,9 @@ func QueuesOf(plans []topology.Plan) map[string]retry.QueueDepth {
 			}
 			queues[q.Name] = depth
 		}
-		if plan.Ladder != nil && !backends[plan.Ladder.Name()] {
-			backends[plan.Ladder.Name()] = true
-			for _, depth := range BackendDepths(plan.Ladder) {
+		if plan.Ladder != nil && !ladders[plan.Ladder.Name()] {
+			ladders[plan.Ladder.Name()] = true
+			for _, depth := range LadderDepths(plan.Ladder) {
 				queues[depth.Queue] = depth
 			}
 		}
@@ -83,11 +83,11 @@ func QueuesOf(plans []topology.Plan) map[string]retry.QueueDepth {
 	return queues
 }
 
-// BackendDepths are the queues that a backend shares.
-func BackendDepths(backend *topology.Ladder) []retry.QueueDepth {
+// LadderDepths are the queues that a ladder shares.
+func LadderDepths(ladder *topology.Ladder) []retry.QueueDepth {
 	var depths []retry.QueueDepth
-	for _, q := range backend.Shared().Queues {
-		depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleDelay, Wait: backend.Remaining(q)}
+	for _, q := range ladder.Shared().Queues {
+		depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleDelay, Wait: ladder.Remaining(q)}
 		if q.Delay == 0 {
 			depth.Role = retry.QueueRoleUnroutable
 		}

@@ -180,14 +180,14 @@ func (c *call) declareExchange(ctx context.Context, link *connection.Link, after
 	})
 }
 
-// address completes a message, and tells where it goes: to the target, or to the backend for the rest of its delay, so
+// address completes a message, and tells where it goes: to the target, or to the ladder for the rest of its delay, so
 // that a second publish does not make it late.
 func (c *call) address(m *outgoing) (exchange, key string, publishing amqp091.Publishing) {
 	publishing = m.publishing
 	if m.due.IsZero() {
 		return c.target.Exchange, c.target.Key, publishing
 	}
-	exchange, key = c.delays.backend.Address(c.target, time.Until(m.due), &publishing)
+	exchange, key = c.delays.ladder.Address(c.target, time.Until(m.due), &publishing)
 
 	return exchange, key, publishing
 }

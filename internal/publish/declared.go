@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
@@ -16,8 +17,8 @@ const (
 	//
 	// Upstream: a declaration of a classic queue whose node is down takes a minute.
 	declareWait = 30 * time.Second
-	// backendAge is how long what was declared of a backend is taken to be there, by those who subscribe.
-	backendAge = time.Minute
+	// ladderAge is how long what was declared of a ladder is taken to be there, by those who subscribe.
+	ladderAge = time.Minute
 )
 
 // Declared remembers what was declared, by any key that stands for it.
@@ -41,11 +42,11 @@ func (d *Declared) Of(key any) *Object {
 	return d.objects[key]
 }
 
-// DeclarePlan declares a plan over a channel, with what its backend shares unless that was declared a moment ago: more
+// DeclarePlan declares a plan over a channel, with what its ladder shares unless that was declared a moment ago: more
 // than a hundred objects. It waits no longer than ctx for a declaration of those that another caller has started. After
 // an error the whole is declared next time.
 func (d *Declared) DeclarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan) error {
-	return d.declarePlan(ctx, channel, plan, nil, time.Now().Add(-backendAge))
+	return d.declarePlan(ctx, channel, plan, nil, time.Now().Add(-ladderAge))
 }
 
 func (d *Declared) declarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan,
@@ -53,7 +54,7 @@ func (d *Declared) declarePlan(ctx context.Context, channel topology.Channel, pl
 	if plan.Ladder == nil {
 		return plan.Declare(channel)
 	}
-	shared := d.Of("backend " + plan.Ladder.Name())
+	shared := d.Of("ladder " + plan.Ladder.Name())
 	err := shared.DeclareHere(ctx, link, after, func() error { return plan.Ladder.Shared().Declare(channel) })
 	if err != nil {
 		return err
@@ -71,8 +72,9 @@ func (d *Declared) declarePlan(ctx context.Context, channel topology.Channel, pl
 type Object struct {
 	mu       sync.Mutex
 	running  *declaration
-	declared time.Time        // when it was declared last
-	link     *connection.Link // on which it was
+	declared time.Time // when it was declared last
+	// link is the one on which it was: an object that nobody needs any more keeps no connection that is lost.
+	link weak.Pointer[connection.Link]
 }
 
 // declaration is one that all callers share who come while it runs.
@@ -140,7 +142,7 @@ func (o *Object) join(link *connection.Link, after time.Time, declare func() err
 	defer o.mu.Unlock()
 
 	switch {
-	case o.declared.After(after) && (link == nil || link == o.link):
+	case o.declared.After(after) && (link == nil || weak.Make(link) == o.link):
 		return declaredBefore, false
 	case o.running != nil && o.running.link == link:
 		return o.running, false
@@ -163,7 +165,7 @@ func (o *Object) run(d *declaration, declare func() error) {
 	}
 	o.running = nil
 	if d.err == nil {
-		o.declared, o.link = time.Now(), d.link
+		o.declared, o.link = time.Now(), weak.Make(d.link)
 	}
 }
 

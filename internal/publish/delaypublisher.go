@@ -22,7 +22,7 @@ type DelayPublisher struct {
 
 	options delay.Options
 	names   topology.Names
-	backend *topology.Ladder
+	ladder  *topology.Ladder
 	targets sync.Map // *delays by topology.Target
 
 	closing sync.Once
@@ -37,13 +37,13 @@ const closeGrace = time.Second
 func NewDelayPublisher(wrapped message.Publisher, settings Settings, options delay.Options, names topology.Names,
 ) (*DelayPublisher, error) {
 	options = options.WithDefaults()
-	backend, err := topology.NewLadder(options.Ladder)
+	ladder, err := topology.NewLadder(options.Ladder)
 	if err != nil {
 		return nil, err
 	}
 	settings.Options.Timeout = options.PublishTimeout
 	p := &DelayPublisher{
-		own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, backend: &backend,
+		own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, ladder: &ladder,
 	}
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
 		DefaultDelayGenerator: forThoseWithout(options.DefaultDelayGenerator), AllowNoDelay: true,
@@ -113,7 +113,7 @@ func (s stamped) Publish(topic string, messages ...*message.Message) error {
 }
 
 // prepare finds what has a delay, and checks all of it. The call is nil if nothing has one. A message that is due already
-// goes to the target itself, and all others to the backend, also when they are due by the time that they are published.
+// goes to the target itself, and all others to the ladder, also when they are due by the time that they are published.
 func (p *DelayPublisher) prepare(topic string, messages []*message.Message) (*call, []*message.Message, error) {
 	var (
 		c      *call
@@ -163,16 +163,16 @@ func (p *DelayPublisher) newCall(topic string) (*call, error) {
 }
 
 // delaysTo is the same for each call with a target: what the broker adds depends on the names of all objects of the
-// backend.
+// ladder.
 func (p *DelayPublisher) delaysTo(target topology.Target) (*delays, error) {
 	if known, ok := p.targets.Load(target); ok {
 		return known.(*delays), nil
 	}
-	plan, err := p.backend.Of(target, p.names)
+	plan, err := p.ladder.Of(target, p.names)
 	if err != nil {
 		return nil, err
 	}
-	plan.Ladder = p.backend
+	plan.Ladder = p.ladder
 	if target.Exchange == "" {
 		plan.Queue = target.Key
 	}
@@ -183,15 +183,15 @@ func (p *DelayPublisher) delaysTo(target topology.Target) (*delays, error) {
 		}
 	}
 	known, _ := p.targets.LoadOrStore(target, &delays{DelayPublisher: p, plan: plan,
-		added: codec.NewBackendReturns(p.backend, target, longest).Most()})
+		added: codec.NewLadderReturns(p.ladder, target, longest).Most()})
 
 	return known.(*delays), nil
 }
 
 // Ladder is what delayed messages wait in.
-func (p *DelayPublisher) Ladder() *topology.Ladder { return p.backend }
+func (p *DelayPublisher) Ladder() *topology.Ladder { return p.ladder }
 
-// Plans are the parts of the backend that this publisher has used, one for each target.
+// Plans are the parts of the ladder that this publisher has used, one for each target.
 func (p *DelayPublisher) Plans() []topology.Plan {
 	var plans []topology.Plan
 	p.targets.Range(func(_, target any) bool {

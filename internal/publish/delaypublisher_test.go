@@ -148,7 +148,7 @@ func TestDelayPublisher_Returned(t *testing.T) {
 		assert.Equal(t, 1, b.Declares("q.landing"))
 		require.NoError(t, p.Publish("q", inMinutes(strings.Split(strings.Repeat("lost ", 20)+"good", " ")...)...))
 		assert.Equal(t, 2, b.Declares("q.landing"))
-		assert.Equal(t, 2, b.Declares(p.backend.WaitQueue(0, 1)))
+		assert.Equal(t, 2, b.Declares(p.ladder.WaitQueue(0, 1)))
 		assert.Equal(t, 1, count(b, "good"))
 		assert.Less(t, time.Since(began), 50*time.Millisecond, "without a pause")
 	})
@@ -193,7 +193,7 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 		b := fakebroker.NewScripted()
 		p := newTestDelayPublisher(t, b)
 		b.OnPublish = func(u *fakebroker.Publish) {
-			if u.Exchange == p.backend.Level(1) {
+			if u.Exchange == p.ladder.Level(1) {
 				u.Refuse(amqp091.AccessRefused, "ACCESS_REFUSED - write access to exchange '"+u.Exchange+
 					"' in vhost '/' refused for user 'guest'")
 			} else {
@@ -211,7 +211,7 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 			failed *publish.Error
 		)
 		require.ErrorAs(t, err, &access)
-		assert.Equal(t, p.backend.Level(1), access.Name)
+		assert.Equal(t, p.ladder.Level(1), access.Name)
 		require.ErrorAs(t, err, &failed)
 		assert.True(t, failed.Final)
 		require.ErrorContains(t, err, "; remove the reason, and publish them again")
@@ -341,7 +341,7 @@ func TestDelayPublisher_DefaultDelay(t *testing.T) {
 		require.NoError(t, p.Publish("q", msg, message.NewMessage("none", []byte("none"))))
 		for _, u := range b.Publishes() {
 			level := map[bool]int{true: 1, false: 0}[u.Carries("until")]
-			assert.Equal(t, p.backend.Level(level), u.Exchange)
+			assert.Equal(t, p.ladder.Level(level), u.Exchange)
 		}
 		msg = message.NewMessage("malformed", nil)
 		msg.Metadata.Set(wmdelay.DelayedUntilKey, "tomorrow")
@@ -360,10 +360,10 @@ func TestDelayPublisher_DeclaresAgain(t *testing.T) {
 			<-time.After(pause)
 			require.NoError(t, p.Publish("q", inMinutes("a")...))
 			assert.Equal(t, []int{1, 1, 2, 3}[i], b.Declares("q.landing"))
-			assert.Equal(t, []int{1, 1, 1, 2}[i], b.Declares(p.backend.WaitQueue(0, 1)))
+			assert.Equal(t, []int{1, 1, 1, 2}[i], b.Declares(p.ladder.WaitQueue(0, 1)))
 		}
 		require.NoError(t, p.Publish("other", inMinutes("a")...))
-		assert.Equal(t, 2, b.Declares(p.backend.WaitQueue(0, 1)), "once for all targets")
+		assert.Equal(t, 2, b.Declares(p.ladder.WaitQueue(0, 1)), "once for all targets")
 	})
 }
 

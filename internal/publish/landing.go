@@ -36,7 +36,7 @@ var (
 type delays struct {
 	*DelayPublisher
 
-	plan  topology.Plan // the target's part of the backend
+	plan  topology.Plan // the target's part of the ladder
 	added int           // bytes that the broker adds to the headers on the way, at most
 	used  atomic.Bool   // the plan
 }
@@ -100,7 +100,7 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 	return err
 }
 
-// checkQueue finds out whether a target's queue exists: its messages are confirmed by the backend, whose broker knows
+// checkQueue finds out whether a target's queue exists: its messages are confirmed by the ladder, whose broker knows
 // only later that nobody gets them. A queue that is down, or that may not be looked at, is taken to exist.
 func (d *delays) checkQueue(link *connection.Link, target topology.Target) error {
 	if target.Exchange != "" {

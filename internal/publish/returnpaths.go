@@ -18,17 +18,17 @@ import (
 const (
 	// returnPathInterval is how often the return paths are declared again while messages wait that need them.
 	returnPathInterval = 15 * time.Second
-	// backendInterval is how often that is done with what a backend shares, which is more than a hundred declarations.
-	backendInterval = time.Minute
+	// ladderInterval is how often that is done with what a ladder shares, which is more than a hundred declarations.
+	ladderInterval = time.Minute
 	// returnPathWait is how long one of them keeps the others waiting when the broker does not answer.
 	returnPathWait = 2 * time.Second
-	// backendWait is the same for what a backend shares.
-	backendWait = 10 * time.Second
+	// ladderWait is the same for what a ladder shares.
+	ladderWait = 10 * time.Second
 	// failedFor is how long after the last message was due a path is still declared that could not be declared.
 	failedFor = 10 * time.Minute
 )
 
-// returnPaths are the ways from shared retry queues and backends back to main queues. When somebody deletes the
+// returnPaths are the ways from shared retry queues and ladders back to main queues. When somebody deletes the
 // exchange that leads back, or the binding of a main queue, then no publish fails, nothing is returned, and nobody
 // would notice: what comes out of a quorum retry queue stays there, and what comes out of a classic one is lost. The
 // same holds for the lower levels of a ladder. So they are declared again and again, over one channel, as long as copies
@@ -39,14 +39,14 @@ const (
 // TestExact_DeliveryDeleted; remove when the broker passes over them.
 type returnPaths struct {
 	mu    sync.Mutex
-	paths map[string]*returnPath // by main queue, or backend
+	paths map[string]*returnPath // by main queue, or ladder
 	timer *time.Timer
 }
 
 type returnPath struct {
 	name     string
 	plan     topology.Plan
-	backend  *topology.Ladder // that the plan needs; nil for a backend's own path
+	ladder   *topology.Ladder // that the plan needs; nil for a ladder's own path
 	interval time.Duration
 	next     time.Time // when it is declared again
 	until    time.Time // when the last copy that waits is due
@@ -68,7 +68,7 @@ func (q *QueueForwarder) KeepReturnPath(delay time.Duration) {
 
 	due := time.Now().Add(delay)
 	if plan.Ladder != nil {
-		u.keep("backend "+plan.Ladder.Name(), nil, plan.Ladder.Shared, backendInterval, due)
+		u.keep("ladder "+plan.Ladder.Name(), nil, plan.Ladder.Shared, ladderInterval, due)
 	}
 	u.keep("queue "+plan.Queue, plan.Ladder, plan.ReturnPath, returnPathInterval, due)
 	if u.timer == nil {
@@ -78,13 +78,13 @@ func (q *QueueForwarder) KeepReturnPath(delay time.Duration) {
 
 // keep notes that a path is needed until a copy is due. mu is held.
 func (u *returnPaths) keep(
-	name string, backend *topology.Ladder, plan func() topology.Plan, interval time.Duration, due time.Time,
+	name string, ladder *topology.Ladder, plan func() topology.Plan, interval time.Duration, due time.Time,
 ) {
 	w := u.paths[name]
 	if w == nil {
 		// With a short interval at the next tick: that of another path may be on its way.
 		next := time.Now().Add(interval - returnPathInterval)
-		w = &returnPath{name: name, plan: plan(), backend: backend, interval: interval, next: next}
+		w = &returnPath{name: name, plan: plan(), ladder: ladder, interval: interval, next: next}
 		u.paths[name] = w
 	}
 	if due.After(w.until) {
@@ -139,7 +139,7 @@ func (u *returnPaths) needed(now time.Time) []*returnPath {
 			needed = append(needed, w)
 		}
 	}
-	// A backend comes first, as the others need it.
+	// A ladder comes first, as the others need it.
 	slices.SortFunc(needed, func(a, b *returnPath) int { return cmp.Compare(a.plan.Queue, b.plan.Queue) })
 
 	return needed
@@ -165,14 +165,14 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 
 		tried = append(tried, w)
 		err := w.declare(f.ctx, channel, w.plan)
-		if isMissing(err) && w.backend != nil {
+		if isMissing(err) && w.ladder != nil {
 			// The exchange of all targets is gone. Back without the queue's binding, it would take its messages for
 			// unroutable, so both are declared together.
 			if channel, err = link.Channel(); err != nil {
 				return tried
 			}
 			whole := w.plan
-			whole.Ladder = w.backend
+			whole.Ladder = w.ladder
 			err = w.declare(f.ctx, channel, whole)
 		}
 		if err != nil && !w.failed && f.ctx.Err() == nil {
@@ -197,7 +197,7 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel, plan topology.Plan) error {
 	wait := returnPathWait
 	if plan.Ladder != nil || w.interval > returnPathInterval {
-		wait = backendWait
+		wait = ladderWait
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errors.New("the broker has not answered"))
 	defer cancel()

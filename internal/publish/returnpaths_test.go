@@ -113,14 +113,14 @@ func TestReturnPaths_Backend(t *testing.T) {
 		}
 		level := topology.Ladder{}.WaitQueue(2, 3)
 
-		pass(4*backendInterval + time.Second)
+		pass(4*ladderInterval + time.Second)
 		for _, landing := range []string{"q-0.landing", "q-1.landing"} {
-			assert.InDelta(t, 4*int(backendInterval/returnPathInterval), b.Binds(landing), 1)
+			assert.InDelta(t, 4*int(ladderInterval/returnPathInterval), b.Binds(landing), 1)
 		}
 		assert.InDelta(t, 4, b.Binds(level), 1)
-		pass(7 * backendInterval)
+		pass(7 * ladderInterval)
 		before := b.Binds(level)
-		pass(10 * backendInterval)
+		pass(10 * ladderInterval)
 		assert.Equal(t, before, b.Binds(level), "nothing waits any more")
 	})
 }

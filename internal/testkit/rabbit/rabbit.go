@@ -164,13 +164,13 @@ func (c *Client) Remove(exchange string, queues ...string) {
 	})
 }
 
-// SharedBackends are the names of backends that RemovePlan leaves, because other tests use them.
-var SharedBackends []string
+// SharedLadders are the names of ladders that RemovePlan leaves, because other tests use them.
+var SharedLadders []string
 
-// IsShared reports whether a backend is one of [SharedBackends].
-func IsShared(backend *topology.Ladder) bool { return slices.Contains(SharedBackends, backend.Name()) }
+// IsShared reports whether a ladder is one of [SharedLadders].
+func IsShared(ladder *topology.Ladder) bool { return slices.Contains(SharedLadders, ladder.Name()) }
 
-// RemovePlan deletes a main queue and all that its plan has, with what its backend shares, as far as they and the broker
+// RemovePlan deletes a main queue and all that its plan has, with what its ladder shares, as far as they and the broker
 // are there.
 func (c *Client) RemovePlan(plan topology.Plan) {
 	if plan.Ladder != nil && !IsShared(plan.Ladder) {
@@ -178,7 +178,7 @@ func (c *Client) RemovePlan(plan topology.Plan) {
 	}
 	_ = c.kept(func(channel *amqp091.Channel) error {
 		for _, queue := range slices.Concat(plan.Queues, []topology.Queue{{Name: plan.Queue}}) {
-			if queue.Name == "" { // of what a backend shares
+			if queue.Name == "" { // of what a ladder shares
 				continue
 			}
 			if _, err := channel.QueueDelete(queue.Name, false, false, false); err != nil {
