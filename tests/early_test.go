@@ -58,7 +58,7 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 				instances = append(instances, start(t, c))
 			}
 			waits := "^" + c.Queue + `\.retry\.`
-			if backend := c.Options.Policies.Default; backend.Strategy == config.StrategyLadder {
+			if policy := c.Options.Policies.Default; policy.Strategy == config.StrategyLadder {
 				plan, err := instances[0].Retrier.Plan(c.Queue)
 				require.NoError(t, err)
 				waits = "^" + strings.ReplaceAll(plan.Ladder.Name(), ".", `\.`) + `\.[0-9]+m?s$`

@@ -86,14 +86,13 @@ func TestExact_NobodyElse(t *testing.T) {
 	c.Options.Policies = exact(ms(300)...)
 	c.Options.Policies.Default.Ladder = ownLadder()
 	svc := start(t, c)
-	ladder := c.Options.Policies.Default.Ladder
-	backend, err := topology.NewLadder(ladder)
+	ladder, err := topology.NewLadder(c.Options.Policies.Default.Ladder)
 	require.NoError(t, err)
 
 	stranger := uniqueName("stranger")
 	svc.Broker.Declare(stranger, mainQueueArguments("quorum"))
 	const forged = 100 // more than a queue has under way at a time
-	exchange, key := backend.Address(topology.Target{Key: stranger}, 200*time.Millisecond, &amqp091.Publishing{})
+	exchange, key := ladder.Address(topology.Target{Key: stranger}, 200*time.Millisecond, &amqp091.Publishing{})
 	svc.Broker.PublishTo(exchange, key, slices.Repeat([]amqp091.Publishing{{Body: []byte("forged")}}, forged)...)
 	// A key that says nothing, on the same way.
 	svc.Broker.PublishTo(exchange, "0.0.2.nobody."+svc.Queue, amqp091.Publishing{})
@@ -101,9 +100,9 @@ func TestExact_NobodyElse(t *testing.T) {
 	svc.publish("1")
 	await.Until(t, func() bool { return s.count() == 2 }, "others wait for their delay only")
 	assert.Less(t, gaps(s.of("1"))[0], time.Minute, "a queue that gets no confirmation tries again after 3 minutes")
-	svc.Broker.Has(backend.Unroutable(), forged+1)
+	svc.Broker.Has(ladder.Unroutable(), forged+1)
 	assert.Zero(t, svc.Broker.Depth(stranger))
-	left := svc.Broker.Drain(backend.Unroutable())
+	left := svc.Broker.Drain(ladder.Unroutable())
 	assert.Equal(t, key, left[0].RoutingKey, "the key is there, for whoever looks")
 }
 

@@ -66,19 +66,19 @@ func Exchanges(uri string, names ...string) {
 // Ladder deletes a ladder with the messages that wait in it, and the landing queues of topics that are queues or
 // exchanges. A ladder with the default prefix belongs to all services of the virtual host, so it refuses that one, and Up
 // leaves ladders alone.
-func Ladder(uri string, ladder config.Ladder, topics ...string) {
+func Ladder(uri string, of config.Ladder, topics ...string) {
 	err := with(uri, func(channel *amqp091.Channel) error {
-		if ladder.WithDefaults().Prefix == config.RetryLadder().Prefix {
+		if of.WithDefaults().Prefix == config.RetryLadder().Prefix {
 			return errors.New("others may use it")
 		}
-		backend, err := topology.NewLadder(ladder)
+		ladder, err := topology.NewLadder(of)
 		if err != nil {
 			return err
 		}
-		errs := []error{remove(channel, backend.Shared())}
+		errs := []error{remove(channel, ladder.Shared())}
 		for _, topic := range topics {
 			for _, target := range []topology.Target{{Key: topic}, {Exchange: topic}} {
-				own, err := backend.Of(target, topology.Names{})
+				own, err := ladder.Of(target, topology.Names{})
 				errs = append(errs, err, remove(channel, own))
 			}
 		}
@@ -86,7 +86,7 @@ func Ladder(uri string, ladder config.Ladder, topics ...string) {
 		return errors.Join(errs...)
 	})
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "cannot remove the ladder %q: %v\n", ladder.Prefix, err)
+		fmt.Fprintf(os.Stderr, "cannot remove the ladder %q: %v\n", of.Prefix, err)
 	}
 }
 

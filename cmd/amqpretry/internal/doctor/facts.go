@@ -213,11 +213,11 @@ type ladder struct {
 func (f Facts) ladders() []ladder {
 	var all []ladder
 	for _, t := range f.Topics {
-		backend := t.Plan.Ladder
-		if backend == nil || slices.ContainsFunc(all, func(l ladder) bool { return l.name == backend.Name() }) {
+		of := t.Plan.Ladder
+		if of == nil || slices.ContainsFunc(all, func(l ladder) bool { return l.name == of.Name() }) {
 			continue
 		}
-		all = append(all, ladder{backend.Name(), t, backend})
+		all = append(all, ladder{of.Name(), t, of})
 	}
 	for _, l := range f.Others {
 		all = append(all, ladder{name: l.Name(), of: &l})

@@ -181,8 +181,8 @@ func (f Facts) redeclare(o object) string {
 
 // waiting are the words of a command that counts the messages in a queue of exact delays.
 func (f Facts) waiting(o object) []string {
-	if backend := o.Topic.Plan.Ladder; backend != nil && f.PolicyFile == "" {
-		return []string{"--ladder", backend.Name()}
+	if ladder := o.Topic.Plan.Ladder; ladder != nil && f.PolicyFile == "" {
+		return []string{"--ladder", ladder.Name()}
 	}
 	if o.Topic.Plan.Queue != "" {
 		return f.policies(o.Topic.Plan.Queue)

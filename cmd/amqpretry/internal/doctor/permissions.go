@@ -111,8 +111,8 @@ func declares(plan topology.Plan, add func(operation, kind, name, why string, al
 }
 
 // entrances are the exchanges to which a service publishes what is to wait: those from which delay queues are reached.
-func entrances(backend *topology.Ladder) []string {
-	shared := backend.Shared()
+func entrances(ladder *topology.Ladder) []string {
+	shared := ladder.Shared()
 	var all []string
 	for _, b := range shared.Bindings {
 		delays := slices.ContainsFunc(shared.Queues, func(q topology.Queue) bool {

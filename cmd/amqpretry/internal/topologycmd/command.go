@@ -102,14 +102,14 @@ func plans(targets []target) []topology.Plan {
 	return all
 }
 
-// backends are what the exact delays of all targets need, each once.
-func backends(targets []target) []*topology.Ladder {
+// ladders are those of all targets, each once.
+func ladders(targets []target) []*topology.Ladder {
 	var all []*topology.Ladder
 	known := map[string]bool{}
 	for _, t := range targets {
-		if backend := t.plan.Ladder; backend != nil && !known[backend.Name()] {
-			known[backend.Name()] = true
-			all = append(all, backend)
+		if ladder := t.plan.Ladder; ladder != nil && !known[ladder.Name()] {
+			known[ladder.Name()] = true
+			all = append(all, ladder)
 		}
 	}
 

@@ -18,7 +18,7 @@ import (
 type bindings func(topology.Binding) (bool, error)
 
 // inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an object only by
-// declaring it, so that is done with objects that are there already. The shared plan of a backend has no main
+// declaring it, so that is done with objects that are there already. The shared plan of a ladder has no main
 // queue.
 func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	objects, missing := []object{}, map[string]bool{}
@@ -202,12 +202,12 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 		}
 		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
 	}
-	for _, backend := range backends(targets) {
-		objects, err := inspect(b, bound, backend.Shared())
+	for _, ladder := range ladders(targets) {
+		objects, err := inspect(b, bound, ladder.Shared())
 		if err != nil {
 			return report{}, err
 		}
-		r.Ladders = append(r.Ladders, ladderReport{Name: backend.Name(), Objects: objects})
+		r.Ladders = append(r.Ladders, ladderReport{Name: ladder.Name(), Objects: objects})
 	}
 	if client == nil {
 		return r, nil

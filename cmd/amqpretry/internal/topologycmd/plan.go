@@ -145,12 +145,12 @@ func planned(targets []target) report {
 		}
 		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
 	}
-	for _, backend := range backends(targets) {
-		ladder := ladderReport{Name: backend.Name(), Objects: objectsOf(backend.Shared())}
-		for i := range ladder.Objects {
-			ladder.Objects[i].State = statePlanned
+	for _, ladder := range ladders(targets) {
+		l := ladderReport{Name: ladder.Name(), Objects: objectsOf(ladder.Shared())}
+		for i := range l.Objects {
+			l.Objects[i].State = statePlanned
 		}
-		r.Ladders = append(r.Ladders, ladder)
+		r.Ladders = append(r.Ladders, l)
 	}
 
 	return r
@@ -277,10 +277,10 @@ func (a *applying) run(ctx context.Context, args []string) error {
 
 // declareAll declares the ladders, which the plans need, and then the plans.
 func declareAll(b *broker, r *report, targets []target) error {
-	for i, backend := range backends(targets) {
-		if err := backend.Shared().Declare(b); err != nil {
+	for i, ladder := range ladders(targets) {
+		if err := ladder.Shared().Declare(b); err != nil {
 			return fmt.Errorf("ladder %q: some objects were not declared; fix the cause and run the command again: %w",
-				backend.Name(), err)
+				ladder.Name(), err)
 		}
 		declared(r.Ladders[i].Objects)
 	}
