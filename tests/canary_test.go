@@ -28,11 +28,11 @@ func TestCanariesAreToldOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var mended, postponed, failuresTold atomic.Bool
+			var fixed, postponed, failuresTold atomic.Bool
 			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
 				a, _ := retry.AttemptFromContext(msg.Context())
 				switch {
-				case !mended.Load(), msg.UUID == "3 dies":
+				case !fixed.Load(), msg.UUID == "3 dies":
 					return retry.Permanent(errFate)
 				case msg.UUID == "2 is retried" && a.Number < 3:
 					return errFate
@@ -62,7 +62,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 				svc.publish(id)
 				dead(i + 1) // in this order
 			}
-			mended.Store(true)
+			fixed.Store(true)
 
 			var told []dlq.CanaryReport
 			canary := dlq.Canary{Messages: 5, Tolerate: 2, Watch: time.Minute, OnChange: func(r dlq.CanaryReport) {

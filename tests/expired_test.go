@@ -28,7 +28,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Where a permission is missing, nobody is disturbed by attempts to mend that.
+// Where a permission is missing, nobody is disturbed by attempts to fix that.
 func TestMissingPermissionIsNoExpiry_OwnBroker(t *testing.T) {
 	t.Parallel()
 	b := &obsoleteBroker{broker: brokertest.Shared(t)}

@@ -475,7 +475,7 @@ func (r route) travel(t *testing.T, uri, queue string) {
 	doomed := j.count(func(id string, _ []string, _ string) bool { return is(id, kindDoomed) })
 	until("all that were doomed are dead", func() bool { return deadLetters() >= doomed })
 
-	// The way back: policy off everywhere, until nothing waits and nothing that has waited is left.
+	// The rollback: policy off everywhere, until nothing waits and nothing that has waited is left.
 	offs = pair(offAgain, config.Policy{Mode: config.ModeOff})
 	policies[0].close()
 	policies[1].close()

@@ -110,7 +110,7 @@ func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 	await.Stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(outsider) == 0 }, "and nobody else")
 }
 
-// What an operator deletes of what is shared is declared again, with the way back to the main queue.
+// What an operator deletes of what is shared is declared again, with the return to the main queue.
 func TestSharedQueues_DeletedObjects(t *testing.T) {
 	t.Parallel()
 
@@ -215,7 +215,7 @@ func TestSharedQueues_Fanout(t *testing.T) {
 	await.Stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
 }
 
-// The exchange for the way back can be deleted without any publish failing. It is declared again before it is missed,
+// The exchange for the return can be deleted without any publish failing. It is declared again before it is missed,
 // where there is time: classic retry queues would lose what comes out of them.
 func TestSharedQueues_WayBackIsLookedAfter(t *testing.T) {
 	t.Parallel()

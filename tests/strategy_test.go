@@ -525,7 +525,7 @@ func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 	}
 }
 
-// A header frame that would become too large on its way back goes by a copy, which makes room.
+// A header frame that would become too large on its return goes by a copy, which makes room.
 func TestStrategy_LargeHeaders(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		s := withPolicy(t, policy)

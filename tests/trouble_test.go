@@ -130,5 +130,5 @@ func TestTrouble_OneQueueCostsTheConnection(t *testing.T) {
 		assert.Equal(t, bad.queue, e.Fields["amqp_queue_name"])
 	}
 	bad.on.Store(false)
-	await.Until(t, func() bool { return len(fromBad.ids()) == 101 }, "it goes on when the broker has mended it")
+	await.Until(t, func() bool { return len(fromBad.ids()) == 101 }, "it goes on when the broker has recovered")
 }

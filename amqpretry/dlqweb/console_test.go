@@ -47,7 +47,7 @@ func TestPages(t *testing.T) {
 	assert.Contains(t, f.get("/message?uuid=uuid-7&queue="+f.dead).Body, "uuid-7")
 	assert.Equal(t, http.StatusNotFound, f.get("/message?uuid=nobody&queue="+f.dead).Status)
 	assert.Equal(t, http.StatusNotFound, f.get("/queue?queue="+f.main).Status, "a main queue is nobody's business")
-	assert.Equal(t, http.StatusNotFound, f.get("/queue?queue=other.dlq").Status, "one that it was not told of")
+	assert.Equal(t, http.StatusNotFound, f.get("/queue?queue=other.dlq").Status, "one that it does not show")
 	assert.Equal(t, http.StatusNotFound, f.get("/nothing").Status)
 	assert.Equal(t, http.StatusNotFound, f.get("/no/thing").Status)
 	assert.Contains(t, f.get("/api/v1/nothing").Header.Get("Content-Type"), "problem+json")

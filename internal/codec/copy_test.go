@@ -314,7 +314,7 @@ func TestEncodeCC(t *testing.T) {
 	}
 }
 
-// What a broker adds on the way back, as it encodes it, fits into what is kept free for it.
+// What a broker adds on the return, as it encodes it, fits into what is kept free for it.
 func TestReturns(t *testing.T) {
 	death := func(exchange, queue, key string) amqp091.Table {
 		return amqp091.Table{"count": int64(1), "exchange": exchange, "queue": queue, "reason": "expired",

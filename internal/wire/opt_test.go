@@ -34,7 +34,7 @@ func TestOptReadsWhatThereIs(t *testing.T) {
 	}
 }
 
-// What is given up last is given up with the rest: the way back does not need it.
+// What is given up last is given up with the rest: the return does not need it.
 func TestShrinkGivesUpOptLast(t *testing.T) {
 	s := State{Queue: "q", Count: 1, Delay: "1s", Arrival: NewArrival("", "q", "", "", "")}
 	s.Arrival.Opt = `{"x-opt-a":"1"}`

@@ -353,7 +353,7 @@ func TestShrinkOrder(t *testing.T) {
 
 	want.Error, want.ErrorType, want.Topic, want.Handler, want.Host, want.Subscriber, want.Arrival.CC = "", "", "", "",
 		"", "", ""
-	assert.Equal(t, want.Headers("id"), full.Shrink(4).Headers("id"), "what the way back needs is never given up")
+	assert.Equal(t, want.Headers("id"), full.Shrink(4).Headers("id"), "what the return needs is never given up")
 
 	dead := full
 	dead.Count = header.CountDead

@@ -51,7 +51,7 @@ func TestExportedErrorsArePointers(t *testing.T) {
 	})
 }
 
-// walk visits the module's files with an extension, but no tests.
+// walk visits the module's files with an extension: tests only with _test.go.
 func walk(t *testing.T, extension string, visitor func(path string)) {
 	t.Helper()
 	require.NoError(t, visit(extension, func(path string) error {
@@ -69,7 +69,8 @@ func visit(extension string, visitor func(path string) error) error {
 		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != root {
 			return filepath.SkipDir
 		}
-		if !entry.IsDir() && strings.HasSuffix(path, extension) && !strings.HasSuffix(path, "_test.go") &&
+		isTest := strings.HasSuffix(path, "_test.go")
+		if !entry.IsDir() && strings.HasSuffix(path, extension) && isTest == (extension == "_test.go") &&
 			entry.Name() != "CHANGELOG.md" {
 			return visitor(path)
 		}

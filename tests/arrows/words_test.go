@@ -20,10 +20,13 @@ func TestRefusedWords(t *testing.T) {
 	words := wordsOf(t, string(list))
 	require.Greater(t, len(words), 30, "the check must not run empty")
 	seen := 0
-	for _, extension := range []string{".go", ".md", ".html", ".yaml", ".json"} {
+	for _, extension := range []string{".go", "_test.go", ".md", ".html", ".yaml", ".json"} {
 		walk(t, extension, func(path string) {
 			if strings.HasSuffix(path, ".json") && !within(path, "metrics") {
 				return // of others, and data
+			}
+			if strings.HasSuffix(path, "arrows/words_test.go") {
+				return // this file, whose mutants have them
 			}
 			seen++
 			text, err := os.ReadFile(path)

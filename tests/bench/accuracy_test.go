@@ -33,7 +33,7 @@ func BenchmarkAccuracy(b *testing.B) {
 			"*Bare* is the least that a TTL queue takes, at the same time and rate on the same broker: a raw amqp091 " +
 				"publisher, a retry queue with the retrier's arguments, a raw consumer. *Added* is what the retrier " +
 				"takes beyond it: the failure's way through the middleware and the retry exchange, and the router's " +
-				"on the way back.",
+				"on the return.",
 		},
 		Head: []string{"queues", "retries/s", "added p50", "added p99", "retrier p50", "retrier p99", "retrier max",
 			"bare p50", "bare p99", "bare max"},

@@ -23,7 +23,7 @@ func BenchmarkWaiting(b *testing.B) {
 			fmt.Sprintf("Each message is forwarded by the retrier (%d handlers at a time) while it is being "+
 				"published, waits, and comes back once; none is lost. *At once* is how many were waiting when the "+
 				"first came back. They come back as they went, so no faster than they were forwarded; *late* "+
-				"(seconds after the delay) says whether the way back kept up.",
+				"(seconds after the delay) says whether the return kept up.",
 				waitingConcurrency),
 			"Memory in MiB, after a collection of garbage, before, while all wait, and when all are back: the heap " +
 				"in use of the client, and what the Erlang machine of the broker has in use. A single run each, on a " +

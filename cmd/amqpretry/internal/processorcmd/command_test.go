@@ -12,7 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// Each mistake ends the command before it connects, and its error says what is wanted.
+// Each mistake ends the command before it connects, and its error names the valid input.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
