@@ -251,7 +251,7 @@ func (s *service) checkEvents() {
 	s.t.Helper()
 
 	open := map[string]int{}
-	if !assert.Eventually(s.t, func() bool {
+	await.Until(s.t, func() bool {
 		attempts, outcomes := 0, 0
 		for _, e := range s.Events() {
 			switch e.Kind {
@@ -274,9 +274,7 @@ func (s *service) checkEvents() {
 		open = map[string]int{"attempts without an end": attempts, "failures without an outcome": outcomes}
 
 		return attempts == 0 && outcomes == 0
-	}, 5*time.Second, tick) {
-		s.t.Errorf("events: %v", open)
-	}
+	}, "events: %v", &open)
 	if !strings.HasPrefix(s.t.Name(), "TestEarly_") {
 		assert.Empty(s.t, s.Events(retry.EventReturnedEarly), "events: nothing comes back too early")
 	}
