@@ -66,7 +66,7 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 		DeliveryMode:    d.DeliveryMode,
 		Priority:        d.Priority,
 		CorrelationId:   d.CorrelationId,
-		ReplyTo:         replyTo(d),
+		ReplyTo:         ReplyTo(d.ReplyTo),
 		MessageId:       d.MessageId,
 		Timestamp:       d.Timestamp,
 		Type:            d.Type,
@@ -77,14 +77,15 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 
 const directReply = "amq.rabbitmq.reply-to"
 
-// replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address
-// in its place where a message came the usual way, but not in one that came by another protocol.
-func replyTo(d *amqp091.Delivery) string {
-	if d.ReplyTo == directReply {
+// ReplyTo is where the answer to a message is to go that is published over a connection of ours. RabbitMQ refuses one that
+// says "to whom I am": it has put the asker's address in its place where a message came the usual way, but not in one
+// that came by another protocol.
+func ReplyTo(replyTo string) string {
+	if replyTo == directReply {
 		return ""
 	}
 
-	return d.ReplyTo
+	return replyTo
 }
 
 // Returns is what the broker adds to the headers of messages that come back from their waits. amqp091-go gives up the

@@ -17,24 +17,13 @@ import (
 // publish.
 const maxShortString = 255
 
-// Delayed makes a message with a delay of one that was marshaled with [Publish]: its headers are its own, so an id can be
-// added. It is persistent, as it waits in quorum queues whatever the marshaler thinks. No answer could come to the
-// asker's address on the connection that publishes it, and the broker would refuse it.
-func Delayed(p amqp091.Publishing) amqp091.Publishing {
-	p = Persistent(p)
-	if p.ReplyTo == directReply {
-		p.ReplyTo = ""
-	}
-
-	return p
-}
-
-// Persistent makes a message that is stored on disk of one that was marshaled with [Publish]: its headers are its own, so
-// an id can be added.
-func Persistent(p amqp091.Publishing) amqp091.Publishing {
+// Persistent makes a message that is stored on disk, with an id, of one that was marshaled with [Publish]. Its headers are
+// its own.
+func Persistent(p amqp091.Publishing, id string) amqp091.Publishing {
 	if p.Headers = maps.Clone(p.Headers); p.Headers == nil {
 		p.Headers = amqp091.Table{}
 	}
+	p.Headers[header.ID] = id
 	p.DeliveryMode = amqp091.Persistent
 
 	return p
@@ -68,15 +57,12 @@ func TooLarge(p amqp091.Publishing, limit int) *Part {
 	if key := longKey(p.Headers); key != "" {
 		return &Part{fmt.Sprintf("name of the header %q…", key[:20]), len(key), maxShortString}
 	}
-	if size := headerFrameSize(p) + headerSize(header.ID, idOfThisLength); limit > 0 && size > limit {
+	if size := headerFrameSize(p); limit > 0 && size > limit {
 		return &Part{"headers", size, limit}
 	}
 
 	return nil
 }
-
-// idOfThisLength is as long as those of rand.Text.
-const idOfThisLength = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 // longKey finds the key of a header that is too long.
 func longKey(value any) string {

@@ -137,13 +137,11 @@ func (p *DelayPublisher) prepare(topic string, messages []*message.Message) (*ca
 				return nil, nil, err
 			}
 		}
-		m, err := c.add(i, msg)
-		if err != nil {
-			return nil, nil, err
+		if !due.After(now) {
+			due = time.Time{}
 		}
-		m.publishing = codec.Delayed(m.publishing)
-		if due.After(now) {
-			m.due = due
+		if err := c.add(i, msg, due); err != nil {
+			return nil, nil, err
 		}
 	}
 

@@ -43,13 +43,13 @@ type delays struct {
 
 // declare declares what a call needs, unless that was done on this link a short time ago, and after something was
 // missing.
-func (d *delays) declare(ctx context.Context, link *connection.Link, c *call, missing time.Time) error {
-	after := latest(missing, time.Now().Add(-targetAge))
+func (d *delays) declare(ctx context.Context, link *connection.Link, c *call) error {
+	after := latest(c.missing, time.Now().Add(-targetAge))
 	err := c.declareExchange(ctx, link, after)
 	waits := slices.ContainsFunc(c.messages, func(m *outgoing) bool { return m.outcome == open && !m.due.IsZero() })
 	if err == nil && waits {
 		err = d.own.declared.Of(c.target).Declare(ctx, link, after, func() error {
-			return d.declareTarget(context.WithoutCancel(ctx), link, c, missing) // others wait for it as well
+			return d.declareTarget(context.WithoutCancel(ctx), link, c) // others wait for it as well
 		})
 		if err == nil {
 			d.used.Store(true)
@@ -69,7 +69,7 @@ func (d *delays) declare(ctx context.Context, link *connection.Link, c *call, mi
 
 // declareTarget declares the ladder and the landing queue of a target. The queue comes first: nothing is declared for one
 // that does not exist.
-func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *call, missing time.Time) error {
+func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *call) error {
 	if err := d.checkQueue(link, c.target); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 	}
 	declare := func(plan topology.Plan) error {
 		return link.OnChannel(func(channel *amqp091.Channel) error {
-			return d.own.declared.declarePlan(ctx, channel, plan, link, latest(missing, time.Now().Add(-sharedAge)))
+			return d.own.declared.declarePlan(ctx, channel, plan, link, latest(c.missing, time.Now().Add(-sharedAge)))
 		})
 	}
 	err := declare(d.plan)
@@ -92,7 +92,7 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 		}
 		err = declare(d.plan)
 	}
-	if err == nil && !missing.IsZero() {
+	if err == nil && !c.missing.IsZero() {
 		d.own.settings.Connection.Emit(retry.Event{Kind: retry.EventTopologyRepaired, Topic: c.topic,
 			Queue: c.target.String()})
 	}

@@ -54,7 +54,7 @@ func (q *QueueForwarder) Retire() { q.sender.retire() }
 
 func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
 	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), turn: make(chan struct{}, 1),
-		sender: newSender(inOrder), waits: newWaits()}
+		sender: newSender(true), waits: newWaits()}
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be

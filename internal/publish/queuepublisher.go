@@ -30,7 +30,7 @@ type QueuePublisher struct {
 // NewQueuePublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run
 // is lost.
 func NewQueuePublisher(link *connection.Link) *QueuePublisher {
-	return &QueuePublisher{link: link, sender: newSender(inOrder)}
+	return &QueuePublisher{link: link, sender: newSender(true)}
 }
 
 var errSilent = errors.New("the broker has not confirmed a message for a minute: has the queue no majority of its " +
