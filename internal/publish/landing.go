@@ -74,7 +74,12 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 		return err
 	}
 	if !d.own.settings.Declare {
-		return d.checkLanding(link)
+		return link.OnChannel(func(channel *amqp091.Channel) error {
+			if err := CheckLanding(channel, d.plan); err != nil {
+				return fmt.Errorf("%w: %w", errNoLanding, err)
+			}
+			return nil
+		})
 	}
 	declare := func(plan topology.Plan) error {
 		return link.OnChannel(func(channel *amqp091.Channel) error {
@@ -106,7 +111,10 @@ func (d *delays) checkQueue(link *connection.Link, target topology.Target) error
 	if target.Exchange != "" {
 		return nil
 	}
-	err := lookUp(link, target.Key)
+	err := link.OnChannel(func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclarePassive(target.Key, true, false, false, false, nil)
+		return err
+	})
 	reason := reasonOf(err)
 	switch {
 	case err == nil:
@@ -123,22 +131,16 @@ func (d *delays) checkQueue(link *connection.Link, target topology.Target) error
 	}
 }
 
-// checkLanding finds out whether an operator has provisioned the landing queue of a target: without it, its messages are
-// unroutable, and no publish tells. One that may not be looked at is taken to exist.
-func (d *delays) checkLanding(link *connection.Link) error {
-	for _, q := range d.plan.Queues {
-		err := lookUp(link, q.Name)
+// CheckLanding finds out whether an operator has provisioned the landing queue of a plan: without it, what is meant for
+// it is unroutable, and no publish tells. A missing retry queue shows when a copy comes back. One that may not be looked
+// at is taken to exist.
+func CheckLanding(channel *amqp091.Channel, plan topology.Plan) error {
+	for _, q := range plan.ReturnPath().Queues {
+		_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
 		if reason := reasonOf(err); reason != nil && reason.Code == amqp091.NotFound {
-			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain("", rabbitmq.KindQueue, q.Name, err))
+			return topology.Explain("", rabbitmq.KindQueue, q.Name, err)
 		}
 	}
 
 	return nil
-}
-
-func lookUp(link *connection.Link, queue string) error {
-	return link.OnChannel(func(channel *amqp091.Channel) error {
-		_, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		return err
-	})
 }

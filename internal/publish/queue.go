@@ -29,12 +29,7 @@ type QueueForwarder struct {
 	forwarder *Forwarder
 	plan      topology.Plan
 	returns   codec.Returns // what the broker adds to a header frame
-
-	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang
-	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
-	// copies.
-	turn   chan struct{}
-	sender *sender
+	sender    *sender
 
 	declared Object // the plan
 	held     heldCopies
@@ -53,8 +48,8 @@ func (q *QueueForwarder) Report(canary string, outcome wire.Outcome, published *
 func (q *QueueForwarder) Retire() { q.sender.retire() }
 
 func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
-	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), turn: make(chan struct{}, 1),
-		sender: newSender(true), waits: newWaits()}
+	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), sender: newSender(true),
+		held: heldCopies{copies: map[*heldCopy]struct{}{}}, waits: newWaits()}
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
@@ -65,12 +60,12 @@ func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	defer cancel(nil)
 	defer context.AfterFunc(q.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
 
-	h := q.hold(q.exchangeOf(&o.State), func() {
+	h := q.hold(&o.State, func() {
 		if isGone() { // where no context tells
 			cancel(ErrGone)
 		}
 	})
-	defer h.release()
+	defer q.release(h)
 
 	var (
 		state      *wire.State // as it was published
@@ -87,11 +82,11 @@ func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 		case errors.Is(err, ErrGone) || isGone():
 			return backoff.Permanent(ErrGone)
 		case copied != nil && isMissing(err):
-			h.failed(errors.Join(err, undeclared)) // is reported while the declaration has no answer
+			q.held.failed(h, errors.Join(err, undeclared)) // is reported while the declaration has no answer
 			undeclared = q.redeclare(ctx, copied.at)
 			err = errors.Join(err, undeclared)
 		}
-		h.failed(err)
+		q.held.failed(h, err)
 
 		return err
 	})
@@ -105,12 +100,6 @@ func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	return state, nil
 }
 
-// exchangeOf is where a copy is published.
-func (q *QueueForwarder) exchangeOf(state *wire.State) string {
-	exchange, _ := q.plan.Route(state.Count, delayOf(state), &amqp091.Publishing{})
-	return exchange
-}
-
 // delayOf is the delay of a copy that is to wait.
 func delayOf(state *wire.State) time.Duration {
 	delay, _ := config.ParseDelay(state.Delay) // the engine has spelled it
@@ -118,8 +107,7 @@ func delayOf(state *wire.State) time.Duration {
 	return delay
 }
 
-// publish publishes a copy when it is its turn. isGone is asked last: the broker delivers the message again if its
-// channel is gone.
+// publish publishes a copy. isGone is asked last: the broker delivers the message again if its channel is gone.
 func (q *QueueForwarder) publish(
 	ctx context.Context, o *codec.CopyRequest, isGone func() bool,
 ) (*pending, *wire.State, error) {
@@ -136,13 +124,7 @@ func (q *QueueForwarder) publish(
 	}
 	request := *o
 	request.LowerPriority = q.plan.Ladder != nil
-	publishing, state := codec.CopyOf(&request, limit) // before its turn: nobody else needs to wait for it
-
-	if err := q.take(ctx); err != nil {
-		return nil, nil, err
-	}
-	defer q.give()
-
+	publishing, state := codec.CopyOf(&request, limit)
 	if isGone() {
 		return nil, nil, ErrGone
 	}
@@ -181,14 +163,3 @@ func (q *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
 		return nil
 	})
 }
-
-func (q *QueueForwarder) take(ctx context.Context) error {
-	select {
-	case q.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (q *QueueForwarder) give() { <-q.turn }
