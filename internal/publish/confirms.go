@@ -156,15 +156,10 @@ func (c *confirmChannel) isWaitedFor() bool { return c.unresolved.Load() > c.aba
 
 // retire keeps the channel from being used again, and closes it as soon as nobody waits for an answer on it.
 func (c *confirmChannel) retire() {
-	c.leave()
-	c.closeIfUnused()
-}
-
-// leave is retire without the close, for a caller whose publish is not resolved yet.
-func (c *confirmChannel) leave() {
 	if !c.retired.Swap(true) {
 		c.leaving.Add(1)
 	}
+	c.closeIfUnused()
 }
 
 func (c *confirmChannel) closeIfUnused() {
@@ -270,7 +265,7 @@ func (p *pending) wait(ctx, own context.Context) (answered bool, err error) {
 func (p *pending) abandon() {
 	c := p.channel
 	if c.abandoned.Add(1) > mostAbandoned {
-		c.leave()
+		c.retire()
 	}
 	c.closeIfUnused()
 	go func() {
@@ -292,7 +287,7 @@ func (p *pending) answer() error {
 		return ErrReturned
 	case !p.channel.IsClosed():
 		if p.channel.isSpoiltByNack() {
-			p.channel.leave()
+			p.channel.retire()
 		}
 		return ErrRefused
 	}

@@ -79,9 +79,8 @@ func (u *Published) send(ctx context.Context) (err error) {
 // a queue refuses, because it is full, for a minute or until retry ends. After an error the broker may have the message
 // or not, unless Refused reports true.
 func (u *Published) Wait(ctx, retry context.Context) error {
-	began, pauses := time.Now(), growing()
-	pauses.Reset()
-	for {
+	began := time.Now()
+	for pauses := growing(); ; {
 		if err := u.answered(ctx); err != nil {
 			return err
 		}

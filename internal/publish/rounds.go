@@ -57,11 +57,7 @@ func (p *Publisher) within() context.Context {
 func pause(within context.Context, d time.Duration, left []*outgoing) bool {
 	ctx, end := bound(within, left)
 	defer end()
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-	if ctx.Err() == nil {
+	if sleep(ctx, d) == nil {
 		return true
 	}
 	for _, m := range left {
@@ -158,7 +154,6 @@ func (c *call) pause(tried []*outgoing) time.Duration {
 	}
 	if c.pauses == nil {
 		c.pauses = growing()
-		c.pauses.Reset()
 	}
 
 	return c.pauses.NextBackOff()
