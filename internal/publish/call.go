@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -63,11 +65,6 @@ const (
 	refused                   // the broker takes it under no circumstances
 )
 
-// maxName is what AMQP has room for. Over a longer one amqp091-go closes the whole connection.
-//
-// Upstream: a name or key of more than 255 bytes ends the connection.
-const maxName = 255
-
 func (p *Publisher) newCall(topic string) (*call, error) {
 	c := &call{publisher: p, topic: topic, target: p.settings.Target(topic)}
 	cannot := func(object, name, problem string) error {
@@ -81,9 +78,9 @@ func (p *Publisher) newCall(topic string) (*call, error) {
 	for _, of := range [...]struct{ object, name string }{
 		{"exchange", c.target.Exchange}, {"routing key", c.target.Key},
 	} {
-		if len(of.name) > maxName {
+		if len(of.name) > codec.MaxShortString {
 			return nil, cannot(of.object, of.name,
-				fmt.Sprintf("the name has %d bytes; AMQP has room for %d", len(of.name), maxName))
+				fmt.Sprintf("the name has %d bytes; AMQP has room for %d", len(of.name), codec.MaxShortString))
 		}
 	}
 
@@ -106,12 +103,15 @@ func (c *call) add(index int, msg *message.Message, due time.Time) error {
 	if m.ctx.Err() != nil {
 		m.ctx = context.WithoutCancel(m.ctx)
 	}
-	m.publishing = codec.Persistent(publishing, m.id)
+	headers := amqp091.Table{header.ID: m.id}
+	maps.Copy(headers, publishing.Headers) // without an id: it is stripped of ours
 	if c.delays != nil {
-		m.publishing.ReplyTo = codec.ReplyTo(publishing.ReplyTo)
+		publishing.ReplyTo = codec.ReplyTo(publishing.ReplyTo)
 	} else {
-		m.once = c.target.Exchange != "" || codec.HasCopies(publishing)
+		m.once = c.target.Exchange != "" || headers[header.BrokerCC] != nil || headers[header.BrokerBCC] != nil
 	}
+	publishing.Headers, publishing.DeliveryMode = headers, amqp091.Persistent
+	m.publishing = publishing
 	c.messages = append(c.messages, m)
 
 	return nil
