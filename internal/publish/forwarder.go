@@ -113,7 +113,7 @@ func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	defer cancel(nil)
 	defer context.AfterFunc(q.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
 
-	h := q.hold(&o.State, func() {
+	h := q.hold(o.State.Count, delayOf(&o.State), func() {
 		if isGone() { // where no context tells
 			cancel(ErrGone)
 		}

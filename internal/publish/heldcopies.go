@@ -11,7 +11,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -29,14 +28,15 @@ type heldCopies struct {
 
 // heldCopy is one of them.
 type heldCopy struct {
-	state *wire.State
+	count int // and delay, of its state
+	delay time.Duration
 	since time.Time
 	check func() // called now and then while it lasts
 	err   error  // what went wrong last
 }
 
-func (q *QueueForwarder) hold(state *wire.State, check func()) *heldCopy {
-	h := &heldCopy{state: state, since: time.Now(), check: check}
+func (q *QueueForwarder) hold(count int, delay time.Duration, check func()) *heldCopy {
+	h := &heldCopy{count: count, delay: delay, since: time.Now(), check: check}
 	q.held.mu.Lock()
 	defer q.held.mu.Unlock()
 
@@ -109,7 +109,7 @@ func (q *QueueForwarder) reportHeld() {
 		return
 	}
 	held.reported, held.told = now, true
-	exchange, _ := q.plan.Route(oldest.state.Count, delayOf(oldest.state), &amqp091.Publishing{})
+	exchange, _ := q.plan.Route(oldest.count, oldest.delay, &amqp091.Publishing{})
 	e := &topology.HeldError{
 		Queue: q.plan.Queue, VirtualHost: settings.Connection.VirtualHost(), Exchange: exchange,
 		Held: len(held.copies), For: now.Sub(oldest.since), Err: cmp.Or(down, oldest.err),
