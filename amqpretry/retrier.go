@@ -23,7 +23,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/observe"
 	"github.com/amqpretry/watermill-retry/internal/publish"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -202,7 +201,13 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 			return r.declare(channel, &queue, main.Exchange, version)
 		}
 	case queue.Plan.Ladder != nil:
-		queue.Declare = func(channel *amqp091.Channel, _ string) error { return checkProvisioned(channel, &queue) }
+		queue.Declare = func(channel *amqp091.Channel, _ string) error {
+			if err := publish.CheckLanding(channel, queue.Plan); err != nil {
+				return fmt.Errorf("cannot consume topic %q with exact delays: its landing queue is not provisioned; "+
+					"import the file that Retrier.Definitions prints: %w", queue.Topic, err)
+			}
+			return nil
+		}
 	}
 
 	return &queue, nil
@@ -237,23 +242,6 @@ func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, excha
 	}
 	r.warnOfLimit(queue, version)
 	r.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: queue.Topic, Queue: queue.Name})
-
-	return nil
-}
-
-// checkProvisioned looks for the landing queue of a main queue, where an operator provisions it. A missing retry queue
-// shows when a copy comes back; a missing landing queue does not, as all that is meant for it is unroutable. A user who
-// may not look sees nothing wrong.
-func checkProvisioned(channel *amqp091.Channel, queue *consumer.Queue) error {
-	for _, q := range queue.Plan.ReturnPath().Queues {
-		_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
-		var refused *amqp091.Error
-		if errors.As(err, &refused) && refused.Code == amqp091.NotFound {
-			return fmt.Errorf("cannot consume topic %q with exact delays: its landing queue is not provisioned; "+
-				"import the file that Retrier.Definitions prints: %w", queue.Topic,
-				topology.Explain("", rabbitmq.KindQueue, q.Name, err))
-		}
-	}
 
 	return nil
 }

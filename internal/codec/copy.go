@@ -22,6 +22,21 @@ import (
 // 31, 4 of Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
 const mostHeaders = maxEntries - 80
 
+// CopyRequest is a failed delivery with what its copy is to carry.
+type CopyRequest struct {
+	Delivery *amqp091.Delivery
+	State    wire.State
+	// Wait is how long the copy waits, where that is shorter than its delay; else 0.
+	Wait time.Duration
+	// Replay drops Watermill's poison keys, which an earlier death has left.
+	Replay bool
+	// LowerPriority tells that the copy waits with a lower priority than its own, if that is above
+	// header.MaxWaitingPriority.
+	LowerPriority bool
+	// Lost are the names of headers that the delivery came without: see LostHeaders. Its copy is a dead letter.
+	Lost string
+}
+
 // CopyOf makes what is published in place of a delivery: the delivery as it arrived, with our headers. A header frame
 // of more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers
 // leave no room, or are too many, it becomes a dead letter without the largest of them. So does a delivery that came
@@ -66,7 +81,7 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 		DeliveryMode:    d.DeliveryMode,
 		Priority:        d.Priority,
 		CorrelationId:   d.CorrelationId,
-		ReplyTo:         replyTo(d),
+		ReplyTo:         ReplyTo(d.ReplyTo),
 		MessageId:       d.MessageId,
 		Timestamp:       d.Timestamp,
 		Type:            d.Type,
@@ -77,14 +92,15 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 
 const directReply = "amq.rabbitmq.reply-to"
 
-// replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address
-// in its place where a message came the usual way, but not in one that came by another protocol.
-func replyTo(d *amqp091.Delivery) string {
-	if d.ReplyTo == directReply {
+// ReplyTo is where the answer to a message is to go that is published over a connection of ours. RabbitMQ refuses one that
+// says "to whom I am": it has put the asker's address in its place where a message came the usual way, but not in one
+// that came by another protocol.
+func ReplyTo(replyTo string) string {
+	if replyTo == directReply {
 		return ""
 	}
 
-	return d.ReplyTo
+	return replyTo
 }
 
 // Returns is what the broker adds to the headers of messages that come back from their waits. amqp091-go gives up the

@@ -152,7 +152,7 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		alone := p
 		alone.Headers = mine
 		least := headerFrameSize(alone) +
-			ownSize(withArrival(&d, full).Shrink(wire.ShrinkSteps).Headers(idOfThisLength))
+			ownSize(withArrival(&d, full).Shrink(wire.ShrinkSteps).Headers(strings.Repeat("x", 26)))
 
 		removed, cut := p.Headers[header.Removed].(string)
 		if limit == unlimited || least <= limit {

@@ -23,7 +23,7 @@ func DeadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, uuid
 func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wire.State) {
 	s, ours := wire.ReadDead(d.Headers, mainQueue)
 	death := newest(d.Headers)
-	another, _ := d.Headers[header.Queue].(string)
+	another := text(d.Headers, header.Queue)
 	switch {
 	case ours:
 		l = engine.DeadLetterOf(s)
@@ -33,8 +33,7 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wi
 		l.Queue = wire.Text(another, wire.MaxNameBytes)
 	default:
 		death = failing(d.Headers, mainQueue)
-		queue, _ := death["queue"].(string)
-		l.Queue = cmp.Or(wire.Text(queue, wire.MaxNameBytes), mainQueue)
+		l.Queue = cmp.Or(bounded(death, "queue"), mainQueue)
 	}
 	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a
 	// replayed one.
@@ -45,24 +44,19 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wi
 
 // byBroker completes a dead letter that the broker has made when it left its queue.
 func byBroker(l *retry.DeadLetter, death amqp091.Table, known bool) {
-	if queue, _ := death["queue"].(string); queue == "" || queue != l.Queue {
+	if queue := text(death, "queue"); queue == "" || queue != l.Queue {
 		return
 	}
-	reason, _ := death["reason"].(string)
-	l.Reason = wire.BrokerReason(reason)
+	l.Reason = wire.BrokerReason(text(death, "reason"))
 	if at, ok := death["time"].(time.Time); ok {
 		l.LastFailure = at.UTC()
 	}
 	if known { // it has failed before, and came by a retry queue
 		return
 	}
-
-	text := func(value any) string { // bounded, as a publisher may have written it
-		s, _ := value.(string)
-		return wire.Text(s, wire.MaxNameBytes)
-	}
-	l.Exchange, l.Expiration = text(death["exchange"]), text(death["original-expiration"])
-	if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
-		l.RoutingKey = text(keys[0])
-	}
+	l.Exchange, l.Expiration = bounded(death, "exchange"), bounded(death, "original-expiration")
+	l.RoutingKey = wire.Text(firstKey(death), wire.MaxNameBytes)
 }
+
+// bounded is a text that a publisher may have written.
+func bounded(t amqp091.Table, key string) string { return wire.Text(text(t, key), wire.MaxNameBytes) }

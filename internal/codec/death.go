@@ -8,8 +8,7 @@ import (
 
 // NewestDeath names the queue of the newest entry of x-death, empty where there is none that can be read.
 func NewestDeath(headers amqp091.Table) string {
-	queue, _ := newest(headers)["queue"].(string)
-	return queue
+	return text(newest(headers), "queue")
 }
 
 func newest(headers amqp091.Table) amqp091.Table {
@@ -20,6 +19,22 @@ func newest(headers amqp091.Table) amqp091.Table {
 	newest, _ := deaths[0].(amqp091.Table)
 
 	return newest
+}
+
+// firstKey is the routing key with which a message was in the queue that has dead-lettered it.
+func firstKey(death amqp091.Table) string {
+	keys, _ := death["routing-keys"].([]any)
+	if len(keys) == 0 {
+		return ""
+	}
+	key, _ := keys[0].(string)
+
+	return key
+}
+
+func text(t amqp091.Table, key string) string {
+	s, _ := t[key].(string)
+	return s
 }
 
 // failing returns the entry of x-death that tells in which queue a message without our headers failed last. A queue in

@@ -1,6 +1,8 @@
 package codec
 
 import (
+	"strconv"
+
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -24,10 +26,8 @@ type Failed struct {
 // A delivery that has a main queue gets back the exchange, the routing key and the expiration with which it was in
 // Queue: the broker has replaced them on its way to the failed queue.
 func ReadFailed(d *amqp091.Delivery, isMain func(queue string) bool) Failed {
-	death := deathAt(d.Headers, 0)
-	f := Failed{}
-	f.Queue, _ = death["queue"].(string)
-	f.Reason, _ = death["reason"].(string)
+	death := newest(d.Headers)
+	f := Failed{Queue: text(death, "queue"), Reason: text(death, "reason")}
 	key := firstKey(death)
 	switch {
 	// Without an x-dead-letter-routing-key a message keeps the key of its publisher. That chooses nothing: it can be the
@@ -46,14 +46,13 @@ func ReadFailed(d *amqp091.Delivery, isMain func(queue string) bool) Failed {
 	//
 	// Upstream: entries of x-death are mixed within a second.
 	deaths, _ := d.Headers[header.Death].([]any)
-	for i := 1; i < len(deaths); i++ {
-		before := deathAt(d.Headers, i)
-		if queue, _ := before["queue"].(string); before["reason"] == "expired" && queue != "" {
+	for _, entry := range deaths[1:] {
+		before, _ := entry.(amqp091.Table)
+		if queue := text(before, "queue"); before["reason"] == expired && queue != "" {
 			f.Waited = append(f.Waited, queue)
 		}
 	}
-	d.Exchange, _ = death["exchange"].(string)
-	d.RoutingKey = key
+	d.Exchange, d.RoutingKey = text(death, "exchange"), key
 	if expiration, ok := death["original-expiration"].(string); ok {
 		d.Expiration = expiration
 	}
@@ -63,28 +62,5 @@ func ReadFailed(d *amqp091.Delivery, isMain func(queue string) bool) Failed {
 
 // IsReplay reports whether a message says that it comes from the dead-letter queue of a main queue.
 func IsReplay(headers amqp091.Table, main string) bool {
-	return wire.Carries(headers, main) && headers[header.Count] == deadCount
-}
-
-// firstKey is the routing key with which a message was in the queue that has dead-lettered it.
-func firstKey(death amqp091.Table) string {
-	keys, _ := death["routing-keys"].([]any)
-	if len(keys) == 0 {
-		return ""
-	}
-	key, _ := keys[0].(string)
-
-	return key
-}
-
-const deadCount = "-1"
-
-func deathAt(headers amqp091.Table, index int) amqp091.Table {
-	deaths, _ := headers[header.Death].([]any)
-	if len(deaths) <= index {
-		return nil
-	}
-	death, _ := deaths[index].(amqp091.Table)
-
-	return death
+	return wire.Carries(headers, main) && headers[header.Count] == strconv.Itoa(header.CountDead)
 }

@@ -1,10 +1,19 @@
 package codec
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 )
+
+// MaxShortString is what AMQP has room for in a property or the key of a header. Over a longer one amqp091-go closes the
+// whole connection.
+//
+// Upstream: a name or key of more than 255 bytes ends the connection; rabbitmq/amqp091-go#354; amqp091-go 1.13 to 1.16;
+// TestDelayPublish_LongNames, TestConsumerTagOfAnyLength, TestNewRefusesNames; remove when amqp091-go refuses only the
+// publish.
+const MaxShortString = 255
 
 // headerFrameSize is the size of the content header frame in which a message's properties and headers travel. It cannot
 // be split: one above the negotiated frame size makes the broker close the whole connection.
@@ -97,4 +106,57 @@ func fieldSize(value any) int {
 	}
 
 	return 0 // not an AMQP type: publishing refuses it
+}
+
+// Part is a part of a message that is larger than the protocol allows.
+type Part struct {
+	Name string
+	// Size in bytes, and the most that it can have.
+	Size, Most int
+}
+
+// TooLarge finds the first part of a message that is too large for its connection, where a header frame can have limit
+// bytes, 0 for no limit. It is nil if there is none.
+func TooLarge(p amqp091.Publishing, limit int) *Part {
+	for _, property := range [...]struct{ name, value string }{
+		{"content type", p.ContentType}, {"content encoding", p.ContentEncoding}, {"correlation id", p.CorrelationId},
+		{"reply-to", p.ReplyTo}, {"message id", p.MessageId}, {"type", p.Type}, {"user id", p.UserId},
+		{"app id", p.AppId},
+		{"expiration", p.Expiration},
+	} {
+		if len(property.value) > MaxShortString {
+			return &Part{"property " + property.name, len(property.value), MaxShortString}
+		}
+	}
+	if key := longKey(p.Headers); key != "" {
+		return &Part{fmt.Sprintf("name of the header %q…", key[:20]), len(key), MaxShortString}
+	}
+	if size := headerFrameSize(p); limit > 0 && size > limit {
+		return &Part{"headers", size, limit}
+	}
+
+	return nil
+}
+
+// longKey finds the key of a header that is too long.
+func longKey(value any) string {
+	switch v := value.(type) {
+	case []any:
+		for _, element := range v {
+			if key := longKey(element); key != "" {
+				return key
+			}
+		}
+	case amqp091.Table:
+		for key, element := range v {
+			if len(key) > MaxShortString {
+				return key
+			}
+			if key := longKey(element); key != "" {
+				return key
+			}
+		}
+	}
+
+	return ""
 }

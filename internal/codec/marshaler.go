@@ -1,18 +1,12 @@
 package codec
 
 import (
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
-	"unicode/utf8"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
@@ -124,87 +118,39 @@ func plainHeaders(headers amqp091.Table) amqp091.Table {
 	return out
 }
 
-// HeaderText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339, bytes as they are
-// or in base64 where they are no text, arrays and tables as JSON, the void as the empty string.
-func HeaderText(value any) string {
-	switch v := value.(type) {
-	case nil:
-		return ""
-	case string:
-		return v
-	case []byte:
-		if utf8.Valid(v) {
-			return string(v)
-		}
+// UUIDHeader is where Watermill's publishers put the UUID of a message, if they are not told another.
+const UUIDHeader = "_watermill_message_uuid"
 
-		return base64.StdEncoding.EncodeToString(v)
-	case bool:
-		return strconv.FormatBool(v)
-	case float32:
-		return strconv.FormatFloat(float64(v), 'g', -1, 32)
-	case float64:
-		return strconv.FormatFloat(v, 'g', -1, 64)
-	case time.Time:
-		return v.UTC().Format(time.RFC3339)
-	case amqp091.Decimal:
-		return decimalText(v)
-	case []any, amqp091.Table:
-		text, err := json.Marshal(plain(v))
-		if err != nil {
-			return ""
+// Identify gives a message that came without a Watermill UUID one that stays the same over all of its attempts.
+func Identify(s wire.State, d *amqp091.Delivery, nameless bool) wire.State {
+	if nameless && s.UUID == "" {
+		s.UUID = d.MessageId
+		if s.UUID == "" {
+			s.UUID = watermill.NewUUID()
 		}
-
-		return string(text)
 	}
 
-	return fmt.Sprint(value)
+	return s
 }
 
-// plain makes a header value one that JSON can carry.
-func plain(value any) any {
-	switch v := value.(type) {
-	case []any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = plain(v[i])
-		}
-
-		return out
-	case amqp091.Table:
-		out := make(map[string]any, len(v))
-		for key := range v {
-			out[key] = plain(v[key])
-		}
-
-		return out
-	case []byte, time.Time, amqp091.Decimal:
-		return HeaderText(v)
-	case float32:
-		return plain(float64(v))
-	case float64:
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return HeaderText(v)
+// Identity is what a message goes by in all of its attempts: empty for one that no copy was made of, if its publisher
+// gave it no id.
+func Identity(headers amqp091.Table, messageID string) string {
+	for _, key := range []string{UUIDHeader, header.UUID} {
+		if uuid := HeaderText(headers[key]); uuid != "" {
+			return uuid
 		}
 	}
 
-	return value
+	return messageID
 }
 
-func decimalText(d amqp091.Decimal) string {
-	digits := strconv.FormatInt(int64(d.Value), 10)
-
-	sign := ""
-	if strings.HasPrefix(digits, "-") {
-		sign, digits = "-", digits[1:]
+// MessageUUID is what a message without a UUID of its own goes by: empty before its first failure, if it has no message
+// id.
+func MessageUUID(s wire.State, d *amqp091.Delivery) string {
+	if s.UUID != "" {
+		return s.UUID
 	}
 
-	scale := int(d.Scale)
-	if scale == 0 {
-		return sign + digits
-	}
-	if pad := scale + 1 - len(digits); pad > 0 {
-		digits = strings.Repeat("0", pad) + digits
-	}
-
-	return sign + digits[:len(digits)-scale] + "." + digits[len(digits)-scale:]
+	return d.MessageId
 }

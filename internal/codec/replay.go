@@ -3,6 +3,7 @@ package codec
 import (
 	"cmp"
 	"crypto/rand"
+	"maps"
 	"strconv"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -77,11 +78,10 @@ func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 // of others, what the broker knew of them is in our headers, as it must not be published again. Without a main queue,
 // the headers of the dead letter name it.
 func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publishing, fits bool) {
-	p = republished(d)
 	if isPlain(d) || isOfAnotherVersion(d) {
-		p.Headers = withoutBrokers(d.Headers)
-		return p, limit <= 0 || headerFrameSize(p)+replayReserve <= limit
+		return AsTaken(d, limit)
 	}
+	p = republished(d)
 	p.Headers = wire.Strip(d.Headers, false)
 
 	return withState(p, stateOfDead(d, cmp.Or(mainQueue, ownQueue(d))), limit)
@@ -91,16 +91,14 @@ func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publis
 // the broker would act on again, or refuse, is left out.
 func AsTaken(d *amqp091.Delivery, limit int) (p amqp091.Publishing, fits bool) {
 	p = republished(d)
-	p.Headers = withoutBrokers(d.Headers)
+	p.Headers = maps.Clone(d.Headers)
+	maps.DeleteFunc(p.Headers, func(key string, _ any) bool { return header.IsBroker(key) })
 
 	return p, limit <= 0 || headerFrameSize(p)+replayReserve <= limit
 }
 
 // ownQueue is the main queue that the headers of a message name; empty without one.
-func ownQueue(d *amqp091.Delivery) string {
-	queue, _ := d.Headers[header.Queue].(string)
-	return queue
-}
+func ownQueue(d *amqp091.Delivery) string { return text(d.Headers, header.Queue) }
 
 // isPlain tells whether everything of a dead letter can be published again as it is.
 func isPlain(d *amqp091.Delivery) bool {
@@ -118,17 +116,6 @@ func isOfAnotherVersion(d *amqp091.Delivery) bool {
 	version, ours := d.Headers[header.Version].(string)
 
 	return ours && version != header.FormatVersion
-}
-
-func withoutBrokers(headers amqp091.Table) amqp091.Table {
-	out := make(amqp091.Table, len(headers))
-	for key, value := range headers {
-		if !header.IsBroker(key) {
-			out[key] = value
-		}
-	}
-
-	return out
 }
 
 func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Publishing, fits bool) {

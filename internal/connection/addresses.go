@@ -80,9 +80,6 @@ func nodesOf(uri string, addresses []string) (nodes []string, limit time.Duratio
 	return nodes, timeoutFor(first, len(nodes)), nil
 }
 
-// turn gives one node after the other: who connects again begins behind the one that was used or tried last.
-type turn struct{ next atomic.Uint64 }
-
 // unreachable joins what has kept from each node.
 type unreachable []error
 
@@ -97,16 +94,17 @@ func (u unreachable) Error() string {
 
 func (u unreachable) Unwrap() []error { return u }
 
-// inTurn makes one attempt, at each node once at the most.
-func inTurn[T any](nodes []string, t *turn, over func() bool, open func(node string) (T, error)) (T, error) {
+// inTurn makes one attempt, at each node once at the most. Who connects again begins with next: behind the one that was
+// used or tried last.
+func inTurn[T any](nodes []string, next *atomic.Uint64, over func() bool, open func(node string) (T, error)) (T, error) {
 	var (
 		none T
 		errs unreachable
 	)
 	// of this attempt: others may be on their way at the same time, and must not take nodes from it
-	first := t.next.Load()
+	first := next.Load()
 	for i := range uint64(len(nodes)) {
-		t.next.Store(first + i + 1)
+		next.Store(first + i + 1)
 		node := nodes[(first+i)%uint64(len(nodes))]
 		opened, err := open(node)
 		if err == nil {
@@ -194,25 +192,16 @@ func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer)
 		dial = amqp091.DefaultDial(limit)
 	}
 
-	t := new(turn)
+	next := new(atomic.Uint64)
 
 	return first.uri, func(network, _ string) (net.Conn, error) {
-		return inTurn(nodes, t, func() bool { return false }, func(node string) (net.Conn, error) {
+		return inTurn(nodes, next, func() bool { return false }, func(node string) (net.Conn, error) {
 			broker, err := endpointOf(node, config)
 			if err != nil {
 				return nil, err
 			}
-			conn, err := dialWithin(limit, dial, network, broker.address)
-			if err != nil {
-				return nil, err
-			}
-			secured, err := broker.secure(conn)
-			if err != nil {
-				_ = conn.Close()
-				return nil, explainTLS(err)
-			}
 
-			return secured, nil
+			return broker.dial(limit, dial, network, func(conn net.Conn) net.Conn { return conn })
 		})
 	}, nil
 }

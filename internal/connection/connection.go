@@ -106,7 +106,7 @@ type Connection struct {
 	failed error // why there is no connection, as far as that is known
 	closed bool
 
-	turn   turn // of the nodes
+	next   atomic.Uint64 // node
 	unsure seldom
 	asking chan struct{} // for credentials, one at a time
 }
@@ -272,7 +272,7 @@ func (c *Connection) open() (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
 	}
-	link, err := inTurn(nodes, &c.turn, func() bool { return c.ctx.Err() != nil }, func(node string) (*Link, error) {
+	link, err := inTurn(nodes, &c.next, func() bool { return c.ctx.Err() != nil }, func(node string) (*Link, error) {
 		return c.openNode(node, limit, credentials)
 	})
 	if err != nil {
@@ -333,24 +333,21 @@ func (c *Connection) openNode(uri string, limit time.Duration, credentials *conf
 	)
 	began := time.Now()
 	config.Dial = func(network, _ string) (net.Conn, error) {
-		conn, err := dialWithin(limit, dialer, network, broker.address)
+		secured, err := broker.dial(limit, dialer, network, func(conn net.Conn) net.Conn {
+			// a broker that says nothing must not hold up a close
+			keep = context.AfterFunc(c.ctx, func() { _ = conn.Close() })
+			socket = &timedConn{Conn: conn}
+			return socket
+		})
 		if err != nil {
 			return nil, err
-		}
-		// a broker that says nothing must not hold up a close
-		keep = context.AfterFunc(c.ctx, func() { _ = conn.Close() })
-		socket = &timedConn{Conn: conn}
-		secured, err := broker.secure(socket)
-		if err != nil {
-			_ = conn.Close()
-			return nil, explainTLS(err)
 		}
 		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker
 		// that does not open the connection.
 		//
 		// Upstream: heartbeats extend the time of a handshake; no issue known, read in its source; amqp091-go 1.16; no
 		// test; remove when amqp091-go bounds the whole handshake.
-		late = time.AfterFunc(limit-time.Since(began), func() { _ = conn.Close() })
+		late = time.AfterFunc(limit-time.Since(began), func() { _ = socket.Close() })
 		answers = &heard{Conn: secured}
 		readable = codec.Readable(answers)
 		writes = &held{Conn: readable}

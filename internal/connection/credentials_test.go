@@ -85,3 +85,12 @@ func TestCredentialsAtAClose(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(began))
 	})
 }
+
+func TestSeldom(t *testing.T) {
+	var s seldom
+	now := time.Now()
+	assert.True(t, s.allow(now))
+	assert.False(t, s.allow(now.Add(unsureEvery-1)))
+	assert.True(t, s.allow(now.Add(unsureEvery)))
+	assert.False(t, s.allow(now.Add(unsureEvery+1)))
+}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -54,6 +55,21 @@ func endpointOf(uri string, config *tls.Config) (endpoint, error) {
 	}
 
 	return e, nil
+}
+
+// dial opens a connection that speaks TLS where the endpoint does. wrap gets the socket.
+func (e endpoint) dial(limit time.Duration, dial Dialer, network string, wrap func(net.Conn) net.Conn) (net.Conn, error) {
+	conn, err := dialWithin(limit, dial, network, e.address)
+	if err != nil {
+		return nil, err
+	}
+	secured, err := e.secure(wrap(conn))
+	if err != nil {
+		_ = conn.Close()
+		return nil, explainTLS(err)
+	}
+
+	return secured, nil
 }
 
 // tlsOf is what the parameters of a URI say, read as amqp091-go reads them.

@@ -15,12 +15,12 @@ func growing() *backoff.ExponentialBackOff {
 	}
 }
 
-// untilTaken calls publish until it succeeds or its error is a backoff.Permanent, with growing pauses between the calls.
-// When ctx ends it returns the cause.
-func untilTaken(ctx context.Context, publish func() error) error {
-	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, publish() },
-		backoff.WithMaxElapsedTime(0), // no limit
-		backoff.WithBackOff(growing()))
+// sleep ends early with ctx, and then returns the cause.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 
-	return err
+	return context.Cause(ctx)
 }

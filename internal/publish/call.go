@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/cenkalti/backoff/v5"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config/publish"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -22,15 +26,19 @@ type call struct {
 	topic     string
 	target    topology.Target
 	messages  []*outgoing
-	delays    *delays // nil for a call without a delay
-	checked   bool    // the sizes, against what the connection takes
-	final     bool    // another round has the same end
+	delays    *delays   // nil for a call without a delay
+	checked   bool      // the sizes, against what the connection takes
+	final     bool      // another round has the same end
+	missing   time.Time // when the last message was published for which something was missing
+
+	most   int // messages of a round for each target that has refused some; 0 for all
+	pauses *backoff.ExponentialBackOff
 }
 
 // outgoing is a message on its way to the broker.
 type outgoing struct {
 	index      int // in the call
-	uuid       string
+	uuid, id   string
 	ctx        context.Context // its own
 	publishing amqp091.Publishing
 	due        time.Time // zero for one that goes to its target, and is not published again when it comes back
@@ -38,9 +46,8 @@ type outgoing struct {
 
 	outcome outcome
 	err     error // why it is not confirmed
-	// perhaps means that the broker has not answered to a publish of it, or has refused one with a nack, and may have it.
-	// unanswered is the former alone.
-	perhaps, unanswered bool
+	// The broker has not answered to a publish of it, or has refused one with a nack. It may have it all the same.
+	unanswered, wasNacked bool
 
 	target  topology.Target // of its last publish
 	suspect bool            // it may be the one for which the broker has closed a channel
@@ -58,11 +65,6 @@ const (
 	refused                   // the broker takes it under no circumstances
 )
 
-// maxName is what AMQP has room for. Over a longer one amqp091-go closes the whole connection.
-//
-// Upstream: a name or key of more than 255 bytes ends the connection.
-const maxName = 255
-
 func (p *Publisher) newCall(topic string) (*call, error) {
 	c := &call{publisher: p, topic: topic, target: p.settings.Target(topic)}
 	cannot := func(object, name, problem string) error {
@@ -76,9 +78,9 @@ func (p *Publisher) newCall(topic string) (*call, error) {
 	for _, of := range [...]struct{ object, name string }{
 		{"exchange", c.target.Exchange}, {"routing key", c.target.Key},
 	} {
-		if len(of.name) > maxName {
+		if len(of.name) > codec.MaxShortString {
 			return nil, cannot(of.object, of.name,
-				fmt.Sprintf("the name has %d bytes; AMQP has room for %d", len(of.name), maxName))
+				fmt.Sprintf("the name has %d bytes; AMQP has room for %d", len(of.name), codec.MaxShortString))
 		}
 	}
 
@@ -88,23 +90,31 @@ func (p *Publisher) newCall(topic string) (*call, error) {
 // add adds a message, whose own context is that of the Watermill message. One that has ended is none: Watermill's Timeout
 // ends the context of a message when its handler returns, and the message, or an output that has its context, is
 // published after that.
-func (c *call) add(index int, msg *message.Message) (*outgoing, error) {
+func (c *call) add(index int, msg *message.Message, due time.Time) error {
 	publishing, err := codec.Publish(c.publisher.settings.Marshaler, msg)
 	if err == nil {
 		err = publishing.Headers.Validate()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot marshal message %q for topic %q, nothing was published: %w", msg.UUID, c.topic,
-			err)
+		return fmt.Errorf("cannot marshal message %q for topic %q, nothing was published: %w", msg.UUID, c.topic, err)
 	}
-	ctx := msg.Context()
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
+	m := &outgoing{index: index, uuid: msg.UUID, ctx: msg.Context(), due: due,
+		id: strconv.FormatInt(c.publisher.published.Add(1), 36)}
+	if m.ctx.Err() != nil {
+		m.ctx = context.WithoutCancel(m.ctx)
 	}
-	m := &outgoing{index: index, uuid: msg.UUID, ctx: ctx, publishing: publishing}
+	headers := amqp091.Table{header.ID: m.id}
+	maps.Copy(headers, publishing.Headers) // without an id: it is stripped of ours
+	if c.delays != nil {
+		publishing.ReplyTo = codec.ReplyTo(publishing.ReplyTo)
+	} else {
+		m.once = c.target.Exchange != "" || headers[header.BrokerCC] != nil || headers[header.BrokerBCC] != nil
+	}
+	publishing.Headers, publishing.DeliveryMode = headers, amqp091.Persistent
+	m.publishing = publishing
 	c.messages = append(c.messages, m)
 
-	return m, nil
+	return nil
 }
 
 // open are the messages that have no outcome.
@@ -126,18 +136,18 @@ func (m *outgoing) hasEnded() bool {
 	return end != nil && errors.Is(m.err, end)
 }
 
-// ready checks the sizes and declares what the messages need, also what was missing at a publish at that time. An error
-// is that of all messages that are open.
-func (c *call) ready(ctx context.Context, link *connection.Link, missing time.Time) error {
+// ready checks the sizes and declares what the messages need, also what was missing. An error is that of all messages
+// that are open.
+func (c *call) ready(ctx context.Context, link *connection.Link) error {
 	if err := c.check(link.FrameSize()); err != nil {
 		c.final = true
 		return err
 	}
 	var err error
 	if c.delays == nil {
-		err = c.declareExchange(ctx, link, missing)
+		err = c.declareExchange(ctx, link, c.missing)
 	} else {
-		err = c.delays.declare(ctx, link, c, missing)
+		err = c.delays.declare(ctx, link, c)
 	}
 	c.final = isRefusal(err)
 
@@ -200,8 +210,8 @@ func (c *call) result() error {
 			return large
 		}
 		if err := c.failure(m); err != nil {
-			failed = append(failed, publish.Failed{Index: m.index, UUID: m.uuid, MayBeStored: m.perhaps,
-				RefusedEachTime: m.perhaps && !m.unanswered, Err: err})
+			failed = append(failed, publish.Failed{Index: m.index, UUID: m.uuid, Err: err,
+				MayBeStored: m.unanswered || m.wasNacked, RefusedEachTime: m.wasNacked && !m.unanswered})
 		}
 	}
 	if failed == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +23,8 @@ const (
 	// mostLeaving is how many channels of a sender may be retired and not closed yet, after nacks: a queue that does not
 	// answer keeps them open.
 	mostLeaving = 8
+	// mostAbandoned is how many publishes of a channel may have no answer that nobody waits for any more.
+	mostAbandoned = 256
 )
 
 // confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable. It publishes to
@@ -42,10 +43,8 @@ type confirmChannel struct {
 	closes  chan *amqp091.Error
 	asked   chan struct{}
 
-	slots      chan struct{} // one for each publish that is not resolved
 	unresolved atomic.Int64
 	abandoned  atomic.Int64 // of those, the ones that nobody waits for
-	published  atomic.Int64
 
 	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was
 	// full is full no more. Neither is one that was idle. It is closed when nobody waits for it.
@@ -62,8 +61,8 @@ type confirmChannel struct {
 	ids map[string]struct{} // that came back
 }
 
-// openConfirms opens a channel for publishes to an exchange, of which as many as the window may be unresolved.
-func openConfirms(link *connection.Link, exchange string, window int, leaving *atomic.Int64) (*confirmChannel, error) {
+// openConfirms opens a channel for publishes to an exchange.
+func openConfirms(link *connection.Link, exchange string, leaving *atomic.Int64) (*confirmChannel, error) {
 	channel, err := link.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
@@ -76,7 +75,6 @@ func openConfirms(link *connection.Link, exchange string, window int, leaving *a
 		returns:  channel.NotifyReturn(make(chan amqp091.Return)),
 		closes:   channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		asked:    make(chan struct{}),
-		slots:    make(chan struct{}, window),
 		leaving:  leaving,
 		done:     make(chan struct{}),
 		ids:      map[string]struct{}{},
@@ -158,15 +156,10 @@ func (c *confirmChannel) isWaitedFor() bool { return c.unresolved.Load() > c.aba
 
 // retire keeps the channel from being used again, and closes it as soon as nobody waits for an answer on it.
 func (c *confirmChannel) retire() {
-	c.leave()
-	c.closeIfUnused()
-}
-
-// leave is retire without the close, for a caller whose publish is not resolved yet.
-func (c *confirmChannel) leave() {
 	if !c.retired.Swap(true) {
 		c.leaving.Add(1)
 	}
+	c.closeIfUnused()
 }
 
 func (c *confirmChannel) closeIfUnused() {
@@ -178,7 +171,6 @@ func (c *confirmChannel) closeIfUnused() {
 // resolved is called once for each publish, when it is resolved.
 func (c *confirmChannel) resolved() {
 	c.unresolved.Add(-1)
-	<-c.slots
 	c.closeIfUnused()
 }
 
@@ -198,11 +190,8 @@ var (
 	errLost = errors.New("the channel closed before the broker confirmed the message")
 )
 
-// What keeps a channel from sending.
-var (
-	errFull    = errors.New("too many messages on this channel are unconfirmed")
-	errRetired = errors.New("the channel is no longer used")
-)
+// errRetired keeps a channel from sending: another one is to be used.
+var errRetired = errors.New("the channel is no longer used")
 
 // isMissing reports whether a message was not taken because what it was published to is missing.
 func isMissing(err error) bool {
@@ -229,12 +218,8 @@ type pending struct {
 	at           time.Time
 }
 
-// send publishes a message, mandatory. Where the channel is full it waits, or fails with errFull.
-func (c *confirmChannel) send(ctx context.Context, key string, message amqp091.Publishing, id string, wait bool,
-) (*pending, error) {
-	if err := c.enter(ctx, wait); err != nil {
-		return nil, err
-	}
+// send publishes a message, mandatory.
+func (c *confirmChannel) send(key string, message amqp091.Publishing, id string) (*pending, error) {
 	c.unresolved.Add(1) // before it looks, so that a channel which is retired meanwhile is not closed under the publish
 	c.used.Store(true)
 	if !c.isUsable() {
@@ -252,35 +237,6 @@ func (c *confirmChannel) send(ctx context.Context, key string, message amqp091.P
 	}
 
 	return &pending{channel: c, confirmation: confirmation, id: id, at: at}, nil
-}
-
-// sendNumbered is send for a message that has no id yet. It writes into the headers.
-func (c *confirmChannel) sendNumbered(ctx context.Context, key string, message amqp091.Publishing, wait bool,
-) (*pending, error) {
-	id := strconv.FormatInt(c.published.Add(1), 36)
-	message.Headers[header.ID] = id
-
-	return c.send(ctx, key, message, id, wait)
-}
-
-// enter takes a slot.
-func (c *confirmChannel) enter(ctx context.Context, wait bool) error {
-	select {
-	case c.slots <- struct{}{}:
-		return nil
-	default:
-	}
-	if !wait {
-		return errFull
-	}
-	select {
-	case c.slots <- struct{}{}:
-		return nil
-	case <-c.done:
-		return errRetired
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // wait waits for the broker's answer, and returns nil when it has confirmed the message and not returned it. An answer
@@ -304,12 +260,12 @@ func (p *pending) wait(ctx, own context.Context) (answered bool, err error) {
 	return false, err
 }
 
-// abandon gives a publish up. Its slot is free when it is answered. A channel with many that are not is left: the broker
-// does not answer for one queue, and the publishes to others would have no room.
+// abandon gives a publish up. A channel with many that are not answered is left: the broker does not answer for one
+// queue, and a close would wait for it.
 func (p *pending) abandon() {
 	c := p.channel
-	if c.abandoned.Add(1) > int64(cap(c.slots)/4) {
-		c.leave()
+	if c.abandoned.Add(1) > mostAbandoned {
+		c.retire()
 	}
 	c.closeIfUnused()
 	go func() {
@@ -331,7 +287,7 @@ func (p *pending) answer() error {
 		return ErrReturned
 	case !p.channel.IsClosed():
 		if p.channel.isSpoiltByNack() {
-			p.channel.leave()
+			p.channel.retire()
 		}
 		return ErrRefused
 	}

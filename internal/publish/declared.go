@@ -120,12 +120,12 @@ func (o *Object) WasDeclared() bool {
 	return !o.declared.IsZero()
 }
 
-// unanswered returns the declaration that the broker has not answered yet; nil if there is none.
-func (o *Object) unanswered() *declaration {
+// isRunning tells whether there is a declaration that the broker has not answered yet.
+func (o *Object) isRunning() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	return o.running
+	return o.running != nil
 }
 
 // declaredBefore is a declaration that has ended without an error.

@@ -25,8 +25,7 @@ type DelayPublisher struct {
 	ladder  *topology.Ladder
 	targets sync.Map // *delays by topology.Target
 
-	closing sync.Once
-	failure error // of Close
+	close func() error // once
 }
 
 // closeGrace is how long the wrapped publisher has at least to close.
@@ -45,6 +44,7 @@ func NewDelayPublisher(wrapped message.Publisher, settings Settings, options del
 	p := &DelayPublisher{
 		own: NewPublisher(settings), wrapped: wrapped, options: options, names: names, ladder: &ladder,
 	}
+	p.close = sync.OnceValue(p.closeBoth)
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
 		DefaultDelayGenerator: forThoseWithout(options.DefaultDelayGenerator), AllowNoDelay: true,
 	})
@@ -137,13 +137,11 @@ func (p *DelayPublisher) prepare(topic string, messages []*message.Message) (*ca
 				return nil, nil, err
 			}
 		}
-		m, err := c.add(i, msg)
-		if err != nil {
-			return nil, nil, err
+		if !due.After(now) {
+			due = time.Time{}
 		}
-		m.publishing = codec.Delayed(m.publishing)
-		if due.After(now) {
-			m.due = due
+		if err := c.add(i, msg, due); err != nil {
+			return nil, nil, err
 		}
 	}
 
@@ -206,23 +204,20 @@ func (p *DelayPublisher) Plans() []topology.Plan {
 
 // Close waits for calls of Publish, ends those that are left, and closes the wrapped publisher. It takes CloseTimeout at
 // the longest, and some seconds more if the broker or that publisher does not answer at all.
-func (p *DelayPublisher) Close() error {
-	p.closing.Do(func() {
-		bound := p.own.settings.CloseTimeout
-		deadline := time.Now().Add(bound)
-		_ = p.own.Close()
+func (p *DelayPublisher) Close() error { return p.close() }
 
-		closed := make(chan error, 1)
-		go func() { closed <- p.wrapped.Close() }()
-		timeout := time.NewTimer(max(time.Until(deadline), closeGrace))
-		defer timeout.Stop()
-		select {
-		case p.failure = <-closed:
-		case <-timeout.C:
-			p.failure = fmt.Errorf("cannot close the publisher that the delay publisher wraps: it does not return "+
-				"within %s; look at its broker", bound)
-		}
-	})
+func (p *DelayPublisher) closeBoth() error {
+	bound := p.own.settings.CloseTimeout
+	deadline := time.Now().Add(bound)
+	_ = p.own.Close()
 
-	return p.failure
+	closed := make(chan error, 1)
+	go func() { closed <- p.wrapped.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(max(time.Until(deadline), closeGrace)):
+		return fmt.Errorf("cannot close the publisher that the delay publisher wraps: it does not return within %s; "+
+			"look at its broker", bound)
+	}
 }

@@ -1,82 +1,82 @@
 package publish
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// heldCopies counts the deliveries of a queue that are held, from the first publish to the confirmation.
+// heldCopies are the deliveries of a queue that are held, from the first publish to the confirmation. They are looked at
+// now and then, whatever they wait for: a connection, an alarm, a declaration, a confirmation.
 type heldCopies struct {
 	telling sync.Mutex // held while events are told, so that they come in order; taken before mu
 
 	mu       sync.Mutex
-	count    int
-	reported time.Time // when a HeldError was reported last
-	told     bool      // it was, of those that are held now
+	copies   map[*heldCopy]struct{}
+	timer    *time.Timer // nil if there were none when it ended
+	reported time.Time   // when a HeldError was reported last
+	told     bool        // it was, of those that are held now
 }
 
-// heldCopy is one of them. It reports itself while it lasts too long, whatever it waits for: a connection, an alarm,
-// its turn, a confirmation.
+// heldCopy is one of them.
 type heldCopy struct {
-	queue    *QueueForwarder
-	exchange string // where the copy is to go
-	since    time.Time
-
-	mu       sync.Mutex
-	err      error // what went wrong last
-	timer    *time.Timer
-	released bool
+	count int // and delay, of its state
+	delay time.Duration
+	since time.Time
+	check func() // called now and then while it lasts
+	err   error  // what went wrong last
 }
 
-// hold begins one, of a copy that is to go to exchange. check is called now and then while it lasts.
-func (q *QueueForwarder) hold(exchange string, check func()) *heldCopy {
+func (q *QueueForwarder) hold(count int, delay time.Duration, check func()) *heldCopy {
+	h := &heldCopy{count: count, delay: delay, since: time.Now(), check: check}
 	q.held.mu.Lock()
-	q.held.count++
-	q.held.mu.Unlock()
+	defer q.held.mu.Unlock()
 
-	h := &heldCopy{queue: q, exchange: exchange, since: time.Now()}
-	interval := q.forwarder.settings.HoldWarning
-
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.timer = time.AfterFunc(interval, func() {
-		check()
-		h.report()
-
-		h.mu.Lock()
-		defer h.mu.Unlock()
-
-		if !h.released {
-			h.timer.Reset(interval)
-		}
-	})
+	q.held.copies[h] = struct{}{}
+	if q.held.timer == nil {
+		q.held.timer = time.AfterFunc(q.forwarder.settings.HoldWarning/4, q.lookAtHeld)
+	}
 
 	return h
 }
 
-func (h *heldCopy) failed(err error) {
+func (q *QueueForwarder) lookAtHeld() {
+	held := &q.held
+	held.mu.Lock()
+	copies := slices.Collect(maps.Keys(held.copies))
+	if len(copies) > 0 {
+		held.timer.Reset(q.forwarder.settings.HoldWarning / 4)
+	} else {
+		held.timer = nil
+	}
+	held.mu.Unlock()
+
+	for _, h := range copies {
+		h.check()
+	}
+	q.reportHeld()
+}
+
+func (h *heldCopies) failed(c *heldCopy, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	h.err = err
+	c.err = err
 }
 
-func (h *heldCopy) release() {
-	h.mu.Lock()
-	h.released = true
-	h.timer.Stop()
-	h.mu.Unlock()
-
-	held := &h.queue.held
+func (q *QueueForwarder) release(h *heldCopy) {
+	held := &q.held
 	held.mu.Lock()
-	held.count--
-	over := held.count == 0 && held.told
+	delete(held.copies, h)
+	over := len(held.copies) == 0 && held.told
 	if over {
 		held.told = false
 	}
@@ -85,37 +85,34 @@ func (h *heldCopy) release() {
 	if over {
 		held.telling.Lock()
 		defer held.telling.Unlock()
-		h.queue.forwarder.settings.emit(retry.Event{Kind: retry.EventReleased, Queue: h.queue.plan.Queue})
+		q.forwarder.settings.emit(retry.Event{Kind: retry.EventReleased, Queue: q.plan.Queue})
 	}
 }
 
-// report tells that deliveries are held, at most once in HoldWarning for the queue.
-func (h *heldCopy) report() {
-	settings := h.queue.forwarder.settings
-
-	h.mu.Lock()
-	released, err := h.released, h.err
-	h.mu.Unlock()
-	if released {
-		return
-	}
-	if down := h.queue.forwarder.connection.Failure(); down != nil {
-		err = down
-	}
-
-	held := &h.queue.held
+// reportHeld tells of the oldest delivery that is held for HoldWarning, at most once in that time for the queue.
+func (q *QueueForwarder) reportHeld() {
+	settings, down := q.forwarder.settings, q.forwarder.connection.Failure()
+	held := &q.held
 	held.telling.Lock()
 	defer held.telling.Unlock()
 	held.mu.Lock()
+	var oldest *heldCopy
+	for h := range held.copies {
+		if oldest == nil || h.since.Before(oldest.since) {
+			oldest = h
+		}
+	}
 	now := time.Now()
-	if held.count == 0 || now.Sub(held.reported) < settings.HoldWarning*9/10 {
+	if oldest == nil || now.Sub(oldest.since) < settings.HoldWarning ||
+		now.Sub(held.reported) < settings.HoldWarning*9/10 {
 		held.mu.Unlock()
 		return
 	}
 	held.reported, held.told = now, true
+	exchange, _ := q.plan.Route(oldest.count, oldest.delay, &amqp091.Publishing{})
 	e := &topology.HeldError{
-		Queue: h.queue.plan.Queue, VirtualHost: settings.Connection.VirtualHost(), Exchange: h.exchange,
-		Held: held.count, For: now.Sub(h.since), Err: err,
+		Queue: q.plan.Queue, VirtualHost: settings.Connection.VirtualHost(), Exchange: exchange,
+		Held: len(held.copies), For: now.Sub(oldest.since), Err: cmp.Or(down, oldest.err),
 	}
 	held.mu.Unlock()
 

@@ -43,13 +43,13 @@ type delays struct {
 
 // declare declares what a call needs, unless that was done on this link a short time ago, and after something was
 // missing.
-func (d *delays) declare(ctx context.Context, link *connection.Link, c *call, missing time.Time) error {
-	after := latest(missing, time.Now().Add(-targetAge))
+func (d *delays) declare(ctx context.Context, link *connection.Link, c *call) error {
+	after := latest(c.missing, time.Now().Add(-targetAge))
 	err := c.declareExchange(ctx, link, after)
 	waits := slices.ContainsFunc(c.messages, func(m *outgoing) bool { return m.outcome == open && !m.due.IsZero() })
 	if err == nil && waits {
 		err = d.own.declared.Of(c.target).Declare(ctx, link, after, func() error {
-			return d.declareTarget(context.WithoutCancel(ctx), link, c, missing) // others wait for it as well
+			return d.declareTarget(context.WithoutCancel(ctx), link, c) // others wait for it as well
 		})
 		if err == nil {
 			d.used.Store(true)
@@ -69,16 +69,21 @@ func (d *delays) declare(ctx context.Context, link *connection.Link, c *call, mi
 
 // declareTarget declares the ladder and the landing queue of a target. The queue comes first: nothing is declared for one
 // that does not exist.
-func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *call, missing time.Time) error {
+func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *call) error {
 	if err := d.checkQueue(link, c.target); err != nil {
 		return err
 	}
 	if !d.own.settings.Declare {
-		return d.checkLanding(link)
+		return link.OnChannel(func(channel *amqp091.Channel) error {
+			if err := CheckLanding(channel, d.plan); err != nil {
+				return fmt.Errorf("%w: %w", errNoLanding, err)
+			}
+			return nil
+		})
 	}
 	declare := func(plan topology.Plan) error {
 		return link.OnChannel(func(channel *amqp091.Channel) error {
-			return d.own.declared.declarePlan(ctx, channel, plan, link, latest(missing, time.Now().Add(-sharedAge)))
+			return d.own.declared.declarePlan(ctx, channel, plan, link, latest(c.missing, time.Now().Add(-sharedAge)))
 		})
 	}
 	err := declare(d.plan)
@@ -92,7 +97,7 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 		}
 		err = declare(d.plan)
 	}
-	if err == nil && !missing.IsZero() {
+	if err == nil && !c.missing.IsZero() {
 		d.own.settings.Connection.Emit(retry.Event{Kind: retry.EventTopologyRepaired, Topic: c.topic,
 			Queue: c.target.String()})
 	}
@@ -106,7 +111,10 @@ func (d *delays) checkQueue(link *connection.Link, target topology.Target) error
 	if target.Exchange != "" {
 		return nil
 	}
-	err := lookUp(link, target.Key)
+	err := link.OnChannel(func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclarePassive(target.Key, true, false, false, false, nil)
+		return err
+	})
 	reason := reasonOf(err)
 	switch {
 	case err == nil:
@@ -123,22 +131,16 @@ func (d *delays) checkQueue(link *connection.Link, target topology.Target) error
 	}
 }
 
-// checkLanding finds out whether an operator has provisioned the landing queue of a target: without it, its messages are
-// unroutable, and no publish tells. One that may not be looked at is taken to exist.
-func (d *delays) checkLanding(link *connection.Link) error {
-	for _, q := range d.plan.Queues {
-		err := lookUp(link, q.Name)
+// CheckLanding finds out whether an operator has provisioned the landing queue of a plan: without it, what is meant for
+// it is unroutable, and no publish tells. A missing retry queue shows when a copy comes back. One that may not be looked
+// at is taken to exist.
+func CheckLanding(channel *amqp091.Channel, plan topology.Plan) error {
+	for _, q := range plan.ReturnPath().Queues {
+		_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
 		if reason := reasonOf(err); reason != nil && reason.Code == amqp091.NotFound {
-			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain("", rabbitmq.KindQueue, q.Name, err))
+			return topology.Explain("", rabbitmq.KindQueue, q.Name, err)
 		}
 	}
 
 	return nil
-}
-
-func lookUp(link *connection.Link, queue string) error {
-	return link.OnChannel(func(channel *amqp091.Channel) error {
-		_, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		return err
-	})
 }

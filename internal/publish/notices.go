@@ -10,10 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -29,10 +27,6 @@ type notices struct {
 	waiting atomic.Int64 // not sent yet
 	full    sync.Once
 	ctx     context.Context
-
-	// Of run alone. Nothing else than the reason for which the channel was closed tells that a notice was refused.
-	channel *amqp091.Channel
-	closes  <-chan *amqp091.Error
 }
 
 const (
@@ -89,23 +83,15 @@ func (n *notices) flush(deadline time.Time) {
 
 // run ends with the forwarder.
 func (n *notices) run() {
-	failed := func(err error) {
-		if err != nil && n.ctx.Err() == nil {
-			n.logger.Error("Cannot report the result to the replay command", err, nil)
-		}
-	}
 	for {
 		select {
 		case notice := <-n.queue:
-			failed(n.send(notice))
-			n.waiting.Add(-1)
-		case err := <-n.closes:
-			n.channel, n.closes = nil, nil
-			if err != nil { // else it was us, or the connection, which says so itself
-				failed(topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, "amq.default", err))
+			if err := n.send(notice); err != nil && n.ctx.Err() == nil {
+				n.logger.Error("Cannot report the result to the replay command", err, nil)
 			}
+			n.waiting.Add(-1)
 		case <-n.ctx.Done():
-			return // with the connection, the channel goes
+			return
 		}
 	}
 }
@@ -120,16 +106,11 @@ func (n *notices) send(notice wire.Notice) error {
 	if err := link.WaitUnblocked(ctx); err != nil {
 		return err
 	}
-	if n.channel == nil || n.channel.IsClosed() {
-		if n.channel, err = link.Channel(); err != nil {
-			n.channel, n.closes = nil, nil
-			return err
-		}
-		n.closes = n.channel.NotifyClose(make(chan *amqp091.Error, 1))
-	}
 
-	return n.channel.PublishWithContext(ctx, "", notice.Queue, false, false, amqp091.Publishing{
-		Headers: notice.Headers(), Expiration: "10000", DeliveryMode: amqp091.Transient,
+	return link.OnChannel(func(channel *amqp091.Channel) error {
+		return publishTo(ctx, channel, notice.Queue, amqp091.Publishing{
+			Headers: notice.Headers(), Expiration: "10000", DeliveryMode: amqp091.Transient,
+		})
 	})
 }
 

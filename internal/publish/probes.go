@@ -66,22 +66,26 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 
 func checkAccess(ctx context.Context, link *connection.Link) error {
 	return onUnblocked(link, func(channel *amqp091.Channel) error {
-		closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
-		if err := channel.PublishWithContext(ctx, "", "nobody-"+watermill.NewShortUUID(), false, false,
-			amqp091.Publishing{}); err != nil {
-			return err
-		}
-		// Its answer comes after the broker has looked at the publish. It needs no permission.
-		err := channel.Qos(1, 0, false)
-		if err == nil {
-			return nil
-		}
-		if reason := <-closed; reason != nil { // the broker's words, also if the channel was closed before the call
-			err = reason
-		}
-
-		return topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, "amq.default", err)
+		return publishTo(ctx, channel, "nobody-"+watermill.NewShortUUID(), amqp091.Publishing{})
 	})
+}
+
+// publishTo publishes by the default exchange, and tells whether that is permitted, but not whether a queue has it.
+func publishTo(ctx context.Context, channel *amqp091.Channel, queue string, message amqp091.Publishing) error {
+	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	if err := channel.PublishWithContext(ctx, "", queue, false, false, message); err != nil {
+		return err
+	}
+	// Its answer comes after the broker has looked at the publish. It needs no permission.
+	err := channel.Qos(1, 0, false)
+	if err == nil {
+		return nil
+	}
+	if reason := <-closed; reason != nil { // the broker's words, also if the channel was closed before the call
+		err = reason
+	}
+
+	return topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, "amq.default", err)
 }
 
 // onUnblocked is Link.OnChannel for what publishes: an answer could take until the alarm is over, for each of many topics.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -39,6 +40,7 @@ type Publisher struct {
 	settings   Settings
 	connection *connection.Connection
 	sender     *sender
+	published  atomic.Int64 // messages, for their ids
 	refusals   refusals
 	declared   Declared
 
@@ -63,7 +65,7 @@ func NewPublisher(settings Settings) *Publisher {
 
 	return &Publisher{
 		settings: settings, connection: connection.New(settings.Connection, settings.Logger),
-		sender: newSender(manyCallers), timeout: fmt.Errorf("tried for %s", settings.Options.Timeout),
+		sender: newSender(false), timeout: fmt.Errorf("tried for %s", settings.Options.Timeout),
 		alone: make(chan struct{}, 4), ctx: ctx, cancel: cancel,
 	}
 }
@@ -88,12 +90,9 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 			return fmt.Errorf("cannot publish to topic %q, nothing was published: the message with index %d of %d is "+
 				"nil", topic, i, len(messages))
 		}
-		m, err := c.add(i, msg)
-		if err != nil {
+		if err := c.add(i, msg, time.Time{}); err != nil {
 			return err
 		}
-		m.publishing = codec.Persistent(m.publishing)
-		m.once = c.target.Exchange != "" || codec.HasCopies(m.publishing)
 	}
 
 	return p.send(c)

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/connection"
@@ -30,7 +29,7 @@ type QueuePublisher struct {
 // NewQueuePublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run
 // is lost.
 func NewQueuePublisher(link *connection.Link) *QueuePublisher {
-	return &QueuePublisher{link: link, sender: newSender(inOrder)}
+	return &QueuePublisher{link: link, sender: newSender(true)}
 }
 
 var errSilent = errors.New("the broker has not confirmed a message for a minute: has the queue no majority of its " +
@@ -80,35 +79,32 @@ func (u *Published) send(ctx context.Context) (err error) {
 // a queue refuses, because it is full, for a minute or until retry ends. After an error the broker may have the message
 // or not, unless Refused reports true.
 func (u *Published) Wait(ctx, retry context.Context) error {
-	began, tries := time.Now(), 0
-	pauses, cancel := context.WithCancelCause(retry)
-	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-
-	return untilTaken(pauses, func() error {
-		if tries++; tries > 1 { // Publish was the first
-			if ctx.Err() != nil { // the last publish was refused, and is the last
-				return backoff.Permanent(context.Cause(ctx))
-			}
-			if err := u.send(ctx); err != nil {
-				return backoff.Permanent(err)
-			}
-		}
+	began := time.Now()
+	for pauses := growing(); ; {
 		if err := u.answered(ctx); err != nil {
-			return backoff.Permanent(err)
+			return err
 		}
 		err := u.answer()
 		u.refused = errors.Is(err, ErrRefused)
 		u.publisher.noteRefusal(cmp.Or(u.exchange, u.key), u.refused, time.Since(began))
 		switch {
 		case !u.refused:
-			return backoff.Permanent(err)
+			return err
 		case time.Since(began) > refusedFor:
-			return backoff.Permanent(fmt.Errorf("tried for a minute: %w", err))
-		default:
+			return fmt.Errorf("tried for a minute: %w", err)
+		}
+		select {
+		case <-time.After(pauses.NextBackOff()):
+		case <-retry.Done():
+		case <-ctx.Done():
+		}
+		if end := cmp.Or(context.Cause(ctx), context.Cause(retry)); end != nil { // the last publish was refused
+			return end
+		}
+		if err := u.send(ctx); err != nil {
 			return err
 		}
-	})
+	}
 }
 
 // Refused reports, after Wait returned an error, whether the broker has certainly not taken the message.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 const (
@@ -31,8 +32,8 @@ const (
 // returnPaths are the ways from shared retry queues and ladders back to main queues. When somebody deletes the
 // exchange that leads back, or the binding of a main queue, then no publish fails, nothing is returned, and nobody
 // would notice: what comes out of a quorum retry queue stays there, and what comes out of a classic one is lost. The
-// same holds for the lower levels of a ladder. So they are declared again and again, over one channel, as long as copies
-// wait that this process has published.
+// same holds for the lower levels of a ladder. So they are declared again and again, as long as copies wait that this
+// process has published.
 //
 // Upstream: dead letters without a route hold up all behind them; Particular/NServiceBus.RabbitMQ#1407; RabbitMQ 3.10
 // to 4.3; TestReturnPaths_LastsAsLongAsCopiesWait, TestSharedQueues_OneMissingTargetBlocksAll,
@@ -98,23 +99,38 @@ func (f *Forwarder) keepDeclared() {
 	defer cancel()
 
 	u, now := &f.returnPaths, time.Now()
-	tried := f.declareReturnPaths(ctx, u.needed(now))
+	needed := u.needed(now)
+	if link, err := f.connection.Link(ctx); err == nil { // else it is down, and so is what could be declared
+		for _, w := range needed {
+			if w.declared.isRunning() {
+				continue // still without an answer
+			}
+			f.declareReturnPath(link, w)
+			u.declared(w, now)
+		}
+	}
 
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
-	for _, w := range tried {
-		w.next = now.Add(w.interval - returnPathInterval/2) // a tick may come a little early
-		if w.failed && now.Before(w.until.Add(failedFor)) {
-			continue // its messages may wait for it
-		}
-		if now.After(w.until) {
-			delete(u.paths, w.name)
-		}
-	}
 	u.timer = nil
 	if f.ctx.Err() == nil && len(u.paths) > 0 {
 		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
+	}
+}
+
+// declared notes that a path was tried.
+func (u *returnPaths) declared(w *returnPath, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	w.next = now.Add(w.interval - returnPathInterval/2) // a tick may come a little early
+	last := w.until
+	if w.failed {
+		last = last.Add(failedFor) // its messages may wait for it
+	}
+	if now.After(last) {
+		delete(u.paths, w.name)
 	}
 }
 
@@ -145,56 +161,24 @@ func (u *returnPaths) needed(now time.Time) []*returnPath {
 	return needed
 }
 
-// declareReturnPaths declares paths, and returns those that it has tried to.
-func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) (tried []*returnPath) {
-	link, err := f.connection.Link(ctx)
-	if err != nil {
-		return nil // it is down, and so is what could be declared
+func (f *Forwarder) declareReturnPath(link *connection.Link, w *returnPath) {
+	err := w.declare(f.ctx, link, w.plan)
+	if isMissing(err) && w.ladder != nil {
+		// The exchange of all targets is gone. Back without the queue's binding, it would take its messages for
+		// unroutable, so both are declared together.
+		whole := w.plan
+		whole.Ladder = w.ladder
+		err = w.declare(f.ctx, link, whole)
 	}
-
-	var channel *amqp091.Channel
-	for _, w := range ways {
-		if w.declared.unanswered() != nil {
-			continue // still without an answer
-		}
-		if channel == nil || channel.IsClosed() { // the broker closes it with each error
-			if channel, err = link.Channel(); err != nil {
-				return tried
-			}
-		}
-
-		tried = append(tried, w)
-		err := w.declare(f.ctx, channel, w.plan)
-		if isMissing(err) && w.ladder != nil {
-			// The exchange of all targets is gone. Back without the queue's binding, it would take its messages for
-			// unroutable, so both are declared together.
-			if channel, err = link.Channel(); err != nil {
-				return tried
-			}
-			whole := w.plan
-			whole.Ladder = w.ladder
-			err = w.declare(f.ctx, channel, whole)
-		}
-		if err != nil && !w.failed && f.ctx.Err() == nil {
-			f.settings.Logger.Error("Cannot redeclare the bindings through which waiting messages return", err,
-				watermill.LogFields{"return_path": w.name})
-		}
-		w.failed = err != nil
-
-		if late := w.declared.unanswered(); late != nil {
-			go closeAfter(channel, late)
-			channel = nil
-		}
+	if err != nil && !w.failed && f.ctx.Err() == nil {
+		f.settings.Logger.Error("Cannot redeclare the bindings through which waiting messages return", err,
+			watermill.LogFields{"return_path": w.name})
 	}
-	if channel != nil {
-		_ = channel.Close() // fails after an error of the broker
-	}
-
-	return tried
+	w.failed = err != nil
 }
 
 // declare declares the return path. It does not wait long for an answer.
-func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel, plan topology.Plan) error {
+func (w *returnPath) declare(ctx context.Context, link *connection.Link, plan topology.Plan) error {
 	wait := returnPathWait
 	if plan.Ladder != nil || w.interval > returnPathInterval {
 		wait = ladderWait
@@ -202,10 +186,7 @@ func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel, plan
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errors.New("the broker has not answered"))
 	defer cancel()
 
-	return w.declared.Declare(ctx, nil, time.Now(), func() error { return plan.Declare(channel) })
-}
-
-func closeAfter(channel *amqp091.Channel, a *declaration) {
-	<-a.done
-	_ = channel.Close()
+	return w.declared.Declare(ctx, nil, time.Now(), func() error {
+		return link.OnChannel(func(channel *amqp091.Channel) error { return plan.Declare(channel) })
+	})
 }

@@ -16,6 +16,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
+// mostUnsettled is how many publishes of a round may have no answer: when the broker closes a channel, all that was on it
+// is published again.
+const mostUnsettled = 1024
+
 // stuckFor is how long nothing may move on a connection while a caller that has given up still writes. Then the
 // connection is given up as well: its broker takes nothing.
 const stuckFor = time.Second
@@ -27,7 +31,6 @@ type round struct {
 	ctx      context.Context
 	link     *connection.Link
 	tried    []*outgoing
-	missing  *time.Time
 	sender   *sender
 	oneByOne bool // each after the answer to the one before, on channels that nobody else uses
 
@@ -38,7 +41,7 @@ type round struct {
 
 // try makes one round of publishes of what is open. The outcome of a message is in itself; an error means that this was
 // the outcome of all that are open, or that no message may be published at all.
-func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing, missing *time.Time) error {
+func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing) error {
 	link, err := p.connection.TryLink(ctx)
 	if err != nil {
 		return withReason(ctx, err, p.connection.Failure())
@@ -49,10 +52,10 @@ func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing, missing
 		}
 		return err
 	}
-	if err := c.ready(ctx, link, *missing); err != nil {
+	if err := c.ready(ctx, link); err != nil {
 		return err
 	}
-	r := &round{call: c, ctx: ctx, link: link, missing: missing, sender: p.sender, tried: suspects(tried)}
+	r := &round{call: c, ctx: ctx, link: link, sender: p.sender, tried: suspects(tried)}
 	if r.oneByOne = len(r.tried) > 0; r.oneByOne {
 		select {
 		case p.alone <- struct{}{}:
@@ -60,7 +63,7 @@ func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing, missing
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		r.sender = newSender(manyCallers)
+		r.sender = newSender(false)
 		defer r.sender.retire()
 	} else {
 		r.tried = tried
@@ -101,7 +104,10 @@ func (r *round) publish() {
 // send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
 // the broker has blocked it, or ctx has ended.
 func (r *round) send(m *outgoing) bool {
-	for wait := false; ; {
+	if len(r.sent) >= mostUnsettled {
+		r.settleNow(r.oldest())
+	}
+	for {
 		if m.ctx.Err() != nil {
 			m.err = because(m.ctx, m.err)
 			return true
@@ -115,40 +121,28 @@ func (r *round) send(m *outgoing) bool {
 			return true
 		}
 		m.target = topology.Target{Exchange: exchange, Key: key}
-		err := r.sendOn(m, exchange, key, publishing, wait)
+		c, err := r.channel(exchange)
+		if err == nil {
+			m.sent, err = c.send(key, publishing, m.id)
+		}
 		switch {
-		case err == nil && !r.oneByOne:
-			r.sent = append(r.sent, m)
-			return true
-		case err == nil:
-			return true
-		case !errors.Is(err, errFull) && !errors.Is(err, errRetired):
-			m.noAnswer(errors.Is(err, errLost))
+		case errors.Is(err, errRetired): // what is sent on another channel does not keep the order with what was sent
+			for len(r.sent) > 0 {
+				r.settleNow(r.oldest())
+			}
+			r.channels = slices.DeleteFunc(r.channels, func(is *confirmChannel) bool { return is == c })
+		case err != nil:
+			m.unanswered = m.unanswered || errors.Is(err, errLost)
 			m.err = withReason(r.ctx,
 				topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, exchange, err), m.err)
 			return false
-		case len(r.sent) > 0: // before another channel is taken: what is sent on that does not keep the order with it
-			r.settleNow(r.oldest())
-		default: // takes the channel with the most room, and waits for that
-			r.leave(exchange)
-			wait = errors.Is(err, errFull)
+		default:
+			if !r.oneByOne {
+				r.sent = append(r.sent, m)
+			}
+			return true
 		}
 	}
-}
-
-// sendOn sends a message on the channel of its exchange.
-func (r *round) sendOn(m *outgoing, exchange, key string, publishing amqp091.Publishing, wait bool) error {
-	c, err := r.channel(exchange)
-	if err != nil {
-		return err
-	}
-	if wait {
-		r.link.Release()
-		defer r.link.Hold()
-	}
-	m.sent, err = c.sendNumbered(r.ctx, key, publishing, wait)
-
-	return err
 }
 
 func (r *round) channel(exchange string) (*confirmChannel, error) {
@@ -165,11 +159,6 @@ func (r *round) channel(exchange string) (*confirmChannel, error) {
 	}
 
 	return c, err
-}
-
-// leave forgets the channel of an exchange.
-func (r *round) leave(exchange string) {
-	r.channels = slices.DeleteFunc(r.channels, func(c *confirmChannel) bool { return c.exchange == exchange })
 }
 
 // oldest takes the first of those that were sent.
@@ -190,12 +179,7 @@ func (r *round) settleNow(m *outgoing) bool {
 
 // refuse notes that the broker takes a message under no circumstances, so it has none of its publishes.
 func (m *outgoing) refuse(reason *amqp091.Error) {
-	m.outcome, m.err, m.perhaps, m.unanswered = refused, reason, false, false
-}
-
-// noAnswer notes that the broker has not answered to a publish, if it is so.
-func (m *outgoing) noAnswer(is bool) {
-	m.perhaps, m.unanswered = m.perhaps || is, m.unanswered || is
+	m.outcome, m.err, m.unanswered, m.wasNacked = refused, reason, false, false
 }
 
 // settle waits for the answer to a message that was sent. The broker closes the channel over a publish that it refuses
@@ -213,8 +197,8 @@ func (r *round) settle(m *outgoing) bool {
 		m.outcome, m.err = confirmed, nil
 		return true
 	}
-	m.noAnswer(!answered || errors.Is(err, errLost))
-	m.perhaps = m.perhaps || errors.Is(err, ErrRefused)
+	m.unanswered = m.unanswered || !answered || errors.Is(err, errLost)
+	m.wasNacked = m.wasNacked || errors.Is(err, ErrRefused)
 	if !answered && r.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
 		err = &publish.BlockedError{Reason: r.link.BlockedFor(), Err: err}
 	}
@@ -225,9 +209,7 @@ func (r *round) settle(m *outgoing) bool {
 	case errors.Is(err, ErrRefused) && m.once:
 		m.outcome = nacked
 	case isMissing(err):
-		if sent.at.After(*r.missing) {
-			*r.missing = sent.at
-		}
+		r.missing = latest(r.missing, sent.at)
 	case reason != nil && reason.Code == amqp091.PreconditionFailed && r.oneByOne:
 		m.refuse(reason)
 	case reason != nil && reason.Code == amqp091.PreconditionFailed && r.publisher.refusals.learn(r.link, reason):

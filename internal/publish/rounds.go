@@ -6,23 +6,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // send publishes the messages of a call until the broker has confirmed all of them, the timeout or their contexts end, or
 // the publisher is closed.
 func (p *Publisher) send(c *call) error {
-	within := p.within()
-	var rounds rounds
-	var missing time.Time // when the last message was published for which something was missing
-	for left := c.messages; ; {
-		before := missing
-		tried := rounds.next(left)
+	for within := p.within(); ; {
+		known := !c.missing.IsZero()
+		tried := c.next()
 		ctx, end := bound(within, tried)
-		err := p.try(ctx, c, tried, &missing)
-		left = c.open()
+		err := p.try(ctx, c, tried)
+		left := c.open()
 		for _, m := range left {
 			if err != nil && !m.hasEnded() {
 				m.err = withReason(ctx, err, m.err)
@@ -32,10 +27,10 @@ func (p *Publisher) send(c *call) error {
 		if c.final || len(left) == 0 {
 			return c.result()
 		}
-		if err == nil && before.IsZero() && !missing.IsZero() && p.settings.Declare {
+		if err == nil && !known && !c.missing.IsZero() && p.settings.Declare {
 			continue // it is declared again at once, for the first time
 		}
-		if wait := rounds.pause(tried); wait > 0 && !pause(within, wait, left) {
+		if wait := c.pause(tried); wait > 0 && !pause(within, wait, left) {
 			return c.result()
 		}
 	}
@@ -62,20 +57,15 @@ func (p *Publisher) within() context.Context {
 func pause(within context.Context, d time.Duration, left []*outgoing) bool {
 	ctx, end := bound(within, left)
 	defer end()
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-	if ctx.Err() == nil {
+	if sleep(ctx, d) == nil {
 		return true
 	}
 	for _, m := range left {
-		switch {
-		case m.ctx.Err() != nil:
-			m.err = because(m.ctx, m.err)
-		case !m.hasEnded():
-			m.err = because(ctx, m.err)
+		end := ctx
+		if m.ctx.Err() != nil {
+			end = m.ctx
 		}
+		m.err = because(end, m.err)
 	}
 
 	return false
@@ -112,18 +102,13 @@ func bound(within context.Context, messages []*outgoing) (context.Context, conte
 // leastRound is how many messages a queue that was full is offered at least.
 const leastRound = 32
 
-// rounds are those of a call. A queue that is full takes what its consumers make room for, so it is offered twice
-// of what the last round has brought in: to publish everything again each time would be refused by the thousands.
-// Whatever was brought in makes the pause short again, as the room that comes next would go to other publishers.
-type rounds struct {
-	most   int // messages for each target that has refused some; 0 for all
-	pauses *backoff.ExponentialBackOff
-}
-
-// next are the messages of the next round. Of those that were refused, these are the first ones of each target, as they
-// keep their order, without those whose contexts have ended.
-func (r *rounds) next(left []*outgoing) []*outgoing {
-	if r.most == 0 {
+// next are the messages of the next round. A queue that is full takes what its consumers make room for, so it is offered
+// twice of what the last round has brought in: to publish everything again each time would be refused by the thousands.
+// Of those that were refused, these are the first ones of each target, as they keep their order, without those whose
+// contexts have ended.
+func (c *call) next() []*outgoing {
+	left := c.open()
+	if c.most == 0 {
 		return left
 	}
 	next, offered := []*outgoing(nil), map[topology.Target]int{}
@@ -133,7 +118,7 @@ func (r *rounds) next(left []*outgoing) []*outgoing {
 			m.err = because(m.ctx, m.err)
 		case !errors.Is(m.err, ErrRefused):
 			next = append(next, m)
-		case offered[m.target] < r.most:
+		case offered[m.target] < c.most:
 			offered[m.target]++
 			next = append(next, m)
 		}
@@ -142,8 +127,9 @@ func (r *rounds) next(left []*outgoing) []*outgoing {
 	return next
 }
 
-// pause is how long to wait after a round. It is 0 when the round has brought in all that it had.
-func (r *rounds) pause(tried []*outgoing) time.Duration {
+// pause is how long to wait after a round. It is 0 when the round has brought in all that it had. Whatever was brought in
+// makes it short again, as the room that comes next would go to other publishers.
+func (c *call) pause(tried []*outgoing) time.Duration {
 	in, full := 0, false
 	for _, m := range tried {
 		switch {
@@ -153,23 +139,22 @@ func (r *rounds) pause(tried []*outgoing) time.Duration {
 			full = true
 		}
 	}
-	if in > 0 && r.pauses != nil {
-		r.pauses.Reset()
+	if in > 0 && c.pauses != nil {
+		c.pauses.Reset()
 	}
-	wasLimited := r.most > 0
+	wasLimited := c.most > 0
 	switch {
 	case full:
-		r.most = max(leastRound, 2*in)
+		c.most = max(leastRound, 2*in)
 	case wasLimited && in == len(tried):
-		r.most *= 2
+		c.most *= 2
 		return 0
 	default:
-		r.most = 0
+		c.most = 0
 	}
-	if r.pauses == nil {
-		r.pauses = growing()
-		r.pauses.Reset()
+	if c.pauses == nil {
+		c.pauses = growing()
 	}
 
-	return r.pauses.NextBackOff()
+	return c.pauses.NextBackOff()
 }

@@ -34,7 +34,6 @@ func resolve(round []*outgoing, in int, err error) {
 
 // A full queue is offered twice of what it took last, at once when it took all, and soon when it took something.
 func TestRounds_FullQueue(t *testing.T) {
-	var r rounds
 	c := call{messages: openMessages(2000)}
 	for i, step := range []struct {
 		offered, in   int
@@ -51,10 +50,10 @@ func TestRounds_FullQueue(t *testing.T) {
 		{32, 32, 0, 0},
 		{64, 0, 35 * time.Millisecond, 65 * time.Millisecond},
 	} {
-		round := r.next(c.open())
+		round := c.next()
 		require.Len(t, round, step.offered, "round %d", i)
 		resolve(round, step.in, ErrRefused)
-		pause := r.pause(round)
+		pause := c.pause(round)
 		assert.GreaterOrEqual(t, pause, step.atLeast, "after round %d", i)
 		assert.LessOrEqual(t, pause, step.most, "after round %d", i)
 	}
@@ -62,14 +61,13 @@ func TestRounds_FullQueue(t *testing.T) {
 
 // For any other reason everything is published again, after pauses that become longer.
 func TestRounds_OtherReasons(t *testing.T) {
-	var r rounds
 	c := call{messages: openMessages(500)}
 	last := time.Duration(0)
 	for i := range 3 {
-		round := r.next(c.open())
+		round := c.next()
 		require.Len(t, round, 500, "round %d", i)
 		resolve(round, 0, errors.New("the connection was lost"))
-		pause := r.pause(round)
+		pause := c.pause(round)
 		assert.Greater(t, pause, last)
 		last = pause
 	}
@@ -77,7 +75,6 @@ func TestRounds_OtherReasons(t *testing.T) {
 
 // A queue that stays full holds up neither the messages of another one, nor those that have failed for another reason.
 func TestRounds_OtherTargets(t *testing.T) {
-	var r rounds
 	messages := openMessages(300)
 	for i, m := range messages {
 		m.target = topology.Target{Key: []string{"full", "other", "lost"}[i/100]}
@@ -86,9 +83,10 @@ func TestRounds_OtherTargets(t *testing.T) {
 			m.err = errors.New("the channel was closed")
 		}
 	}
-	r.pause(messages)
+	c := call{messages: messages}
+	c.pause(messages)
 	offered := map[string]int{}
-	for _, m := range r.next(messages) {
+	for _, m := range c.next() {
 		offered[m.target.Key]++
 	}
 	assert.Equal(t, map[string]int{"full": leastRound, "other": leastRound, "lost": 100}, offered)
@@ -96,17 +94,17 @@ func TestRounds_OtherTargets(t *testing.T) {
 
 // Messages whose contexts have ended take no place of others.
 func TestRounds_EndedContexts(t *testing.T) {
-	var r rounds
 	messages := openMessages(100)
 	resolve(messages, 0, ErrRefused)
-	r.pause(r.next(messages))
+	c := call{messages: messages}
+	c.pause(c.next())
 	ended := errors.New("the caller has gone")
 	for _, m := range messages[:50] {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		cancel(ended)
 		m.ctx = ctx
 	}
-	round := r.next(messages)
+	round := c.next()
 	require.Len(t, round, leastRound)
 	assert.Equal(t, "50", round[0].uuid)
 	assert.ErrorIs(t, messages[0].err, ended)

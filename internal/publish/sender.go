@@ -12,30 +12,21 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// limits bound the channels that an exchange gets.
-type limits struct {
-	// most is how many it gets: the broker has a process for each. Another one is opened when all have as many publishes
-	// that are unresolved as busy says.
-	most int
-	busy int64
-	// spare is how many it gets when all are full, which are those of queues that do not answer.
-	spare int
-	// window is how many publishes of a channel may be unresolved.
-	window int
-}
-
-var (
-	// manyCallers is for callers who publish side by side, and must not wait for each other.
-	manyCallers = limits{most: 4, busy: 8, spare: 16, window: 1024}
-	// inOrder keeps what is published to an exchange on one channel. Its slots take no memory.
-	inOrder = limits{most: 1, spare: 1, window: 1 << 30}
+const (
+	// mostChannels is how many channels an exchange gets from a sender that is not in order: the broker has a process for
+	// each. Another one is opened when all are busy.
+	mostChannels = 4
+	// mostSpare is how many it gets when all are full, which are those of queues that do not answer.
+	mostSpare = 16
+	// busyAt and fullAt are how many publishes of such a channel are unresolved.
+	busyAt, fullAt = 8, 1024
 )
 
 // sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each exchange has channels
 // of its own: one that may not be written to closes its channel at each publish, and must not take those with it that go
 // elsewhere.
 type sender struct {
-	limits limits
+	inOrder bool // what is published to an exchange goes over one channel
 
 	// turn is a lock that can be waited for with a context, since opening a channel can hang. Nobody publishes with it.
 	turn chan struct{}
@@ -48,8 +39,8 @@ type sender struct {
 }
 
 // newSender returns a sender without channels.
-func newSender(limits limits) *sender {
-	return &sender{limits: limits, turn: make(chan struct{}, 1), channels: map[string][]*confirmChannel{}}
+func newSender(inOrder bool) *sender {
+	return &sender{inOrder: inOrder, turn: make(chan struct{}, 1), channels: map[string][]*confirmChannel{}}
 }
 
 // retire closes the channels when nobody waits for an answer on them any more. The sender sends all the same, over a
@@ -75,7 +66,7 @@ func (s *sender) send(ctx context.Context, link *connection.Link, exchange, key 
 		if err != nil {
 			return nil, err
 		}
-		p, err := c.send(ctx, key, message, id, true)
+		p, err := c.send(key, message, id)
 		if s.retired.Load() {
 			c.retire()
 		}
@@ -101,7 +92,7 @@ func (s *sender) channel(ctx context.Context, link *connection.Link, exchange st
 	if enough { // another caller has opened one
 		return least, nil
 	}
-	c, err := openConfirms(link, exchange, s.limits.window, &s.leaving)
+	c, err := openConfirms(link, exchange, &s.leaving)
 	switch {
 	case err != nil && least != nil: // it does as well
 		return least, nil
@@ -140,8 +131,8 @@ func (s *sender) pick(link *connection.Link, exchange string) (least *confirmCha
 	}
 	unresolved := least.unresolved.Load()
 
-	return least, unresolved < s.limits.busy || found >= s.limits.spare ||
-		found >= s.limits.most && unresolved < int64(s.limits.window)
+	return least, s.inOrder || unresolved < busyAt || found >= mostSpare ||
+		found >= mostChannels && unresolved < fullAt
 }
 
 // usable are the channels of an exchange that take more. The others are forgotten. mu is held.

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -180,23 +181,10 @@ func readCount(v any) (count int, exact bool) {
 		}
 
 		return i, strconv.Itoa(i) == n
-	case int8:
-		return int(n), false
-	case int16:
-		return int(n), false
-	case int32:
-		return int(n), false
-	case int64:
-		return int(max(math.MinInt32, min(n, math.MaxInt32))), false
-	case uint8:
-		return int(n), false
-	case uint16:
-		return int(n), false
-	case uint32:
-		return int(min(n, math.MaxInt32)), false
+	default:
+		i, _ := rabbitmq.Integer(v)
+		return int(max(math.MinInt32, min(i, math.MaxInt32))), false
 	}
-
-	return 0, false
 }
 
 // Strip removes what must not be republished and, for a replay, Watermill's poison keys. It returns a new table.
@@ -243,6 +231,22 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	from.CC, s.Removed = Text(from.CC, MaxCCBytes), Text(s.Removed, MaxRemovedBytes)
 
 	return s, true
+}
+
+// BrokerReason is the reason for which the broker itself has dead-lettered a message; empty for what is none.
+func BrokerReason(death string) retry.Reason {
+	switch death {
+	case "rejected":
+		return retry.ReasonRejected
+	case "delivery_limit":
+		return retry.ReasonDeliveryLimit
+	case "maxlen":
+		return retry.ReasonMaxLen
+	case "expired":
+		return retry.ReasonExpired
+	}
+
+	return ""
 }
 
 func parseTime(s string) time.Time {

@@ -21,3 +21,17 @@ func HasExpired(err error) (expired, unsure bool) {
 
 	return strings.Contains(refused.Reason, "token has expired"), strings.HasSuffix(refused.Reason, "...")
 }
+
+// The kinds of objects in errors.
+const (
+	KindQueue    = "queue"
+	KindExchange = "exchange"
+)
+
+// What the broker can refuse, beside the declaration of a topology.
+const (
+	UseConsume = "consume"
+	UsePublish = "publish"
+	UseDeclare = "declare it" // by a publisher
+	UseLook    = "read its depth"
+)
