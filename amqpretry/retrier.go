@@ -1,6 +1,7 @@
 package amqpretry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +14,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
-
-	"cmp"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
@@ -88,10 +87,7 @@ func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 		publishers: map[*Publisher]struct{}{},
 	}
 
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // it only helps to find the instance
-	}
+	host, _ := os.Hostname() // it only helps to find the instance
 	p.engine = &engine.Engine{
 		Logger:      options.Logger,
 		LogOrder:    options.MiddlewareOrder == middleware.OrderLog,
@@ -190,7 +186,7 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 	}
 
 	if err := r.checkStrategy(main.Topic, policy, known.Plan); err != nil {
-		r.registry.leave(main)
+		r.registry.leave(main, false)
 		return nil, err
 	}
 
@@ -210,7 +206,7 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 
 // leave ends a use of the queue of a topic. Nothing is kept of a queue that nobody uses.
 func (r *Retrier) leave(main mainQueue) {
-	if r.registry.leave(main) {
+	if r.registry.leave(main, false) {
 		r.limitsTold.Delete(main.Queue)
 	}
 }

@@ -176,7 +176,7 @@ func (s *Subscriber) queue(topic string) (queue *consumer.Queue, keep func(), er
 	}
 	queue.Ended = func() { s.retrier.leave(main) }
 
-	return queue, func() { s.retrier.registry.keep(main) }, nil
+	return queue, func() { s.retrier.registry.leave(main, true) }, nil
 }
 
 // Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. Messages
