@@ -167,15 +167,16 @@ func newManagement(c Config) (*httpapi.Client, error) {
 	if c.Management.URL == "" {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
-	vhost := cmp.Or(c.Management.VHost, c.settings("").VirtualHost(), "/")
+	vhost := cmp.Or(c.Management.VHost, connection.Settings{URI: c.URI, AMQP: c.AMQP}.VirtualHost(), "/")
 
 	return httpapi.New(c.Management.URL, vhost, c.Management.HTTPClient)
 }
 
 // settings of a connection. The backoff is that of watermill-amqp.
-func (c Config) settings(role string) connection.Settings {
+func (p *Processor) settings(role string) connection.Settings {
 	return connection.Settings{
-		URI: c.URI, Addresses: c.Addresses, TLS: c.TLS, AMQP: c.AMQP, Role: role,
+		URI: p.conf.URI, Addresses: p.conf.Addresses, TLS: p.conf.TLS, AMQP: p.conf.AMQP, Role: role,
+		Emit: p.engine.Emit,
 		Reconnect: connection.Reconnect{
 			InitialInterval: 500 * time.Millisecond, MaxInterval: time.Minute, RandomizationFactor: 0.5,
 			Multiplier: 1.5,

@@ -36,7 +36,7 @@ func (p *Processor) Queues() []Status {
 	}
 	for failed, s := range p.running {
 		for _, m := range s.target.mains {
-			all = append(all, Status{Queue: Queue{failed, m.name}, Consuming: p.consuming[failed],
+			all = append(all, Status{Queue: Queue{failed, m.name}, Consuming: s.consuming,
 				Err: cmp.Or(s.err, s.missing[m.name])})
 		}
 	}
@@ -82,7 +82,7 @@ func (p *Processor) Ready() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.running)) {
 		switch s := p.running[name]; {
-		case p.consuming[name]:
+		case s.consuming:
 		case s.err != nil && !s.target.listed:
 		case s.err != nil:
 			return fmt.Errorf("cannot consume from failed queue %q: %w", name, s.err)
@@ -101,7 +101,7 @@ func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 	p.mu.Lock()
 	plans, failed := map[string]topology.Plan{}, []retry.QueueDepth(nil)
 	for name, s := range p.running {
-		if !p.consuming[name] {
+		if !s.consuming {
 			continue // a part may not be there yet, or not any more
 		}
 		depth := retry.QueueDepth{Queue: name, Role: retry.QueueRoleFailed}
