@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/observe"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -99,7 +100,8 @@ func (p *Processor) Ready() error {
 // Where it cannot read some of them, it returns the rest and an error.
 func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	p.mu.Lock()
-	plans, failed := map[string]topology.Plan{}, []retry.QueueDepth(nil)
+	var plans []topology.Plan
+	failed := map[string]retry.QueueDepth{}
 	for name, s := range p.running {
 		if !s.consuming {
 			continue // a part may not be there yet, or not any more
@@ -107,18 +109,20 @@ func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 		depth := retry.QueueDepth{Queue: name, Role: retry.QueueRoleFailed}
 		for _, m := range s.target.mains {
 			if s.missing[m.name] == nil {
-				plans[m.name] = m.plan
+				plans = append(plans, m.plan)
 			}
 			depth.MainQueue = m.name
 		}
 		if len(s.target.mains) > 1 {
 			depth.MainQueue = ""
 		}
-		failed = append(failed, depth)
+		failed[name] = depth
 	}
 	p.mu.Unlock()
+	queues := observe.QueuesOf(plans)
+	maps.Copy(queues, failed)
 
-	return p.observer.PlanDepths(ctx, slices.Collect(maps.Values(plans)), failed...)
+	return p.observer.QueueDepths(ctx, queues)
 }
 
 // Format prints what it is, under any verb: the config has a password.
