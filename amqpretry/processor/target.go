@@ -68,24 +68,20 @@ func resolve(listed []Queue, patterns []pattern, queues []httpapi.Queue, policie
 	for _, pair := range listed {
 		add(pair.Name, pair.MainQueue, true)
 	}
-	own := map[string]bool{} // failed queues that patterns name
-	for _, p := range patterns {
-		own[p.failed] = true
-	}
 	for _, q := range queues {
-		if _, known := targets[q.Name]; known || own[q.Name] {
+		if _, known := targets[q.Name]; known || slices.ContainsFunc(patterns, func(p pattern) bool {
+			return p.failed == q.Name // its main queues are found below
+		}) {
 			continue
 		}
 		for _, p := range patterns {
-			main, matches := p.main(q.Name)
-			if !matches {
-				continue
-			}
-			if policies.For(main).Mode != config.ModeOff {
-				add(q.Name, main, false)
-			}
+			if main, matches := p.main(q.Name); matches {
+				if policies.For(main).Mode != config.ModeOff {
+					add(q.Name, main, false)
+				}
 
-			break
+				break
+			}
 		}
 	}
 	addMatching(targets, patterns, queues, add)
@@ -177,33 +173,24 @@ func refuseCollisions(targets map[string]target) {
 		}
 	}
 
-	collisions := namesTaken(plans)
-	for _, t := range targets {
-		for i, m := range t.mains {
-			if m.err == nil {
-				t.mains[i].err = errors.Join(collisions[m.name]...)
-			}
-		}
-	}
-}
-
-// namesTaken finds plans that have a name in common, and returns the errors by main queue.
-func namesTaken(plans map[string]topology.Plan) map[string][]error {
 	ordered := make([]topology.Plan, 0, len(plans))
 	for _, main := range slices.Sorted(maps.Keys(plans)) {
 		ordered = append(ordered, plans[main])
 	}
-	all, found := topology.Check(ordered...), map[string][]error{}
-	if joined, ok := all.(interface{ Unwrap() []error }); ok {
-		for _, err := range joined.Unwrap() {
-			var name *topology.NameError
-			if errors.As(err, &name) {
-				found[name.Queue] = append(found[name.Queue], err)
+	var collisions interface{ Unwrap() []error }
+	if !errors.As(topology.Check(ordered...), &collisions) {
+		return
+	}
+	for _, err := range collisions.Unwrap() {
+		var name *topology.NameError
+		for _, t := range targets {
+			for i, m := range t.mains {
+				if errors.As(err, &name) && name.Queue == m.name {
+					t.mains[i].err = errors.Join(m.err, err)
+				}
 			}
 		}
 	}
-
-	return found
 }
 
 // pattern matches names of failed queues, and the star stands for the name of the main queue. With a failed queue, as
