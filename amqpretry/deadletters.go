@@ -20,12 +20,12 @@ func (r *Retrier) deadLetters(main mainQueue) (queue *consumer.Queue, keep func(
 		return nil, nil, explain(main, err)
 	}
 
-	r.registry.addLetters(plan)
 	queue = &consumer.Queue{
 		Topic: main.Topic, Name: plan.DeadLetterQueue, DeadLettersOf: main.Queue, Plan: plan,
 		Policy: config.Policy{Mode: config.ModeOff}.WithDefaults(), Names: r.options.Names,
-		Ended: func() { r.registry.leaveLetters(plan, false) },
 	}
+	queue.Ended = func() { r.registry.leaveLetters(queue, false) }
+	r.registry.addLetters(queue)
 	if r.options.Topology == topology.Declare {
 		queue.Declare = func(channel *amqp091.Channel, _ string) error {
 			if err := plan.Declare(channel); err != nil {
@@ -41,7 +41,7 @@ func (r *Retrier) deadLetters(main mainQueue) (queue *consumer.Queue, keep func(
 		}
 	}
 
-	return queue, func() { r.registry.leaveLetters(plan, true) }, nil
+	return queue, func() { r.registry.leaveLetters(queue, true) }, nil
 }
 
 // onlyDeadLetters is a policy under which a topic has a dead-letter queue and nothing else.

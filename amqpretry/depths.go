@@ -56,8 +56,8 @@ func (r *Retrier) unusedLadders(used []topology.Plan) []*topology.Ladder {
 		}
 	}
 	var unused []*topology.Ladder
-	for _, p := range r.openPublishers(true) {
-		if ladder := p.delays.Ladder(); !known[ladder.Name()] {
+	for _, p := range r.delayPublishers() {
+		if ladder := p.Ladder(); !known[ladder.Name()] {
 			known[ladder.Name()] = true
 			unused = append(unused, ladder)
 		}

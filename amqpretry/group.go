@@ -121,22 +121,6 @@ func explain(m mainQueue, err error) error {
 	return fmt.Errorf("cannot use queue %q of group %q, which Options.GroupQueue has named: %w", m.Queue, m.Group, err)
 }
 
-// policySet are the policies of one field of the options.
-type policySet struct {
-	path     string
-	policies config.Policies
-}
-
-// policySets are those of all topics and those of single groups.
-func (o *Options) policySets() []policySet {
-	sets := []policySet{{"Options.Policies", o.Policies}}
-	for _, group := range slices.Sorted(maps.Keys(o.Groups)) {
-		sets = append(sets, policySet{groupPath(group), o.Groups[group]})
-	}
-
-	return sets
-}
-
 // validateGroups checks the policies of groups, and their names.
 func (o *Options) validateGroups() []error {
 	var errs []error

@@ -1,6 +1,7 @@
 package amqpretry
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -116,21 +117,11 @@ func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = watermill.NewSlogLogger(nil)
 	}
-	if o.Concurrency == 0 {
-		o.Concurrency = defaultConcurrency
-	}
-	if o.CloseTimeout == 0 {
-		o.CloseTimeout = defaultCloseTimeout
-	}
-	if o.HoldWarning == 0 {
-		o.HoldWarning = defaultHoldWarning
-	}
-	if o.Topology == "" {
-		o.Topology = topology.Declare
-	}
-	if o.MiddlewareOrder == "" {
-		o.MiddlewareOrder = middleware.OrderEnforce
-	}
+	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
+	o.CloseTimeout = cmp.Or(o.CloseTimeout, defaultCloseTimeout)
+	o.HoldWarning = cmp.Or(o.HoldWarning, defaultHoldWarning)
+	o.Topology = cmp.Or(o.Topology, topology.Declare)
+	o.MiddlewareOrder = cmp.Or(o.MiddlewareOrder, middleware.OrderEnforce)
 	if o.GroupQueue == nil {
 		o.GroupQueue = func(topic, group string) string { return topic + "_" + group }
 	}

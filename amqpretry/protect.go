@@ -67,17 +67,10 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy, plan topolog
 // validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All
 // but one: the name of the dead-letter queue depends on the topic, see checkProtection.
 func validateProtection(arguments amqp091.Table, o Options) error {
-	asking := []string{}
-	for _, set := range o.policySets() {
-		policies := set.policies
-		if policies.Default.Protect == config.ProtectionArguments && !policies.Default.Strategy.ByBroker() {
-			asking = append(asking, set.path+".Default")
-		}
-		for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
-			protect, strategy := policies.Topics[topic].Protect, policies.For(topic).Strategy
-			if protect == config.ProtectionArguments && !strategy.ByBroker() {
-				asking = append(asking, fmt.Sprintf("%s.Topics[%q]", set.path, topic))
-			}
+	var asking []string
+	for _, p := range named(o) {
+		if p.protect == config.ProtectionArguments && !p.policy.Strategy.ByBroker() {
+			asking = append(asking, p.path)
 		}
 	}
 	if len(asking) == 0 {

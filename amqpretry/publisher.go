@@ -1,10 +1,8 @@
 package amqpretry
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -37,7 +35,12 @@ func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) 
 	settings := r.publisherSettings("publisher")
 	settings.Options = options
 
-	return r.opened(&Publisher{retrier: r, own: publishing.NewPublisher(settings)})
+	p := &Publisher{retrier: r, own: publishing.NewPublisher(settings)}
+	if err := r.opened(p); err != nil {
+		return nil, err
+	}
+
+	return p, nil
 }
 
 // NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for everything else that a
@@ -68,18 +71,10 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 		return nil, err
 	}
 
-	return r.opened(&Publisher{retrier: r, own: own, delays: own})
-}
-
-// opened notes a publisher that Close is to close.
-func (r *Retrier) opened(p *Publisher) (*Publisher, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.ctx.Err() != nil {
-		return nil, context.Cause(r.ctx)
+	p := &Publisher{retrier: r, own: own, delays: own}
+	if err := r.opened(p); err != nil {
+		return nil, err
 	}
-	r.publishers[p] = struct{}{}
 
 	return p, nil
 }
@@ -126,53 +121,30 @@ func (p *Publisher) Destination(topic string) (exchange, routingKey string) {
 // Close waits for calls of Publish for CloseTimeout at the longest. Publish then fails with ErrClosed. It is safe to call
 // it again, and at the same time.
 func (p *Publisher) Close() error {
-	err := p.own.Close()
+	defer p.retrier.closed(p)
 
-	p.retrier.mu.Lock()
-	defer p.retrier.mu.Unlock()
-
-	delete(p.retrier.publishers, p)
-
-	return err
+	return p.own.Close()
 }
 
-// openPublishers are those that nobody has closed: of NewDelayPublisher, or all others.
-func (r *Retrier) openPublishers(delaying bool) (open []*Publisher) {
+// delayPublishers are those of NewDelayPublisher that nobody has closed.
+func (r *Retrier) delayPublishers() (open []*publishing.DelayPublisher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	for p := range r.publishers {
-		if delaying == (p.delays != nil) {
-			open = append(open, p)
+	for c := range r.open {
+		if p, is := c.(*Publisher); is && p.delays != nil {
+			open = append(open, p.delays)
 		}
 	}
 
 	return open
 }
 
-// closePublishers closes all publishers: those that others wrap after these, whose errors are those of publishers that
-// somebody else has made.
-func (r *Retrier) closePublishers() {
-	for _, delaying := range []bool{true, false} {
-		var wg sync.WaitGroup
-		for _, p := range r.openPublishers(delaying) {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				if err := p.Close(); err != nil && delaying {
-					r.options.Logger.Error("Cannot close the publisher that a delay publisher wraps", err, nil)
-				}
-			}()
-		}
-		wg.Wait()
-	}
-}
-
 // delayPlans are the parts of ladders that the delay publishers have used.
 func (r *Retrier) delayPlans() []topology.Plan {
 	var plans []topology.Plan
-	for _, p := range r.openPublishers(true) {
-		plans = append(plans, p.delays.Plans()...)
+	for _, p := range r.delayPublishers() {
+		plans = append(plans, p.Plans()...)
 	}
 
 	return plans

@@ -9,9 +9,14 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/publish"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
+
+// mainQueue is a main queue as a topic uses it.
+type mainQueue = amqpconfig.Main
 
 // registry knows the queues of a retrier, as long as they are used: a queue has one policy, and no two plans may share
 // a name.
@@ -19,38 +24,66 @@ type registry struct {
 	// newForwarder makes what publishes the copies of a queue. Optional.
 	newForwarder func(topology.Plan) *publish.QueueForwarder
 
-	mu     sync.Mutex
-	queues map[string]*registered
-	names  names
-	// exchanges are those that topics publish to, with the topics, and how many queues each has.
-	exchanges map[string]map[string]int
-	// letters are the plans of queues whose dead letters are subscribed to, by queue.
-	letters map[string]*letters
+	mu      sync.Mutex
+	queues  map[string]*registered
+	letters map[string]*registered // whose dead letters are subscribed to
+	// owners are the main queues of the plans that have an object: a new plan is compared with those that have a name of
+	// its own, and not with all.
+	owners index[object, string]
+	// publishing are the topics that publish to an exchange.
+	publishing index[string, mainQueue]
 }
 
 // registered is a queue with those who use it.
 type registered struct {
 	queue  *consumer.Queue
 	users  int
-	topics map[topic]int // how many of them use it for a topic
+	topics map[mainQueue]int // how many of them use it for a topic
 }
 
-// topic is one that publishes to an exchange, as a group uses it.
-type topic struct{ name, exchange, group string }
+// index has sets of values.
+type index[K, V comparable] map[K]map[V]struct{}
 
-type letters struct {
-	plan  topology.Plan
-	users int
+func (i index[K, V]) add(key K, value V) {
+	if i[key] == nil {
+		i[key] = map[V]struct{}{}
+	}
+	i[key][value] = struct{}{}
+}
+
+func (i index[K, V]) remove(key K, value V) {
+	if delete(i[key], value); len(i[key]) == 0 {
+		delete(i, key)
+	}
+}
+
+// object is what a broker keeps apart by its name, with whether a plan shares it with others.
+type object struct {
+	kind, name string
+	shared     bool
+}
+
+// objectsOf are a plan's main queue, exchanges and queues.
+func objectsOf(plan topology.Plan) []object {
+	objects := []object{{rabbitmq.KindQueue, plan.Queue, false}}
+	for _, x := range plan.Exchanges {
+		objects = append(objects, object{rabbitmq.KindExchange, x.Name, x.Shared})
+	}
+	for _, q := range plan.Queues {
+		objects = append(objects, object{rabbitmq.KindQueue, q.Name, q.Shared})
+	}
+
+	return objects
 }
 
 func newRegistry() *registry {
 	return &registry{
-		queues: map[string]*registered{}, names: newNames(), exchanges: map[string]map[string]int{},
-		letters: map[string]*letters{},
+		queues: map[string]*registered{}, letters: map[string]*registered{}, owners: index[object, string]{},
+		publishing: index[string, mainQueue]{},
 	}
 }
 
-// add registers a use of a topic's queue, which ends with leave or keep, and gives its queue.
+// add registers a use of a topic's queue, which ends with leave, and gives its queue.
 func (r *registry) add(main mainQueue, policy config.Policy, names topology.Names) (*consumer.Queue, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,26 +98,11 @@ func (r *registry) add(main mainQueue, policy config.Policy, names topology.Name
 	if err != nil {
 		return nil, err
 	}
-
-	of := topic{main.Topic, main.Exchange, main.Group}
-	if _, known := q.topics[of]; !known {
-		r.publishes(of)
-	}
+	r.publishing.add(main.Exchange, main)
 	q.users++
-	q.topics[of]++
+	q.topics[main]++
 
 	return q.queue, nil
-}
-
-// publishes notes that a topic of a queue publishes to its exchange. mu is held.
-func (r *registry) publishes(of topic) {
-	if of.exchange == "" {
-		return
-	}
-	if r.exchanges[of.exchange] == nil {
-		r.exchanges[of.exchange] = map[string]int{}
-	}
-	r.exchanges[of.exchange][of.name]++
 }
 
 // register adds a queue that is not used yet. mu is held.
@@ -94,9 +112,10 @@ func (r *registry) register(main mainQueue, policy config.Policy, names topology
 		return nil, err
 	}
 
-	rivals := r.plansOf(r.names.rivals(plan))
-	mine := append(r.plansOf(r.names.owners(main.Exchange)), plan)
-	if err := errors.Join(topology.Check(append(rivals, plan)...), r.checkExchanges(main, mine)); err != nil {
+	objects := objectsOf(plan)
+	rivals := append(r.rivals(objects), plan)
+	mine := append(r.rivals([]object{{rabbitmq.KindExchange, main.Exchange, false}}), plan)
+	if err := errors.Join(topology.Check(rivals...), r.checkExchanges(main, mine)); err != nil {
 		return nil, err
 	}
 
@@ -104,11 +123,12 @@ func (r *registry) register(main mainQueue, policy config.Policy, names topology
 	if r.newForwarder != nil && policy.Mode != config.ModeOff {
 		s.Forwarder = r.newForwarder(plan)
 	}
-	q := &registered{queue: s, topics: map[topic]int{}}
-	r.queues[main.Queue] = q
-	r.names.add(plan)
+	r.queues[main.Queue] = &registered{queue: s, topics: map[mainQueue]int{}}
+	for _, o := range objects {
+		r.owners.add(o, plan.Queue)
+	}
 
-	return q, nil
+	return r.queues[main.Queue], nil
 }
 
 // join checks another use of a queue. mu is held.
@@ -118,89 +138,71 @@ func (r *registry) join(q *registered, main mainQueue, policy config.Policy) err
 	}
 
 	for of := range q.topics {
-		if of.group == main.Group {
+		if of.Group == main.Group {
 			continue
 		}
 		// A subscriber without a group may consume what a group does, such as while a service moves from a retrier for
 		// each group. The queue of another topic is most likely that of a group by accident.
-		if of.group != "" && main.Group != "" || of.name != main.Topic {
+		if of.Group != "" && main.Group != "" || of.Topic != main.Topic {
 			return &topology.SharedQueueError{Queue: main.Queue, Competing: true,
-				Topics: [2]string{of.name, main.Topic}, Groups: [2]string{of.group, main.Group}}
+				Topics: [2]string{of.Topic, main.Topic}, Groups: [2]string{of.Group, main.Group}}
 		}
 	}
 
-	return r.checkExchanges(main, r.plansOf(r.names.owners(main.Exchange)))
+	return r.checkExchanges(main, r.rivals([]object{{rabbitmq.KindExchange, main.Exchange, false}}))
 }
 
-// leave ends a use. A queue that nobody uses any more is forgotten, and that is reported.
-func (r *registry) leave(main mainQueue) (forgotten bool) { return r.end(main, false) }
-
-// keep ends a use. The queue stays registered until somebody else has used it and left.
-func (r *registry) keep(main mainQueue) { r.end(main, true) }
-
-func (r *registry) end(main mainQueue, keep bool) (forgotten bool) {
+// leave ends a use, and reports whether the queue is forgotten, as nobody uses it any more. With keep it stays
+// registered until somebody else has used it and left.
+func (r *registry) leave(main mainQueue, keep bool) (forgotten bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	q, of := r.queues[main.Queue], topic{main.Topic, main.Exchange, main.Group}
+	q := r.queues[main.Queue]
 	q.users--
-	q.topics[of]--
+	q.topics[main]--
 	switch {
 	case keep:
 	case q.users == 0:
 		for of := range q.topics {
-			r.forget(q, of)
+			r.publishing.remove(of.Exchange, of)
+		}
+		for _, o := range objectsOf(q.queue.Plan) {
+			r.owners.remove(o, main.Queue)
 		}
 		delete(r.queues, main.Queue)
-		r.names.remove(q.queue.Plan)
 		if q.queue.Forwarder != nil {
 			q.queue.Forwarder.Retire()
 		}
 
 		return true
-	case q.topics[of] == 0:
-		r.forget(q, of)
+	case q.topics[main] == 0:
+		delete(q.topics, main)
+		r.publishing.remove(main.Exchange, main)
 	}
 
 	return false
 }
 
-// forget takes a topic from a queue. mu is held.
-func (r *registry) forget(q *registered, of topic) {
-	delete(q.topics, of)
-	topics := r.exchanges[of.exchange]
-	if topics == nil {
-		return
-	}
-	if topics[of.name]--; topics[of.name] == 0 {
-		delete(topics, of.name)
-	}
-	if len(topics) == 0 {
-		delete(r.exchanges, of.exchange)
-	}
-}
-
-// addLetters registers a use of a queue's dead letters, which ends with leaveLetters.
-func (r *registry) addLetters(plan topology.Plan) {
+// addLetters registers a use of a queue of dead letters, which ends with leaveLetters.
+func (r *registry) addLetters(queue *consumer.Queue) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	l := r.letters[plan.Queue]
-	if l == nil {
-		l = &letters{plan: plan}
-		r.letters[plan.Queue] = l
+	if r.letters[queue.Plan.Queue] == nil {
+		r.letters[queue.Plan.Queue] = &registered{queue: queue}
 	}
-	l.users++
+	r.letters[queue.Plan.Queue].users++
 }
 
 // leaveLetters ends a use. With keep they stay registered until somebody else has used them and left.
-func (r *registry) leaveLetters(plan topology.Plan, keep bool) {
+func (r *registry) leaveLetters(queue *consumer.Queue, keep bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	l := r.letters[plan.Queue]
+	l := r.letters[queue.Plan.Queue]
 	if l.users--; l.users == 0 && !keep {
-		delete(r.letters, plan.Queue)
+		delete(r.letters, queue.Plan.Queue)
 	}
 }
 
@@ -209,18 +211,27 @@ func (r *registry) plans() []topology.Plan {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	plans := make([]topology.Plan, 0, len(r.letters)+len(r.queues))
-	for _, l := range r.letters {
-		plans = append(plans, l.plan)
+	var plans []topology.Plan
+	for _, used := range []map[string]*registered{r.letters, r.queues} {
+		for _, q := range used {
+			plans = append(plans, q.queue.Plan)
+		}
 	}
 
-	return append(plans, r.plansOf(slices.Collect(maps.Keys(r.queues)))...)
+	return plans
 }
 
-// plansOf are the plans of queues. mu is held.
-func (r *registry) plansOf(queues []string) []topology.Plan {
-	plans := make([]topology.Plan, 0, len(queues)+1)
-	for _, queue := range queues {
+// rivals are the plans that have one of these objects for themselves, or share one that is not to be shared. mu is held.
+func (r *registry) rivals(objects []object) []topology.Plan {
+	found := map[string]struct{}{}
+	for _, o := range objects {
+		if !o.shared {
+			maps.Copy(found, r.owners[object{o.kind, o.name, true}])
+		}
+		maps.Copy(found, r.owners[object{o.kind, o.name, false}])
+	}
+	plans := make([]topology.Plan, 0, len(found)+1)
+	for _, queue := range slices.Sorted(maps.Keys(found)) {
 		plans = append(plans, r.queues[queue].queue.Plan)
 	}
 
@@ -257,10 +268,11 @@ func (r *registry) checkExchanges(main mainQueue, plans []topology.Plan) error {
 
 // publisherTo gives a topic that publishes to an exchange.
 func (r *registry) publisherTo(exchange string) (topic string, found bool) {
-	topics := r.exchanges[exchange]
-	if len(topics) == 0 {
-		return "", false
+	for main := range r.publishing[exchange] {
+		if !found || main.Topic < topic {
+			topic, found = main.Topic, true
+		}
 	}
 
-	return slices.Min(slices.Collect(maps.Keys(topics))), true
+	return topic, found
 }

@@ -26,7 +26,7 @@ var (
 func mainOf(topic string) mainQueue { return mainQueue{Topic: topic, Queue: topic, Exchange: topic} }
 
 func (r *registry) size() int {
-	return len(r.queues) + len(r.names.own) + len(r.names.shared) + len(r.exchanges) + len(r.letters)
+	return len(r.queues) + len(r.owners) + len(r.publishing) + len(r.letters)
 }
 
 // What it takes to register a topic does not depend on how many there are.
@@ -44,7 +44,7 @@ func TestRegistry_AddIsIndependentOfOthers(t *testing.T) {
 					if _, err := r.add(mainOf("another"), policy, topology.Names{}); err != nil {
 						t.Fatal(err)
 					}
-					r.leave(mainOf("another"))
+					r.leave(mainOf("another"), false)
 				})
 			}
 			few, many := cost(10), cost(2000)
@@ -81,39 +81,40 @@ func TestRegistry_ForgetsWhatNobodyUses(t *testing.T) {
 	add(a)
 	add(a)
 	add(b)
-	assert.False(t, r.leave(a))
-	assert.Contains(t, r.exchanges, "x")
-	assert.False(t, r.leave(a))
-	assert.NotContains(t, r.exchanges, "x")
+	assert.False(t, r.leave(a, false))
+	assert.Contains(t, r.publishing, "x")
+	assert.False(t, r.leave(a, false))
+	assert.NotContains(t, r.publishing, "x")
 	assert.Contains(t, r.queues, "q", "b uses it")
-	assert.True(t, r.leave(b))
+	assert.True(t, r.leave(b, false))
 	assert.Zero(t, r.size())
 
 	add(a)
-	r.keep(a)
+	r.leave(a, true)
 	assert.NotZero(t, r.size(), "it was initialized")
 	add(b)
-	assert.True(t, r.leave(b), "a subscription has come and gone")
+	assert.True(t, r.leave(b, false), "a subscription has come and gone")
 	assert.Zero(t, r.size())
 
 	// One topic with a queue for each subscription.
 	add(mainQueue{Topic: "a", Queue: "q1", Exchange: "x"})
 	add(mainQueue{Topic: "a", Queue: "q2", Exchange: "x"})
-	r.leave(mainQueue{Topic: "a", Queue: "q1", Exchange: "x"})
-	assert.Contains(t, r.exchanges, "x")
-	r.leave(mainQueue{Topic: "a", Queue: "q2", Exchange: "x"})
+	r.leave(mainQueue{Topic: "a", Queue: "q1", Exchange: "x"}, false)
+	assert.Contains(t, r.publishing, "x")
+	r.leave(mainQueue{Topic: "a", Queue: "q2", Exchange: "x"}, false)
 	assert.Zero(t, r.size())
 
 	plan, err := topology.New("q", onlyDeadLetters, topology.Names{})
 	require.NoError(t, err)
-	r.addLetters(plan)
-	r.addLetters(plan)
-	r.leaveLetters(plan, false)
+	letters := &consumer.Queue{Plan: plan}
+	r.addLetters(letters)
+	r.addLetters(letters)
+	r.leaveLetters(letters, false)
 	assert.Len(t, r.plans(), 1)
-	r.leaveLetters(plan, true)
+	r.leaveLetters(letters, true)
 	assert.Len(t, r.plans(), 1, "it was initialized")
-	r.addLetters(plan)
-	r.leaveLetters(plan, false)
+	r.addLetters(letters)
+	r.leaveLetters(letters, false)
 	assert.Zero(t, r.size())
 
 	_, err = r.add(mainQueue{Topic: "a", Queue: "amq.q", Exchange: "x"}, ofItsOwn, topology.Names{})
@@ -130,7 +131,7 @@ func TestRegistry_SharedQueue(t *testing.T) {
 	require.ErrorAs(t, err, &shared)
 	assert.Equal(t, topology.SharedQueueError{Queue: "q", Topics: [2]string{"a", "b"}}, *shared)
 
-	r.leave(mainQueue{Topic: "a", Queue: "q", Exchange: ""})
+	r.leave(mainQueue{Topic: "a", Queue: "q", Exchange: ""}, false)
 	_, err = r.add(mainQueue{Topic: "b", Queue: "q", Exchange: ""}, ofAll, topology.Names{})
 	require.NoError(t, err, "a is gone")
 }
@@ -169,7 +170,7 @@ func TestRegistry_Collisions(t *testing.T) {
 		for range 20 {
 			if len(live) > 0 && rapid.Bool().Draw(rt, "one leaves") {
 				i := rapid.IntRange(0, len(live)-1).Draw(rt, "which")
-				r.leave(live[i])
+				r.leave(live[i], false)
 				live = slices.Delete(live, i, i+1)
 				continue
 			}
@@ -187,7 +188,7 @@ func TestRegistry_Collisions(t *testing.T) {
 			}
 		}
 		for _, main := range live {
-			r.leave(main)
+			r.leave(main, false)
 		}
 		require.Zero(rt, r.size())
 	})

@@ -1,9 +1,11 @@
 package amqpretry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -13,8 +15,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
-
-	"cmp"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
@@ -51,9 +51,8 @@ type Retrier struct {
 
 	groups consumer.Shared // the connection of all subscribers of groups
 
-	mu         sync.Mutex
-	consumers  map[*consumer.Consumer]struct{}
-	publishers map[*Publisher]struct{}
+	mu   sync.Mutex
+	open map[io.Closer]struct{} // subscribers and publishers that nobody has closed
 
 	wrapped    atomic.Bool // a handler has been given a middleware of this retrier
 	groupsUsed sync.Map    // names of groups that a subscriber was made for
@@ -76,21 +75,17 @@ func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &Retrier{
-		ctx:        ctx,
-		close:      cancel,
-		config:     conf,
-		options:    options,
-		registry:   newRegistry(),
-		generated:  newGenerated(),
-		captures:   consumer.NewCaptures(),
-		consumers:  map[*consumer.Consumer]struct{}{},
-		publishers: map[*Publisher]struct{}{},
+		ctx:       ctx,
+		close:     cancel,
+		config:    conf,
+		options:   options,
+		registry:  newRegistry(),
+		generated: newGenerated(),
+		captures:  consumer.NewCaptures(),
+		open:      map[io.Closer]struct{}{},
 	}
 
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // it only helps to find the instance
-	}
+	host, _ := os.Hostname() // it only helps to find the instance
 	p.engine = &engine.Engine{
 		Logger:      options.Logger,
 		LogOrder:    options.MiddlewareOrder == middleware.OrderLog,
@@ -148,25 +143,54 @@ func (r *Retrier) plan(main mainQueue) (topology.Plan, error) {
 func (r *Retrier) Close() error {
 	r.close(fmt.Errorf("the retrier is %w", connection.ErrClosed))
 
-	r.mu.Lock()
-	open := slices.Collect(maps.Keys(r.consumers))
-	r.mu.Unlock()
-
-	var wg sync.WaitGroup
-	for _, c := range open {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			_ = r.release(c)
-		}()
-	}
-	wg.Wait()
-
-	r.closePublishers()
+	// Publishers that wrap others close before these.
+	r.closeAll(func(c io.Closer) bool { _, is := c.(*Subscriber); return is })
+	r.closeAll(func(c io.Closer) bool { p, is := c.(*Publisher); return is && p.delays != nil })
+	r.closeAll(func(io.Closer) bool { return true })
 	r.forwarder.Close(time.Now().Add(time.Second))
 	r.observer.Close(time.Now().Add(time.Second))
 
 	return nil
+}
+
+// closeAll closes side by side what is open and matches.
+func (r *Retrier) closeAll(matches func(io.Closer) bool) {
+	r.mu.Lock()
+	open := slices.DeleteFunc(slices.Collect(maps.Keys(r.open)), func(c io.Closer) bool { return !matches(c) })
+	r.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, c := range open {
+		wg.Go(func() {
+			// The error of a delay publisher is that of the publisher that it wraps, which somebody else has made.
+			err := c.Close()
+			if p, is := c.(*Publisher); err != nil && is && p.delays != nil {
+				r.options.Logger.Error("Cannot close the publisher that a delay publisher wraps", err, nil)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// opened notes what Close is to close.
+func (r *Retrier) opened(c io.Closer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.ctx.Err() != nil {
+		return context.Cause(r.ctx)
+	}
+	r.open[c] = struct{}{}
+
+	return nil
+}
+
+// closed notes that Close need not close it any more.
+func (r *Retrier) closed(c io.Closer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	delete(r.open, c)
 }
 
 // main generates the names of a topic.
@@ -189,7 +213,7 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 	}
 
 	if err := r.checkStrategy(main.Topic, policy, known.Plan); err != nil {
-		r.registry.leave(main)
+		r.registry.leave(main, false)
 		return nil, err
 	}
 
@@ -215,7 +239,7 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 
 // leave ends a use of the queue of a topic. Nothing is kept of a queue that nobody uses.
 func (r *Retrier) leave(main mainQueue) {
-	if r.registry.leave(main) {
+	if r.registry.leave(main, false) {
 		r.limitsTold.Delete(main.Queue)
 	}
 }

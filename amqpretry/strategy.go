@@ -49,20 +49,27 @@ func validateStrategies(arguments amqp091.Table, o Options) error {
 	return errors.Join(errs...)
 }
 
-// namedPolicy is a policy with the path of its field.
+// namedPolicy is a policy with the path of its field, and with what it says itself of the protection.
 type namedPolicy struct {
-	path   string
-	policy config.Policy
+	path    string
+	policy  config.Policy
+	protect config.Protection
 }
 
+// named are the policies of all topics and those of single groups.
 func named(o Options) []namedPolicy {
 	var all []namedPolicy
-	for _, set := range o.policySets() {
-		all = append(all, namedPolicy{set.path + ".Default", set.policies.Default.WithDefaults()})
-		for _, topic := range slices.Sorted(maps.Keys(set.policies.Topics)) {
+	add := func(path string, policies config.Policies) {
+		all = append(all, namedPolicy{path + ".Default", policies.Default.WithDefaults(), policies.Default.Protect})
+		for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
 			// a glob is a key as well, and no other fits it better
-			all = append(all, namedPolicy{fmt.Sprintf("%s.Topics[%q]", set.path, topic), set.policies.For(topic)})
+			all = append(all, namedPolicy{fmt.Sprintf("%s.Topics[%q]", path, topic), policies.For(topic),
+				policies.Topics[topic].Protect})
 		}
+	}
+	add("Options.Policies", o.Policies)
+	for _, group := range slices.Sorted(maps.Keys(o.Groups)) {
+		add(groupPath(group), o.Groups[group])
 	}
 
 	return all
@@ -105,7 +112,7 @@ func (r *Retrier) checkStrategy(topic string, policy config.Policy, plan topolog
 	}
 
 	return errors.Join(strategyConflicts(r.config.Queue.Arguments, plan,
-		namedPolicy{fmt.Sprintf("topic %q", topic), policy}, func(string) bool { return false })...)
+		namedPolicy{fmt.Sprintf("topic %q", topic), policy, policy.Protect}, func(string) bool { return false })...)
 }
 
 // explainStrategy tells what to do about a main queue that exists with other arguments than its strategy needs.

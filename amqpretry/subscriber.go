@@ -59,17 +59,6 @@ func (r *Retrier) newSubscriber(group string, deadLetters bool) (*Subscriber, er
 	if group != "" {
 		role, shared = "groups", &r.groups
 	}
-	consumer, err := r.consumer(role, prefetch, shared)
-	if err != nil {
-		return nil, err
-	}
-
-	return &Subscriber{retrier: r, group: group, deadLetters: deadLetters, consumer: consumer}, nil
-}
-
-// consumer connects, over a shared connection or, with nil, over one of its own. Retrier.Close closes it if it is still
-// open.
-func (r *Retrier) consumer(role string, prefetch int, shared *consumer.Shared) (*consumer.Consumer, error) {
 	consume := r.config.Consume
 	_, expires := r.config.Queue.Arguments[amqp091.QueueTTLArg]
 
@@ -96,30 +85,13 @@ func (r *Retrier) consumer(role string, prefetch int, shared *consumer.Shared) (
 		return nil, err
 	}
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.ctx.Err() != nil {
-		err := context.Cause(r.ctx)
+	s := &Subscriber{retrier: r, group: group, deadLetters: deadLetters, consumer: consumer}
+	if err := r.opened(s); err != nil {
 		go func() { _ = consumer.Close() }() // it has no subscription yet, but closing still asks the broker
-
 		return nil, err
 	}
-	r.consumers[consumer] = struct{}{}
 
-	return consumer, nil
-}
-
-// release closes a consumer.
-func (r *Retrier) release(c *consumer.Consumer) error {
-	err := c.Close()
-
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	delete(r.consumers, c)
-
-	return err
+	return s, nil
 }
 
 // Subscribe declares the topology of a topic and consumes from its queue, until ctx ends or the subscriber is closed.
@@ -176,12 +148,16 @@ func (s *Subscriber) queue(topic string) (queue *consumer.Queue, keep func(), er
 	}
 	queue.Ended = func() { s.retrier.leave(main) }
 
-	return queue, func() { s.retrier.registry.keep(main) }, nil
+	return queue, func() { s.retrier.registry.leave(main, true) }, nil
 }
 
 // Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. Messages
 // that are not done then go back to their queue. It is safe to call it again, and at the same time.
-func (s *Subscriber) Close() error { return s.retrier.release(s.consumer) }
+func (s *Subscriber) Close() error {
+	defer s.retrier.closed(s)
+
+	return s.consumer.Close()
+}
 
 // String names the subscriber for Watermill, which writes that on messages and metrics: the same for all versions of
 // watermill-amqp.

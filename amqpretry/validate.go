@@ -4,13 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
@@ -19,56 +16,24 @@ import (
 
 // Validate reports everything that is wrong with the options, with the path of the field.
 func (o Options) Validate() error {
-	var errs []error
-	wrong := func(path, problem, wanted, found string) {
-		errs = append(errs, &config.FieldError{Path: "Options." + path, Problem: problem, Wanted: wanted, Found: found})
-	}
-
-	errs = append(errs, config.WithPath("Options", o.Policies.Validate())...)
-	errs = append(errs, config.WithPath("Options.Publisher", o.Publisher.Validate())...)
-	errs = append(errs, o.validateGroups()...)
-	for i, address := range o.Addresses {
-		if err := connection.CheckAddress(address); err != nil {
-			wrong(fmt.Sprintf("Addresses[%d]", i), err.Error(),
-				"host:port or host, such as rabbit-2:5672: user, virtual host and TLS are those of the URI",
-				found(address))
-		}
-	}
-	if o.Concurrency < 0 || o.Concurrency > rabbitmq.MaxPrefetch {
-		wrong("Concurrency", "out of bounds", "1..65535, or 0 for 1", strconv.Itoa(o.Concurrency))
-	}
-	if o.Prefetch < 0 || o.Prefetch > rabbitmq.MaxPrefetch {
-		wrong("Prefetch", "out of bounds", "1..65535, or 0 for the default", strconv.Itoa(o.Prefetch))
-	}
-	for _, t := range []struct {
-		path  string
-		value time.Duration
-	}{{"CloseTimeout", o.CloseTimeout}, {"HoldWarning", o.HoldWarning}} {
-		if t.value < 0 {
-			wrong(t.path, "negative", "more than 0", t.value.String())
-		}
-	}
-	switch o.Topology {
-	case "", topology.Declare, topology.Assume:
-	default:
-		wrong("Topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
-	}
+	var problems amqpconfig.Problems
+	problems = append(problems, config.WithPath("Options", o.Policies.Validate())...)
+	problems = append(problems, config.WithPath("Options.Publisher", o.Publisher.Validate())...)
+	problems = append(problems, o.validateGroups()...)
+	problems.Addresses("Options.Addresses", o.Addresses)
+	problems.Prefetch("Options.Concurrency", o.Concurrency, "1")
+	problems.Prefetch("Options.Prefetch", o.Prefetch, "the default")
+	problems.Duration("Options.CloseTimeout", o.CloseTimeout)
+	problems.Duration("Options.HoldWarning", o.HoldWarning)
+	problems.Topology("Options.Topology", o.Topology)
 	switch o.MiddlewareOrder {
 	case "", middleware.OrderEnforce, middleware.OrderLog:
 	default:
-		wrong("MiddlewareOrder", "unknown", `"enforce" or "log"`, strconv.Quote(string(o.MiddlewareOrder)))
+		problems.Add("Options.MiddlewareOrder", "unknown", `"enforce" or "log"`,
+			strconv.Quote(string(o.MiddlewareOrder)))
 	}
 
-	return errors.Join(errs...)
-}
-
-// found shows an address that cannot be read, but for what may be a password.
-func found(address string) string {
-	if i := strings.LastIndex(address, "@"); i >= 0 {
-		return strconv.Quote("…" + address[i:])
-	}
-
-	return strconv.Quote(address)
+	return errors.Join(problems...)
 }
 
 // validateConfig refuses what retries cannot work with, each with the reason.

@@ -20,7 +20,13 @@ type Retrier struct {
 //
 // The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
 func New(conf amqp.Config, options amqpretry.Options) (*Retrier, error) {
-	conf = withDefaults(conf)
+	// What watermill-amqp would do without, or panic without.
+	if conf.TopologyBuilder == nil {
+		conf.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
+	}
+	if conf.QueueBind.GenerateRoutingKey == nil {
+		conf.QueueBind.GenerateRoutingKey = func(string) string { return "" }
+	}
 	retrier, err := amqpretry.New(translate(conf), options)
 	if err != nil {
 		return nil, err
@@ -46,18 +52,6 @@ func (r *Retrier) Config() amqp.Config {
 	c.Queue.GenerateName = stock.GenerateName
 	if c.Consume.Qos.PrefetchCount == 0 { // no limit
 		c.Consume.Qos.PrefetchCount = amqpretry.DefaultPrefetch
-	}
-
-	return c
-}
-
-// withDefaults fills in what watermill-amqp would do without, or panic without.
-func withDefaults(c amqp.Config) amqp.Config {
-	if c.TopologyBuilder == nil {
-		c.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
-	}
-	if c.QueueBind.GenerateRoutingKey == nil {
-		c.QueueBind.GenerateRoutingKey = func(string) string { return "" }
 	}
 
 	return c

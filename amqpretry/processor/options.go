@@ -14,9 +14,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -115,49 +115,28 @@ func (o *Options) setDefaults() {
 
 // validate reports everything that is wrong with both, and reads the patterns.
 func validate(c Config, o Options) ([]pattern, error) {
-	var errs []error
-	wrong := func(path, problem, wanted, found string) {
-		errs = append(errs, &config.FieldError{Path: path, Problem: problem, Wanted: wanted, Found: found})
-	}
-
+	var problems amqpconfig.Problems
 	if _, err := connection.ParseURI(c.URI); err != nil {
-		wrong("Config.URI", err.Error(), "", "")
+		problems.Add("Config.URI", err.Error(), "", "")
 	}
-	for i, address := range c.Addresses {
-		if err := connection.CheckAddress(address); err != nil {
-			wrong(fmt.Sprintf("Config.Addresses[%d]", i), err.Error(), "host:port or host, such as rabbit-2:5672", "")
-		}
-	}
+	problems.Addresses("Config.Addresses", c.Addresses)
 	if c.TLS != nil && c.AMQP != nil && c.AMQP.TLSClientConfig != nil {
-		wrong("Config.TLS", "must not be set together with Config.AMQP.TLSClientConfig", "", "")
+		problems.Add("Config.TLS", "must not be set together with Config.AMQP.TLSClientConfig", "", "")
 	}
 	if len(c.Queues)+len(c.Match) == 0 {
-		wrong("Config.Queues", "missing", "failed queues with their main queues, or patterns in Config.Match", "")
+		problems.Add("Config.Queues", "missing", "failed queues with their main queues, or patterns in Config.Match",
+			"")
 	}
-	patterns, patternErrs := parsePatterns(c)
-	errs = append(errs, patternErrs...)
-	errs = append(errs, config.WithPath("Options", o.Policies.Validate())...)
-	switch o.Topology {
-	case "", topology.Declare, topology.Assume:
-	default:
-		wrong("Options.Topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
-	}
-	if o.Prefetch < 0 || o.Prefetch > rabbitmq.MaxPrefetch {
-		wrong("Options.Prefetch", "out of bounds", fmt.Sprintf("1..65535, or 0 for %d", defaultPrefetch),
-			strconv.Itoa(o.Prefetch))
-	}
-	for _, t := range []struct {
-		path  string
-		value time.Duration
-	}{
-		{"PollInterval", o.PollInterval}, {"CloseTimeout", o.CloseTimeout}, {"HoldWarning", o.HoldWarning},
-	} {
-		if t.value < 0 {
-			wrong("Options."+t.path, "negative", "more than 0", t.value.String())
-		}
-	}
+	patterns, errs := parsePatterns(c)
+	problems = append(problems, errs...)
+	problems = append(problems, config.WithPath("Options", o.Policies.Validate())...)
+	problems.Topology("Options.Topology", o.Topology)
+	problems.Prefetch("Options.Prefetch", o.Prefetch, strconv.Itoa(defaultPrefetch))
+	problems.Duration("Options.PollInterval", o.PollInterval)
+	problems.Duration("Options.CloseTimeout", o.CloseTimeout)
+	problems.Duration("Options.HoldWarning", o.HoldWarning)
 
-	return patterns, errors.Join(errs...)
+	return patterns, errors.Join(problems...)
 }
 
 func parsePatterns(c Config) (patterns []pattern, errs []error) {
@@ -188,15 +167,16 @@ func newManagement(c Config) (*httpapi.Client, error) {
 	if c.Management.URL == "" {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
-	vhost := cmp.Or(c.Management.VHost, c.settings("").VirtualHost(), "/")
+	vhost := cmp.Or(c.Management.VHost, connection.Settings{URI: c.URI, AMQP: c.AMQP}.VirtualHost(), "/")
 
 	return httpapi.New(c.Management.URL, vhost, c.Management.HTTPClient)
 }
 
 // settings of a connection. The backoff is that of watermill-amqp.
-func (c Config) settings(role string) connection.Settings {
+func (p *Processor) settings(role string) connection.Settings {
 	return connection.Settings{
-		URI: c.URI, Addresses: c.Addresses, TLS: c.TLS, AMQP: c.AMQP, Role: role,
+		URI: p.conf.URI, Addresses: p.conf.Addresses, TLS: p.conf.TLS, AMQP: p.conf.AMQP, Role: role,
+		Emit: p.engine.Emit,
 		Reconnect: connection.Reconnect{
 			InitialInterval: 500 * time.Millisecond, MaxInterval: time.Minute, RandomizationFactor: 0.5,
 			Multiplier: 1.5,

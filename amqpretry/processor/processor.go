@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/observe"
@@ -22,9 +24,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/retry"
 )
-
-// event is what listeners are told.
-type event = retry.Event
 
 // Processor retries the messages of services that this module is no part of, such as those in other languages. Their
 // consumers only reject:
@@ -49,6 +48,7 @@ type Processor struct {
 	management *httpapi.Client // nil without one
 	engine     *engine.Engine
 	shards     *shards
+	turns      consumer.Turns
 	observer   *observe.Observer
 	declared   publish.Declared
 
@@ -68,10 +68,9 @@ type Processor struct {
 	turned   time.Time
 	running  map[string]*subscription
 	refused  map[string]target // those of the present targets that cannot be processed
-	told     map[string]string // errors and warnings that were logged, by queue
+	logged   map[string]string // the last error of each queue, so that it is logged once
 
-	connections int             // to consume, that are open
-	consuming   map[string]bool // failed queues, as events tell
+	connections int // to consume, that are open
 }
 
 type runState int
@@ -93,8 +92,7 @@ func New(conf Config, options Options) (*Processor, error) {
 	p := &Processor{
 		conf: conf, options: options, patterns: patterns, policies: options.Policies,
 		opening: make(chan struct{}, mostOpening), changed: make(chan struct{}, 1), done: make(chan struct{}),
-		running: map[string]*subscription{}, refused: map[string]target{}, told: map[string]string{},
-		consuming: map[string]bool{},
+		running: map[string]*subscription{}, refused: map[string]target{}, logged: map[string]string{},
 	}
 	if err := p.checkTargets(options.Policies); err != nil {
 		return nil, fmt.Errorf("invalid config of the processor:\n%w", err)
@@ -102,11 +100,10 @@ func New(conf Config, options Options) (*Processor, error) {
 	if p.management, err = newManagement(conf); err != nil {
 		return nil, err
 	}
-	p.engine = newEngine(options, p.onEvent)
-	observed := conf.settings("observer")
-	observed.Emit = p.engine.Emit
-	p.observer = observe.NewObserver(observed, options.Logger)
-	p.shards = &shards{conf: conf, options: options, engine: p.engine, size: queuesPerShard}
+	host, _ := os.Hostname() // it only helps to find the instance
+	p.engine = &engine.Engine{Logger: options.Logger, Host: host, OnEvent: p.onEvent}
+	p.observer = observe.NewObserver(p.settings("observer"), options.Logger)
+	p.shards = &shards{open: p.openShard, size: queuesPerShard}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 
 	return p, nil
@@ -151,13 +148,22 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer cancel(nil)
 	defer context.AfterFunc(p.ctx, func() { cancel(connection.ErrClosed) })()
 
-	p.connect(ctx)
-	poll := time.NewTicker(p.options.PollInterval)
-	defer poll.Stop()
+	wait := p.settings("").Reconnect.Backoff()
+	wait.Reset()
 	for ctx.Err() == nil {
-		p.turn(ctx)
+		pause := p.options.PollInterval
+		if err := p.connect(ctx); err == nil {
+			p.turn(ctx)
+		} else if ctx.Err() == nil {
+			pause = min(wait.NextBackOff(), pause)
+			p.options.Logger.Error("Cannot connect to RabbitMQ; trying again", err,
+				watermill.LogFields{"wait_time": pause.String()})
+		}
+		p.mu.Lock()
+		p.turned = time.Now()
+		p.mu.Unlock()
 		select {
-		case <-poll.C:
+		case <-time.After(pause):
 		case <-p.changed:
 		case <-ctx.Done():
 		}
@@ -167,28 +173,13 @@ func (p *Processor) Run(ctx context.Context) error {
 }
 
 // connect opens the first connection: queues that are opened side by side would each try.
-func (p *Processor) connect(ctx context.Context) {
-	wait := p.conf.settings("").Reconnect.Backoff()
-	wait.Reset()
-	for ctx.Err() == nil {
-		shard, err := p.shards.reserve(ctx, 0)
-		if err == nil {
-			p.shards.release(shard, 0, nil)
-			return
-		}
-		pause := min(wait.NextBackOff(), p.options.PollInterval)
-		if ctx.Err() == nil {
-			p.options.Logger.Error("Cannot connect to RabbitMQ; trying again", err,
-				watermill.LogFields{"wait_time": pause.String()})
-		}
-		p.mu.Lock()
-		p.turned = time.Now()
-		p.mu.Unlock()
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+func (p *Processor) connect(ctx context.Context) error {
+	if p.shards.opened.Load() > 0 {
+		return nil
 	}
+	_, err := p.shards.reserve(ctx, 0)
+
+	return err
 }
 
 // end stops everything that Run has begun.
@@ -221,8 +212,7 @@ func (p *Processor) Close() error {
 	}
 	p.mu.Unlock()
 	if idle {
-		p.observer.Close(time.Now().Add(time.Second))
-		close(p.done)
+		p.end()
 	}
 	<-p.done
 
@@ -262,12 +252,12 @@ func (p *Processor) turn(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.turned, p.listed = time.Now(), err
+	p.listed = err
 	if err == nil {
 		p.found, p.asked, p.state = queues, asked, started
-		p.tell("", "", nil)
+		delete(p.logged, "")
 	} else {
-		p.tell("", "Cannot list the queues, those that are known go on", err)
+		p.logOnce("", "Cannot list the queues, those that are known go on", err)
 	}
 
 	targets := resolve(p.conf.Queues, p.patterns, p.found, p.policies, p.options.Names)
@@ -281,21 +271,17 @@ func (p *Processor) turn(ctx context.Context) {
 		switch {
 		case t.err != nil:
 			p.refused[name] = t
-			p.tell(name, "Cannot process a failed queue", t.err)
+			p.logOnce(name, "Cannot process a failed queue", t.err)
 		case p.running[name] == nil:
 			p.start(t)
 		}
 	}
 }
 
-// tell logs what is wrong with a queue once; text is empty when nothing is. mu is held.
-func (p *Processor) tell(queue, text string, err error) {
-	if text == "" {
-		delete(p.told, queue)
-		return
-	}
-	if said := text + ": " + err.Error(); p.told[queue] != said {
-		p.told[queue] = said
+// logOnce logs an error of a queue, unless it is the last one that was logged of it. mu is held.
+func (p *Processor) logOnce(queue, text string, err error) {
+	if line := text + ": " + err.Error(); p.logged[queue] != line {
+		p.logged[queue] = line
 		p.options.Logger.Error(text, err, watermill.LogFields{"amqp_queue_name": queue})
 	}
 }
@@ -370,8 +356,8 @@ func (p *Processor) warnOfLimit(q httpapi.Queue) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if key := "limit " + q.Name; p.told[key] == "" {
-		p.told[key] = limit
+	if key := "limit " + q.Name; p.logged[key] == "" {
+		p.logged[key] = limit
 		p.options.Logger.Info("The failed queue drops messages that are requeued too often; declare it with "+
 			"x-delivery-limit 2147483647, or set that limit by a broker policy", watermill.LogFields{
 			"amqp_queue_name": q.Name, "delivery_limit": limit,
@@ -380,31 +366,30 @@ func (p *Processor) warnOfLimit(q httpapi.Queue) {
 }
 
 // onEvent follows what the consumers do.
-func (p *Processor) onEvent(e event) {
-	p.follow(&e)
+func (p *Processor) onEvent(e retry.Event) {
+	p.follow(e.Kind, e.Connection, e.Queue)
 	if p.options.OnEvent != nil {
 		p.options.OnEvent(e)
 	}
 }
 
-func (p *Processor) follow(e *event) {
+func (p *Processor) follow(kind retry.EventKind, role, queue string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	switch e.Kind {
-	case retry.EventConnected, retry.EventDisconnected:
-		if e.Connection != roleProcessor {
-			return
-		}
+	s := p.running[queue]
+	switch {
+	case kind == retry.EventConnected && role == roleProcessor:
 		p.connections++
-		if e.Kind == retry.EventDisconnected {
-			p.connections -= 2
+	case kind == retry.EventDisconnected && role == roleProcessor:
+		p.connections--
+	case kind == retry.EventConsuming && s != nil:
+		s.consuming = true
+		delete(p.logged, queue)
+	case kind == retry.EventStoppedConsuming:
+		if s != nil {
+			s.consuming = false
 		}
-	case retry.EventConsuming:
-		p.consuming[e.Queue] = true
-		p.tell(e.Queue, "", nil)
-	case retry.EventStoppedConsuming:
-		delete(p.consuming, e.Queue)
 		if len(p.patterns) > 0 && p.state == started {
 			p.look() // it may have been deleted
 		}

@@ -3,7 +3,6 @@ package processor
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
-	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
@@ -33,11 +31,7 @@ type shard struct {
 
 // shards are opened as queues need them.
 type shards struct {
-	conf    Config
-	options Options
-	engine  *engine.Engine
-	turns   consumer.Turns
-
+	open func(context.Context) (*shard, error)
 	size int // main queues of a shard at most, unless one failed queue has more
 
 	// mu is held while a shard connects. Events come meanwhile: no other lock is held when it is taken.
@@ -83,38 +77,29 @@ func (s *shards) release(shard *shard, queues int, err error) {
 	}
 }
 
-// open connects.
-func (s *shards) open(ctx context.Context) (*shard, error) {
-	settings := func(role string) connection.Settings {
-		c := s.conf.settings(role)
-		c.Emit = s.engine.Emit
-		return c
-	}
+// openShard connects.
+func (p *Processor) openShard(ctx context.Context) (*shard, error) {
 	c, err := consumer.New(ctx, consumer.Settings{
-		Connection: settings(roleProcessor), Logger: s.options.Logger, Engine: s.engine, Turns: &s.turns,
-		Concurrency: 1, Prefetch: s.options.Prefetch, CloseTimeout: s.options.CloseTimeout,
+		Connection: p.settings(roleProcessor), Logger: p.options.Logger, Engine: p.engine, Turns: &p.turns,
+		Concurrency: 1, Prefetch: p.options.Prefetch, CloseTimeout: p.options.CloseTimeout,
 	})
 	if err != nil {
 		return nil, err
 	}
 
-	declarer := connection.New(settings(roleDeclarer), s.options.Logger) // connects when it is needed
-
-	forwarder := publish.NewForwarder(publish.ForwarderSettings{
-		Connection: settings("forwarder"), Logger: s.options.Logger, HoldWarning: s.options.HoldWarning,
-		Redeclare: s.options.Topology == topology.Declare,
-	})
-
 	return &shard{
-		consumer: c, declarer: declarer, declaring: make(chan struct{}, mostOpening), forwarder: forwarder,
+		consumer:  c,
+		declarer:  connection.New(p.settings("declarer"), p.options.Logger), // connects when it is needed
+		declaring: make(chan struct{}, mostOpening),
+		forwarder: publish.NewForwarder(publish.ForwarderSettings{
+			Connection: p.settings("forwarder"), Logger: p.options.Logger, HoldWarning: p.options.HoldWarning,
+			Redeclare: p.options.Topology == topology.Declare,
+		}),
 	}, nil
 }
 
-// The roles of the connections that consume, and of those that declare.
-const (
-	roleProcessor = "processor"
-	roleDeclarer  = "declarer"
-)
+// roleProcessor is the role of the connections that consume.
+const roleProcessor = "processor"
 
 // close lets the copies in flight be confirmed, and closes all connections.
 func (s *shards) close() {
@@ -134,13 +119,4 @@ func (s *shards) close() {
 		}()
 	}
 	wg.Wait()
-}
-
-func newEngine(options Options, onEvent func(event)) *engine.Engine {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "" // it only helps to find the instance
-	}
-
-	return &engine.Engine{Logger: options.Logger, Host: host, OnEvent: onEvent}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/observe"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -36,7 +37,7 @@ func (p *Processor) Queues() []Status {
 	}
 	for failed, s := range p.running {
 		for _, m := range s.target.mains {
-			all = append(all, Status{Queue: Queue{failed, m.name}, Consuming: p.consuming[failed],
+			all = append(all, Status{Queue: Queue{failed, m.name}, Consuming: s.consuming,
 				Err: cmp.Or(s.err, s.missing[m.name])})
 		}
 	}
@@ -82,7 +83,7 @@ func (p *Processor) Ready() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.running)) {
 		switch s := p.running[name]; {
-		case p.consuming[name]:
+		case s.consuming:
 		case s.err != nil && !s.target.listed:
 		case s.err != nil:
 			return fmt.Errorf("cannot consume from failed queue %q: %w", name, s.err)
@@ -99,26 +100,29 @@ func (p *Processor) Ready() error {
 // Where it cannot read some of them, it returns the rest and an error.
 func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	p.mu.Lock()
-	plans, failed := map[string]topology.Plan{}, []retry.QueueDepth(nil)
+	var plans []topology.Plan
+	failed := map[string]retry.QueueDepth{}
 	for name, s := range p.running {
-		if !p.consuming[name] {
+		if !s.consuming {
 			continue // a part may not be there yet, or not any more
 		}
 		depth := retry.QueueDepth{Queue: name, Role: retry.QueueRoleFailed}
 		for _, m := range s.target.mains {
 			if s.missing[m.name] == nil {
-				plans[m.name] = m.plan
+				plans = append(plans, m.plan)
 			}
 			depth.MainQueue = m.name
 		}
 		if len(s.target.mains) > 1 {
 			depth.MainQueue = ""
 		}
-		failed = append(failed, depth)
+		failed[name] = depth
 	}
 	p.mu.Unlock()
+	queues := observe.QueuesOf(plans)
+	maps.Copy(queues, failed)
 
-	return p.observer.PlanDepths(ctx, slices.Collect(maps.Values(plans)), failed...)
+	return p.observer.QueueDepths(ctx, queues)
 }
 
 // Format prints what it is, under any verb: the config has a password.

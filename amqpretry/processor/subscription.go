@@ -2,12 +2,18 @@ package processor
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
+	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // subscription consumes from one failed queue, until it is cancelled.
@@ -17,11 +23,10 @@ type subscription struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it is over
 
-	mayNotLook sync.Map // names of main queues that the broker refuses to look up
-
 	// Guarded by Processor.mu.
-	err     error            // why it does not consume
-	missing map[string]error // by the names of main queues that do not exist, while others do
+	consuming bool             // as events say
+	err       error            // why it does not consume
+	missing   map[string]error // by the names of main queues that do not exist, while others do
 }
 
 // start begins a subscription. mu is held.
@@ -39,7 +44,7 @@ func (p *Processor) keep(s *subscription) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.running, s.target.failed)
-		delete(p.told, s.target.failed)
+		delete(p.logged, s.target.failed)
 		if p.state != ended {
 			p.look() // it may be wanted with another policy
 		}
@@ -59,7 +64,7 @@ func (p *Processor) keep(s *subscription) {
 
 		p.mu.Lock()
 		s.err = err
-		p.tell(s.target.failed, "Cannot consume from a failed queue, trying again", err)
+		p.logOnce(s.target.failed, "Cannot consume from a failed queue, trying again", err)
 		p.mu.Unlock()
 		select {
 		case <-time.After(wait.NextBackOff()):
@@ -75,14 +80,8 @@ func (p *Processor) subscribe(s *subscription) error {
 	case <-s.ctx.Done():
 		return s.ctx.Err()
 	}
-	opened := false
-	open := func() {
-		if !opened {
-			opened = true
-			<-p.opening
-		}
-	}
-	defer open()
+	opened := sync.OnceFunc(func() { <-p.opening })
+	defer opened()
 
 	shard, err := p.shards.reserve(s.ctx, len(s.target.mains))
 	if err != nil {
@@ -108,7 +107,7 @@ func (p *Processor) subscribe(s *subscription) error {
 	if err != nil {
 		return err
 	}
-	open()
+	opened()
 
 	p.mu.Lock()
 	s.err = nil
@@ -124,5 +123,111 @@ func (p *Processor) subscribe(s *subscription) error {
 				_ = p.stillMissing(shard, s, m)
 			}
 		}
+	}
+}
+
+// missingError says that a main queue does not exist.
+type missingError struct{ main string }
+
+func (e missingError) Error() string { return fmt.Sprintf("its main queue %q does not exist", e.main) }
+
+// declare declares the topology of those main queues of a subscription that exist. It fails if there is none.
+func (p *Processor) declare(shard *shard, s *subscription) error {
+	mains := s.target.mains
+	errs, wg := make([]error, len(mains)), sync.WaitGroup{}
+	for i, m := range mains {
+		wg.Go(func() { errs[i] = p.declareMain(shard, s, m) })
+	}
+	wg.Wait()
+
+	missing := map[string]error{}
+	for i, err := range errs {
+		switch {
+		case errors.As(err, new(missingError)):
+			missing[mains[i].name] = err
+		case err != nil:
+			return err
+		}
+	}
+	if len(missing) == len(mains) {
+		return errors.Join(errs...)
+	}
+	p.mu.Lock()
+	before := s.missing
+	s.missing = missing
+	p.mu.Unlock()
+	for _, m := range mains {
+		if err := missing[m.name]; err != nil && before[m.name] == nil {
+			p.options.Logger.Error("A main queue is missing; processing the other main queues of this failed queue",
+				err, watermill.LogFields{"amqp_queue_name": s.target.failed})
+		}
+	}
+
+	return nil
+}
+
+// stillMissing looks again for a main queue that was missing, and declares its topology if it is there. It returns an
+// error while a message must not wait for it: a retry queue could drop the message when the wait is over.
+func (p *Processor) stillMissing(shard *shard, s *subscription, m mainQueue) error {
+	p.mu.Lock()
+	known := s.missing[m.name]
+	p.mu.Unlock()
+	if known == nil {
+		return nil
+	}
+	err := p.declareMain(shard, s, m)
+	if err == nil {
+		p.mu.Lock()
+		delete(s.missing, m.name)
+		p.mu.Unlock()
+	}
+
+	return err
+}
+
+// declareMain declares the topology of a main queue, if it exists. A user who may not look for it sees nothing wrong.
+func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) error {
+	select {
+	case shard.declaring <- struct{}{}:
+		defer func() { <-shard.declaring }()
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+	link, err := shard.declarer.TryLink(s.ctx)
+	if err != nil {
+		return err
+	}
+	if err := link.OnChannel(func(c *amqp091.Channel) error { return checkMain(c, m.name) }); err != nil {
+		return err
+	}
+	if p.options.Topology != topology.Declare {
+		return nil
+	}
+	err = link.OnChannel(func(c *amqp091.Channel) error { return p.declared.DeclarePlan(s.ctx, c, m.plan) })
+	if err != nil {
+		return fmt.Errorf("cannot declare the retry topology of queue %q: %w", m.name, err)
+	}
+	if err := shard.forwarder.CheckAccess(m.plan); err != nil {
+		return fmt.Errorf("cannot dead-letter for queue %q: %w", m.name, err)
+	}
+	p.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: m.name, Queue: m.name})
+
+	return nil
+}
+
+// checkMain fails if a main queue is missing: its messages would wait for it in their retry queues. One that the broker
+// refuses to look up, as a permission is missing or the queue is exclusive, is none.
+func checkMain(channel *amqp091.Channel, main string) error {
+	_, err := channel.QueueDeclarePassive(main, true, false, false, false, nil)
+	broker := (*amqp091.Error)(nil)
+	switch {
+	case !errors.As(err, &broker):
+		return err
+	case broker.Code == amqp091.NotFound:
+		return missingError{main}
+	case broker.Code == amqp091.AccessRefused, broker.Code == amqp091.ResourceLocked:
+		return nil
+	default:
+		return err
 	}
 }

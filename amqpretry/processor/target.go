@@ -68,24 +68,20 @@ func resolve(listed []Queue, patterns []pattern, queues []httpapi.Queue, policie
 	for _, pair := range listed {
 		add(pair.Name, pair.MainQueue, true)
 	}
-	own := map[string]bool{} // failed queues that patterns name
-	for _, p := range patterns {
-		own[p.failed] = true
-	}
 	for _, q := range queues {
-		if _, known := targets[q.Name]; known || own[q.Name] {
+		if _, known := targets[q.Name]; known || slices.ContainsFunc(patterns, func(p pattern) bool {
+			return p.failed == q.Name // its main queues are found below
+		}) {
 			continue
 		}
 		for _, p := range patterns {
-			main, matches := p.main(q.Name)
-			if !matches {
-				continue
-			}
-			if policies.For(main).Mode != config.ModeOff {
-				add(q.Name, main, false)
-			}
+			if main, matches := p.main(q.Name); matches {
+				if policies.For(main).Mode != config.ModeOff {
+					add(q.Name, main, false)
+				}
 
-			break
+				break
+			}
 		}
 	}
 	addMatching(targets, patterns, queues, add)
@@ -177,31 +173,72 @@ func refuseCollisions(targets map[string]target) {
 		}
 	}
 
-	collisions := namesTaken(plans)
-	for _, t := range targets {
-		for i, m := range t.mains {
-			if m.err == nil {
-				t.mains[i].err = errors.Join(collisions[m.name]...)
+	ordered := make([]topology.Plan, 0, len(plans))
+	for _, main := range slices.Sorted(maps.Keys(plans)) {
+		ordered = append(ordered, plans[main])
+	}
+	var collisions interface{ Unwrap() []error }
+	if !errors.As(topology.Check(ordered...), &collisions) {
+		return
+	}
+	for _, err := range collisions.Unwrap() {
+		var name *topology.NameError
+		for _, t := range targets {
+			for i, m := range t.mains {
+				if errors.As(err, &name) && name.Queue == m.name {
+					t.mains[i].err = errors.Join(m.err, err)
+				}
 			}
 		}
 	}
 }
 
-// namesTaken finds plans that have a name in common, and returns the errors by main queue.
-func namesTaken(plans map[string]topology.Plan) map[string][]error {
-	ordered := make([]topology.Plan, 0, len(plans))
-	for _, main := range slices.Sorted(maps.Keys(plans)) {
-		ordered = append(ordered, plans[main])
+// pattern matches names of failed queues, and the star stands for the name of the main queue. With a failed queue, as
+// in failed=orders-*, it matches names of the main queues of that one.
+type pattern struct{ before, after, failed string }
+
+func parsePattern(text string) (pattern, error) {
+	failed, star, shared := strings.Cut(text, "=")
+	if !shared {
+		failed, star = "", text
 	}
-	all, found := topology.Check(ordered...), map[string][]error{}
-	if joined, ok := all.(interface{ Unwrap() []error }); ok {
-		for _, err := range joined.Unwrap() {
-			var name *topology.NameError
-			if errors.As(err, &name) {
-				found[name.Queue] = append(found[name.Queue], err)
-			}
-		}
+	before, after, found := strings.Cut(star, "*")
+	switch {
+	case !found || strings.Contains(after, "*"):
+		return pattern{}, errors.New("does not have exactly one *")
+	case shared && failed == "":
+		return pattern{}, errors.New("has no failed queue before the =")
+	case before == "" && after == "" && shared:
+		return pattern{}, errors.New("matches all queues, and each would be a main queue")
+	case before == "" && after == "":
+		return pattern{}, errors.New("matches all queues, so each would be its own main queue")
 	}
 
-	return found
+	return pattern{before, after, failed}, nil
+}
+
+// star is what the star stands for. It is false if the pattern does not match.
+func (p pattern) star(name string) (star string, matches bool) {
+	rest, begins := strings.CutPrefix(name, p.before)
+	star, ends := strings.CutSuffix(rest, p.after)
+
+	return star, begins && ends && star != ""
+}
+
+// main is the main queue of a failed queue. It is false if the pattern does not match.
+func (p pattern) main(failed string) (main string, matches bool) {
+	if p.failed != "" {
+		return "", false
+	}
+
+	return p.star(failed)
+}
+
+// isMain tells whether the pattern matches a main queue of its failed queue. A retry queue that matches as well
+// dead-letters elsewhere; where a policy of the broker says so, that is not known.
+func (p pattern) isMain(q httpapi.Queue) bool {
+	_, matches := p.star(q.Name)
+	exchange, key := q.Arguments["x-dead-letter-exchange"], q.Arguments["x-dead-letter-routing-key"]
+
+	return p.failed != "" && matches && q.Name != p.failed && (exchange != "" || key == p.failed)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -53,7 +54,6 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 		if c.Failures == 0 && c.Tries < policy.Immediate && c.After == 0 {
 			return retry.Verdict{Action: retry.ActionRetryNow}
 		}
-	case retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassRejected:
 	}
 
 	count := c.Failures + 1
@@ -128,23 +128,17 @@ func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v retry.Ve
 	return v
 }
 
-// waiting is a message that has come back from its wait, or for the first time.
-type waiting struct {
-	failures                int
-	now, since, lastFailure time.Time
-	deadline, notBefore     time.Time
-}
-
-// early decides over a message before its handler is called. ok is false if it may be called.
-func early(policy config.Policy, w waiting) (v retry.Verdict, ok bool) {
-	if hasPassed(w.deadline, w.now) {
+// early decides over a message before its handler is called: one that has come back from its wait, or for the first
+// time. ok is false if it may be called.
+func early(policy config.Policy, s *wire.State, now time.Time) (v retry.Verdict, ok bool) {
+	if hasPassed(s.Deadline, now) {
 		return expired(policy), true
 	}
 
 	// Nobody may ask for more: it is forged, or the policy allowed more before.
-	notBefore := earlier(w.notBefore, later(w.since, w.lastFailure).Add(maxPostpone(policy)))
+	notBefore := earlier(s.NotBefore, later(s.Since, s.LastFailure).Add(maxPostpone(policy)))
 
-	wait := notBefore.Sub(w.now)
+	wait := notBefore.Sub(now)
 	if wait <= 0 { // due
 		return retry.Verdict{}, false
 	}
@@ -153,11 +147,11 @@ func early(policy config.Policy, w waiting) (v retry.Verdict, ok bool) {
 	switch {
 	case hop == 0: // a policy without retries has nothing to wait in
 		return retry.Verdict{}, false
-	case hasPassed(w.deadline, w.now.Add(max(wait, hop))):
+	case hasPassed(s.Deadline, now.Add(max(wait, hop))):
 		return expired(policy), true
 	}
 
-	return retry.Verdict{Action: retry.ActionPostpone, Count: w.failures, Delay: hop, NotBefore: notBefore}, true
+	return retry.Verdict{Action: retry.ActionPostpone, Count: s.Count, Delay: hop, NotBefore: notBefore}, true
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -189,19 +183,11 @@ func expired(policy config.Policy) retry.Verdict {
 // exhausted names what the last attempt died of, where that says more than that it was the last.
 func exhausted(class retry.Class) retry.Reason {
 	switch class {
-	case retry.ClassPanic:
-		return retry.ReasonPanic
-	case retry.ClassCrashed:
-		return retry.ReasonCrashed
-	case retry.ClassUnpublishable:
-		return retry.ReasonUnpublishable
-	case retry.ClassRejected:
-		return retry.ReasonRejected
-	case retry.ClassError, retry.ClassPermanent, retry.ClassDrop, retry.ClassPostponed, retry.ClassExpired,
-		retry.ClassShutdown, retry.ClassUndecodable:
+	case retry.ClassPanic, retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassRejected:
+		return retry.Reason(class)
+	default:
+		return retry.ReasonExhausted
 	}
-
-	return retry.ReasonExhausted
 }
 
 // hopFor is the delay in which a message waits next that is to wait so long. It is 0 only for a policy that retries

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -72,72 +73,45 @@ func (s Settlement) Abandoned(err error) {
 // Progress is the part of a [Delivery] that changes while its handler has it: the policy, which a middleware may
 // narrow, the state, with each immediate try, and whether it is in an attempt. A handler may ask for them at any time.
 type Progress struct {
-	mu     sync.Mutex
-	policy *config.Policy // shared: never written to
-	state  *wire.State    // the same
-	began  time.Time      // the present attempt; zero outside of one
-	call   *retry.Event   // with which it began; nil if nobody listens
-	over   bool           // the consumer has said its last word
-	origin any            // see Remember
+	policy atomic.Pointer[config.Policy] // shared: never written to
+	state  atomic.Pointer[wire.State]    // the same
+	origin atomic.Pointer[any]           // see Remember
+
+	mu    sync.Mutex
+	began time.Time    // the present attempt; zero outside of one
+	call  *retry.Event // with which it began; nil if nobody listens
+	over  bool         // the consumer has said its last word
 }
 
 // Arrive begins with a message as it arrives, under the policy of its queue. Both must stay as they are.
 func (p *Progress) Arrive(policy *config.Policy, state *wire.State) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	p.policy, p.state = policy, state
+	p.policy.Store(policy)
+	p.state.Store(state)
 }
 
 // Policy is the effective policy of the queue, or what a middleware has narrowed it to. It is shared: not to be
 // changed.
-func (p *Progress) Policy() *config.Policy {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	return p.policy
-}
+func (p *Progress) Policy() *config.Policy { return p.policy.Load() }
 
 // Narrow replaces the policy for this delivery.
-func (p *Progress) Narrow(policy config.Policy) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	p.policy = &policy
-}
+func (p *Progress) Narrow(policy config.Policy) { p.policy.Store(&policy) }
 
 // State is what the message carried when it arrived, or since Advance. It is shared: not to be changed.
-func (p *Progress) State() *wire.State {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	return p.state
-}
+func (p *Progress) State() *wire.State { return p.state.Load() }
 
 // Advance notes that an immediate try has failed.
-func (p *Progress) Advance(state wire.State) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	p.state = &state
-}
+func (p *Progress) Advance(state wire.State) { p.state.Store(&state) }
 
 // Remember keeps what a tracing has found in the message before its handler could change that. The first stays.
-func (p *Progress) Remember(origin any) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	if p.origin == nil {
-		p.origin = origin
-	}
-}
+func (p *Progress) Remember(origin any) { p.origin.CompareAndSwap(nil, &origin) }
 
 // Origin is what Remember has kept; nil if nothing.
 func (p *Progress) Origin() any {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if origin := p.origin.Load(); origin != nil {
+		return *origin
+	}
 
-	return p.origin
+	return nil
 }
 
 // Begin notes that an attempt begins, and the event that was reported, if any. It is false if one has begun already and

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,7 +26,7 @@ func (e *Engine) Emit(event retry.Event) {
 		fields := watermill.LogFields{"event": string(event.Kind), "queue": event.Queue}
 		if r := recover(); r != nil {
 			text, _ := e.Describe(fmt.Errorf("%v", r)) // a listener's panic may quote the error that it was given
-			e.Log().Error("OnEvent panicked", loggedError(text), fields)
+			e.Log().Error("OnEvent panicked", errors.New(text), fields)
 		} else {
 			e.Log().Error("OnEvent called runtime.Goexit; messages may be stuck until the process ends", nil, fields)
 		}
@@ -83,32 +85,20 @@ type failure struct {
 	decided time.Time
 }
 
-// call reports the verdict over a call that began then.
-func (f failure) call(v retry.Verdict, began time.Time) {
+// report reports a verdict, which took from began to at.
+func (f failure) report(kind retry.EventKind, v retry.Verdict, began, at time.Time) {
 	event := f.event
-	event.Kind, event.Verdict, event.At, event.Took = retry.EventFailed, v, f.decided, f.decided.Sub(began)
+	event.Kind, event.Verdict, event.At, event.Took = kind, v, at, at.Sub(began)
 	f.Emit(event)
 }
 
-// unhandled reports the verdict over a message that no handler may see.
-func (f failure) unhandled(v retry.Verdict) {
-	event := f.event
-	event.Kind, event.Verdict, event.At = retry.EventUnhandled, v, f.decided
-	f.Emit(event)
-}
-
-// settle reports what has become of the verdict.
+// settle reports what has become of the verdict. err is a reason that is not the failure itself.
 func (f failure) settle(kind retry.EventKind, v retry.Verdict, err error) {
 	if f.Engine == nil || f.unheard { // nothing was decided that anybody hears of
 		return
 	}
-	event := f.event
-	event.Kind, event.Verdict, event.At = kind, v, f.Time()
-	if err != nil {
-		event.Err = err
-	}
-	event.Took = event.At.Sub(f.decided)
-	f.Emit(event)
+	f.event.Err = cmp.Or(err, f.event.Err)
+	f.report(kind, v, f.decided, f.Time())
 }
 
 // carriedOut names the event for an action that was carried out.
@@ -122,8 +112,7 @@ func carriedOut(action retry.Action) retry.EventKind {
 		return retry.EventDeadLettered
 	case retry.ActionDrop:
 		return retry.EventDropped
-	case retry.ActionRetryNow, retry.ActionRequeue:
+	default:
+		panic("unreachable: the others are not carried out by a consumer")
 	}
-
-	panic("unreachable: these are not carried out by a consumer")
 }

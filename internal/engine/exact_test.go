@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -54,7 +55,7 @@ func TestDecideExact(t *testing.T) {
 		assert.Equal(t, test.want, Decide(test.policy, test.c), name)
 	}
 
-	v, found := early(policy, waiting{now: now, since: now, notBefore: now.Add(2*time.Hour + 1)})
+	v, found := early(policy, &wire.State{Since: now, NotBefore: now.Add(2*time.Hour + 1)}, now)
 	assert.True(t, found)
 	assert.Equal(t, 2*time.Hour+100*time.Millisecond, v.Delay, "the rest in one")
 }

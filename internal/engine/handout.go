@@ -107,24 +107,18 @@ func (h *Handout) Succeeded() {
 
 // Settle leaves a verdict, unless one is there: an inner middleware, which saw the handler itself, knows best.
 func (h *Handout) Settle(_ context.Context, s Settlement) error {
-	if !h.leave(s) {
+	h.mu.Lock()
+	late := h.answered // nobody takes it any more
+	if h.settlement == nil && !late {
+		h.settlement = &s
+	}
+	h.mu.Unlock()
+	if late {
 		s.Abandoned(ErrSettled)
 		return ErrSettled
 	}
 
 	return nil
-}
-
-// leave is false if nobody takes it any more.
-func (h *Handout) leave(s Settlement) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	if h.settlement == nil && !h.answered {
-		h.settlement = &s
-	}
-
-	return !h.answered
 }
 
 // Next is what a consumer does with a message that is answered.

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -87,14 +88,14 @@ func TestNoWayIsTooShort(t *testing.T) {
 // A message that comes back before its time waits on, however short its delays are.
 func TestEarlyWaitsOn(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	w := waiting{failures: 1, now: now, since: now.Add(-time.Minute), lastFailure: now.Add(-time.Second),
-		notBefore: now.Add(2 * time.Second)}
-	v, ok := early(config.Policy{Delays: []time.Duration{10 * time.Millisecond}}, w)
+	s := &wire.State{Count: 1, Since: now.Add(-time.Minute), LastFailure: now.Add(-time.Second),
+		NotBefore: now.Add(2 * time.Second)}
+	v, ok := early(config.Policy{Delays: []time.Duration{10 * time.Millisecond}}, s, now)
 	assert.True(t, ok)
 	assert.Equal(t, retry.Verdict{Action: retry.ActionPostpone, Count: 1, Delay: 10 * time.Millisecond,
-		NotBefore: w.notBefore}, v)
+		NotBefore: s.NotBefore}, v)
 
-	_, ok = early(config.Policy{Mode: config.ModeDeadLetter}, w)
+	_, ok = early(config.Policy{Mode: config.ModeDeadLetter}, s, now)
 	assert.False(t, ok, "there is nothing to wait in")
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -57,9 +58,9 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 		if call != nil { // the handler may have changed the context since
 			s.failure.event.Topic, s.failure.event.Handler = call.Topic, call.Handler
 		}
-		s.failure.call(verdict, began)
+		s.failure.report(retry.EventFailed, verdict, began, now)
 	} else if f.Class == retry.ClassCrashed || f.Class == retry.ClassUndecodable {
-		s.failure.unhandled(verdict)
+		s.failure.report(retry.EventUnhandled, verdict, now, now)
 	} else {
 		s.failure.unheard = true
 	}
@@ -90,10 +91,7 @@ func IsLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore
 func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
 	state, now := d.State(), e.Time()
 
-	verdict, found := early(*d.Policy(), waiting{
-		failures: state.Count, now: now, since: state.Since, lastFailure: state.LastFailure,
-		deadline: state.Deadline, notBefore: state.NotBefore,
-	})
+	verdict, found := early(*d.Policy(), state, now)
 	if !found {
 		return nil
 	}
@@ -106,7 +104,7 @@ func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
 			state.Deadline.UTC().Format(time.RFC3339))
 	}
 	s := e.settlement(d, f, verdict, failed{class: f.Class, at: now})
-	s.failure.unhandled(verdict)
+	s.failure.report(retry.EventUnhandled, verdict, now, now)
 
 	return &s
 }
@@ -145,6 +143,7 @@ func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, 
 		}}}
 }
 
+// log logs a verdict, with the text of ErrorText and not the handler's error.
 func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields watermill.LogFields) {
 	what, log := "Message failed", e.Log()
 	if v.Reason == retry.ReasonExpired {
@@ -165,25 +164,19 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 			log.Debug("Message is not due yet; it goes back to a retry queue", fields)
 		}
 	case retry.ActionDeadLetter:
-		log.Error(what+", it goes to the dead-letter queue", loggedError(happened.text), fields)
+		log.Error(what+", it goes to the dead-letter queue", errors.New(happened.text), fields)
 	case retry.ActionDrop:
 		switch {
 		case v.Reason != retry.ReasonExpired:
-			log.Error(what+"; dropping it, as its error is marked with retry.Drop", loggedError(happened.text), fields)
+			log.Error(what+"; dropping it, as its error is marked with retry.Drop", errors.New(happened.text), fields)
 		case handled:
 			log.Info(what+"; dropping it, as its policy says", text)
 		default: // many of these show publishers whose clocks are wrong
 			log.Error(what+" before any handler was called; dropping it, as its policy says",
-				loggedError(happened.text), fields)
+				errors.New(happened.text), fields)
 		}
-	case retry.ActionRequeue:
 	}
 }
-
-// loggedError hands a text to a logger that wants an error: the redacted one, not the handler's.
-type loggedError string
-
-func (l loggedError) Error() string { return string(l) }
 
 // shownError is an error with the text that ErrorText makes of it.
 type shownError struct {
@@ -296,7 +289,7 @@ func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Sett
 	}
 
 	s := e.settlement(d, f, verdict, happened)
-	s.failure.unhandled(verdict)
+	s.failure.report(retry.EventUnhandled, verdict, now, now)
 
 	return s
 }

@@ -37,7 +37,6 @@ func fail(s wire.State, v retry.Verdict, f failed) wire.State {
 		s.Count, s.Delay, s.Tries = v.Count, config.FormatDelay(v.Delay), 0
 	case retry.ActionDeadLetter:
 		s.Count, s.Reason, s.Tries, s.Canary = header.CountDead, v.Reason, 0, ""
-	case retry.ActionDrop, retry.ActionRequeue:
 	}
 	if v.Action == retry.ActionPostpone {
 		return s // nothing has failed
@@ -67,10 +66,9 @@ func historyReason(c retry.Class, v retry.Verdict) retry.Reason {
 		return cmp.Or(v.Reason, retry.ReasonRejected)
 	case retry.ClassPostponed:
 		return v.Reason // it counts as a failure only at the end
-	case retry.ClassError, retry.ClassDrop, retry.ClassShutdown:
+	default:
+		return ""
 	}
-
-	return ""
 }
 
 // typeName names the type that tells most: wrappers of the standard library, of the usual errors packages and of ours

@@ -2,11 +2,12 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Observer looks at queues, over a connection of its own that is opened when it is first asked: in an alarm, which is
@@ -33,9 +35,13 @@ func NewObserver(settings connection.Settings, logger watermill.LoggerAdapter) *
 // Close closes the connection. It returns at the deadline at the latest.
 func (o *Observer) Close(deadline time.Time) { o.connection.Close(deadline) }
 
-// Depths tells how many messages are ready in each queue, and asks in their order. With an error, such as for a missing
-// queue, the map has what could be found out. It returns at the end of ctx at the latest.
-func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int, error) {
+// QueueDepths returns how many messages are ready in queues, sorted by name. With an error, such as for a missing queue,
+// it returns what could be found out. It returns at the end of ctx at the latest.
+func (o *Observer) QueueDepths(ctx context.Context, queues map[string]retry.QueueDepth) ([]retry.QueueDepth, error) {
+	// In time for some only, it is the dead letters that count most. A ladder has many queues, which come last.
+	asked := slices.SortedFunc(maps.Values(queues), func(a, b retry.QueueDepth) int {
+		return cmp.Or(cmp.Compare(rank(a.Role), rank(b.Role)), cmp.Compare(a.Queue, b.Queue))
+	})
 	select {
 	case o.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -43,39 +49,35 @@ func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int,
 			context.Cause(ctx))
 	}
 
-	counted := &counts{depths: make(map[string]int, len(queues))}
-	answer := make(chan error, 1)
+	found, answer := make(chan retry.QueueDepth, len(asked)), make(chan error, 1)
 	go func() {
 		defer func() { <-o.turn }()
-		answer <- o.look(ctx, queues, counted)
+		answer <- o.look(ctx, asked, found)
 	}()
-
+	var err error
 	select {
-	case err := <-answer:
-		return counted.all(), err
+	case err = <-answer:
 	case <-ctx.Done():
-		return counted.all(), fmt.Errorf("no answer about queues: %w", context.Cause(ctx))
+		err = fmt.Errorf("no answer about queues: %w", context.Cause(ctx))
 	}
+	var depths []retry.QueueDepth
+	for range len(found) {
+		depths = append(depths, <-found)
+	}
+	slices.SortFunc(depths, func(a, b retry.QueueDepth) int { return cmp.Compare(a.Queue, b.Queue) })
+
+	return depths, err
 }
 
-// counts are the depths so far.
-type counts struct {
-	mu     sync.Mutex
-	depths map[string]int
-}
-
-func (c *counts) add(queue string, messages int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	c.depths[queue] = messages
-}
-
-func (c *counts) all() map[string]int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return maps.Clone(c.depths)
+func rank(role retry.QueueRole) int {
+	switch role {
+	case retry.QueueRoleDeadLetter, retry.QueueRoleUnroutable, retry.QueueRoleFailed:
+		return 0
+	case retry.QueueRoleRetry:
+		return 1
+	default:
+		return 2
+	}
 }
 
 // depth asks a second time after a 0: RabbitMQ says that as well when a quorum queue has not answered it within 250 ms.
@@ -90,12 +92,8 @@ func depth(channel *amqp091.Channel, queue string) (int, error) {
 	return 0, nil
 }
 
-func cannotLook(queue string, err error) error {
-	return fmt.Errorf("cannot read the depth of queue %q: %w", queue,
-		topology.Explain(rabbitmq.UseLook, rabbitmq.KindQueue, queue, err))
-}
-
-func (o *Observer) look(ctx context.Context, queues []string, counted *counts) error {
+// look asks for queues in their order, and sends what it finds.
+func (o *Observer) look(ctx context.Context, queues []retry.QueueDepth, found chan<- retry.QueueDepth) error {
 	link, err := o.connection.TryLink(ctx)
 	if err != nil {
 		return err
@@ -116,16 +114,48 @@ func (o *Observer) look(ctx context.Context, queues []string, counted *counts) e
 				break
 			}
 		}
-		n, err := depth(channel, queue)
-		if err != nil {
-			errs = append(errs, cannotLook(queue, err))
+		if queue.Messages, err = depth(channel, queue.Queue); err != nil {
+			errs = append(errs, fmt.Errorf("cannot read the depth of queue %q: %w", queue.Queue,
+				topology.Explain(rabbitmq.UseLook, rabbitmq.KindQueue, queue.Queue, err)))
 			continue
 		}
-		counted.add(queue, n)
+		found <- queue
 	}
 	if channel != nil {
 		_ = channel.Close()
 	}
 
 	return errors.Join(errs...)
+}
+
+// QueuesOf are the queues beside the main queues, by name.
+func QueuesOf(plans []topology.Plan) map[string]retry.QueueDepth {
+	queues, ladders := map[string]retry.QueueDepth{}, map[string]bool{}
+	for _, plan := range plans {
+		for _, q := range plan.Queues {
+			if q.Landing {
+				continue // AMQP says that it is empty, whatever it holds
+			}
+			depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleRetry, MainQueue: plan.Queue, Wait: q.Delay}
+			if q.Name == plan.DeadLetterQueue {
+				depth.Role = retry.QueueRoleDeadLetter
+			}
+			if q.Shared {
+				depth.MainQueue = ""
+			}
+			queues[q.Name] = depth
+		}
+		if plan.Ladder != nil && !ladders[plan.Ladder.Name()] {
+			ladders[plan.Ladder.Name()] = true
+			for _, q := range plan.Ladder.Shared().Queues {
+				depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleDelay, Wait: plan.Ladder.Remaining(q)}
+				if q.Delay == 0 {
+					depth.Role = retry.QueueRoleUnroutable
+				}
+				queues[q.Name] = depth
+			}
+		}
+	}
+
+	return queues
 }
