@@ -26,7 +26,7 @@ func (r *Retrier) deadLetters(main mainQueue) (queue *consumer.Queue, keep func(
 		Policy: config.Policy{Mode: config.ModeOff}.WithDefaults(), Names: r.options.Names,
 		Ended: func() { r.registry.leaveLetters(plan, false) },
 	}
-	if r.options.Topology == topology.Declare {
+	if !r.options.AssumeTopology {
 		queue.Declare = func(channel *amqp091.Channel, _ string) error {
 			if err := plan.Declare(channel); err != nil {
 				return fmt.Errorf("cannot declare the dead-letter queue of topic %q: %w", main.Topic, err)

@@ -73,8 +73,9 @@ type Options struct {
 	// reported (retry.EventHeld), and how often it is reported again. Defaults to 30s.
 	HoldWarning time.Duration
 
-	// Topology says who declares. Defaults to topology.Declare.
-	Topology topology.Mode
+	// AssumeTopology declares nothing at all: somebody else has provisioned the main queues and the retry topology.
+	// Otherwise the retrier declares the main queue, as the config's own builder does, and the topology of its policy.
+	AssumeTopology bool
 
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
 	Names topology.Names
@@ -124,9 +125,6 @@ func (o *Options) setDefaults() {
 	}
 	if o.HoldWarning == 0 {
 		o.HoldWarning = defaultHoldWarning
-	}
-	if o.Topology == "" {
-		o.Topology = topology.Declare
 	}
 	if o.MiddlewareOrder == "" {
 		o.MiddlewareOrder = middleware.OrderEnforce

@@ -10,7 +10,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
@@ -47,11 +46,6 @@ func (o Options) Validate() error {
 		if t.value < 0 {
 			wrong(t.path, "negative", "more than 0", t.value.String())
 		}
-	}
-	switch o.Topology {
-	case "", topology.Declare, topology.Assume:
-	default:
-		wrong("Topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
 	}
 	switch o.MiddlewareOrder {
 	case "", middleware.OrderEnforce, middleware.OrderLog:

@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -97,7 +96,7 @@ func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) erro
 			return err
 		}
 	}
-	if p.options.Topology != topology.Declare {
+	if p.options.AssumeTopology {
 		return nil
 	}
 	err = link.OnChannel(func(c *amqp091.Channel) error { return p.declared.DeclarePlan(s.ctx, c, m.plan) })

@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/engine"
@@ -78,7 +79,7 @@ func (s *shards) release(shard *shard, queues int, err error) {
 	defer s.mu.Unlock()
 
 	shard.queues -= queues
-	if channels := (*topology.ChannelsError)(nil); errors.As(err, &channels) && shard.queues > 0 {
+	if errors.Is(err, amqp091.ErrChannelMax) && shard.queues > 0 {
 		shard.full = true
 	}
 }
@@ -102,7 +103,7 @@ func (s *shards) open(ctx context.Context) (*shard, error) {
 
 	forwarder := publish.NewForwarder(publish.ForwarderSettings{
 		Connection: settings("forwarder"), Logger: s.options.Logger, HoldWarning: s.options.HoldWarning,
-		Redeclare: s.options.Topology == topology.Declare,
+		Redeclare: !s.options.AssumeTopology,
 	})
 
 	return &shard{
