@@ -35,7 +35,8 @@ func (p Plan) Declare(ch Channel) error {
 // DeclareOwn is Declare without what a [Ladder] shares, which must be there.
 func (p Plan) DeclareOwn(ch Channel) error {
 	for _, x := range p.Exchanges {
-		if err := ch.ExchangeDeclare(x.Name, x.Type, x.Durable, x.AutoDelete, x.Internal, false, x.Arguments); err != nil {
+		err := ch.ExchangeDeclare(x.Name, x.Type, x.Durable, x.AutoDelete, x.Internal, false, x.Arguments)
+		if err != nil {
 			return Explain("", rabbitmq.KindExchange, x.Name, err)
 		}
 	}

@@ -120,7 +120,8 @@ func defaultDeadLetterQueue(queue string) string { return queue + ".dlq" }
 
 // defaultRejected has a hash of the names that are not the default ones: two services may name their queues differently.
 func (n Names) defaultRejected(p RetryQueueParams) string {
-	name, retryQueue, deadLetterQueue := retryQueueName(p.Queue+".rejected", p), n.RetryQueue(p), n.DeadLetterQueue(p.Queue)
+	name := retryQueueName(p.Queue+".rejected", p)
+	retryQueue, deadLetterQueue := n.RetryQueue(p), n.DeadLetterQueue(p.Queue)
 	if retryQueue != defaultRetryQueue(p) || deadLetterQueue != defaultDeadLetterQueue(p.Queue) {
 		hash := fnv.New32a()
 		_, _ = fmt.Fprintf(hash, "%q %q", retryQueue, deadLetterQueue) // never fails

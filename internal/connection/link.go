@@ -227,8 +227,8 @@ func (l *Link) WaitUnblocked(ctx context.Context) error {
 func (l *Link) Channel() (*amqp091.Channel, error) {
 	channel, err := l.Connection.Channel()
 	if errors.Is(err, amqp091.ErrChannelMax) {
-		return nil, fmt.Errorf("all %d channels of the connection are in use; end subscriptions that are not needed, spread "+
-			"them over several subscribers and retriers, or raise channel_max, the broker's and that of "+
+		return nil, fmt.Errorf("all %d channels of the connection are in use; end subscriptions that are not needed, "+
+			"spread them over several subscribers and retriers, or raise channel_max, the broker's and that of "+
 			"Config.Connection.AmqpConfig (%w)", l.Config.ChannelMax, err)
 	}
 	if err == nil {
