@@ -26,7 +26,7 @@ func (r *Retrier) deadLetters(main mainQueue) (queue *consumer.Queue, keep func(
 	}
 	queue.Ended = func() { r.registry.leaveLetters(queue, false) }
 	r.registry.addLetters(queue)
-	if r.options.Topology == topology.Declare {
+	if !r.options.AssumeTopology {
 		queue.Declare = func(channel *amqp091.Channel, _ string) error {
 			if err := plan.Declare(channel); err != nil {
 				return fmt.Errorf("cannot declare the dead-letter queue of topic %q: %w", main.Topic, err)

@@ -8,7 +8,7 @@ import (
 )
 
 // Definitions returns everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
-// for an operator who provisions it, and a service with topology.Assume that may configure nothing. It does not
+// for an operator who provisions it, and a service with AssumeTopology that may configure nothing. It does not
 // connect.
 //
 // Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with
@@ -68,7 +68,7 @@ func (r *Retrier) mainQueue(main mainQueue, plan topology.Plan, policy config.Po
 
 	exchange := r.config.Exchange.Declared
 	exchange.Name = main.Exchange
-	q.Exchanges = []topology.MainExchange{exchange}
+	q.Exchanges = []topology.Exchange{exchange}
 	q.Bindings = []topology.Binding{{
 		Exchange: main.Exchange, Queue: main.Queue, Key: r.config.QueueBind.GenerateRoutingKey(main),
 		Arguments: r.config.QueueBind.Arguments,

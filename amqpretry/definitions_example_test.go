@@ -8,14 +8,13 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // A file for rabbitmqctl import_definitions, for a service that may configure nothing.
 func ExampleRetrier_Definitions() {
 	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
-		Topology: topology.Assume,
-		Policies: config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}},
+		AssumeTopology: true,
+		Policies:       config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}},
 	})
 	if err != nil {
 		panic(err)

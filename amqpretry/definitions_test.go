@@ -46,7 +46,7 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 
 		return topology.MainQueue{
 			Plan: plan, Arguments: arguments,
-			Exchanges: []topology.MainExchange{{
+			Exchanges: []topology.Exchange{{
 				Name: topic, Type: "fanout", Durable: true, AutoDelete: true, Internal: true,
 				Arguments: amqp091.Table{"alternate-exchange": "alt"},
 			}},
@@ -141,7 +141,7 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	logger := watermill.NewCaptureLogger()
-	retrier, err := adapter.New(conf, amqpretry.Options{Logger: logger, Topology: topology.Assume,
+	retrier, err := adapter.New(conf, amqpretry.Options{Logger: logger, AssumeTopology: true,
 		Policies: config.Policies{
 			Topics: map[string]config.Policy{"protected": {Protect: config.ProtectionArguments}},
 		}})

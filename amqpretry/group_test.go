@@ -158,7 +158,7 @@ func TestGroupPoliciesAreChecked(t *testing.T) {
 		"a": {Default: short},
 		"b": {Topics: map[string]config.Policy{"orders": short, "mails": protected}},
 		"c": {Default: config.Policy{Strategy: config.StrategyRedelivery}},
-	}, Topology: topology.Assume})
+	}, AssumeTopology: true})
 	assert.Subset(t, paths(err), []string{`Options.Groups[""]`, `Options.Groups["a"].Default.Delays[0]`,
 		`Options.Groups["b"].Topics["orders"].Delays[0]`})
 	assert.ErrorContains(t, err, `the strategy redelivery of Options.Groups["c"].Default`)

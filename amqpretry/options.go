@@ -74,8 +74,9 @@ type Options struct {
 	// reported (retry.EventHeld), and how often it is reported again. Defaults to 30s.
 	HoldWarning time.Duration
 
-	// Topology says who declares. Defaults to topology.Declare.
-	Topology topology.Mode
+	// AssumeTopology declares nothing at all: somebody else has provisioned the main queues and the retry topology.
+	// Otherwise the retrier declares the main queue, as the config's own builder does, and the topology of its policy.
+	AssumeTopology bool
 
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
 	Names topology.Names
@@ -120,7 +121,6 @@ func (o *Options) setDefaults() {
 	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
 	o.CloseTimeout = cmp.Or(o.CloseTimeout, defaultCloseTimeout)
 	o.HoldWarning = cmp.Or(o.HoldWarning, defaultHoldWarning)
-	o.Topology = cmp.Or(o.Topology, topology.Declare)
 	o.MiddlewareOrder = cmp.Or(o.MiddlewareOrder, middleware.OrderEnforce)
 	if o.GroupQueue == nil {
 		o.GroupQueue = func(topic, group string) string { return topic + "_" + group }

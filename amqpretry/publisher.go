@@ -86,7 +86,7 @@ func (r *Retrier) publisherSettings(name string) publishing.Settings {
 		Logger:          r.options.Logger,
 		Name:            name,
 		CloseTimeout:    r.options.CloseTimeout,
-		Declare:         r.options.Topology == topology.Declare,
+		Declare:         !r.options.AssumeTopology,
 		Marshaler:       r.config.Marshaler,
 		Target:          r.target,
 		DeclareExchange: r.config.Builder.ExchangeDeclare,

@@ -101,7 +101,7 @@ func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 		Connection:  p.connectionSettings("forwarder"),
 		Logger:      options.Logger,
 		HoldWarning: options.HoldWarning,
-		Redeclare:   options.Topology == topology.Declare,
+		Redeclare:   !options.AssumeTopology,
 	})
 	p.registry.newForwarder = p.forwarder.ForQueue
 	p.observer = observe.NewObserver(p.connectionSettings("observer"), options.Logger)
@@ -220,7 +220,7 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 	queue := *known // the topic and the exchange are those of this call
 	queue.Topic = main.Topic
 	switch {
-	case r.options.Topology == topology.Declare:
+	case !r.options.AssumeTopology:
 		queue.Declare = func(channel *amqp091.Channel, version string) error {
 			return r.declare(channel, &queue, main.Exchange, version)
 		}

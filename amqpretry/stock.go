@@ -42,7 +42,7 @@ func (r *Retrier) buildStock(channel *amqp091.Channel, main mainQueue) error {
 		return &topology.StrategyError{Queue: queue.Name, Strategy: queue.Plan.Strategy, Stock: true}
 	case queue.Declare == nil:
 		return nil
-	case r.options.Topology == topology.Assume:
+	case r.options.AssumeTopology:
 		return queue.Declare(channel, "")
 	default: // the exchange is that of this call
 		return r.declare(channel, queue, main.Exchange, "")
@@ -51,7 +51,7 @@ func (r *Retrier) buildStock(channel *amqp091.Channel, main mainQueue) error {
 
 // declareExchange declares the exchange of a topic for stock publishers.
 func (r *Retrier) declareExchange(channel *amqp091.Channel, exchange string) error {
-	if r.options.Topology == topology.Assume {
+	if r.options.AssumeTopology {
 		return nil
 	}
 

@@ -27,13 +27,13 @@ func validateStrategies(arguments amqp091.Table, o Options) error {
 		if !p.policy.Strategy.ByBroker() || p.policy.Validate() != nil { // which is told already
 			continue
 		}
-		if o.Topology == topology.Assume {
+		if o.AssumeTopology {
 			errs = append(errs, &config.FieldError{
-				Path: "Options.Topology",
+				Path: "Options.AssumeTopology",
 				Problem: fmt.Sprintf("not possible with the strategy %s of %s: nobody could see "+
 					"whether the main queue has what it needs, and its messages could be lost", p.policy.Strategy,
 					p.path),
-				Wanted: strconv.Quote(string(topology.Declare)), Found: strconv.Quote(string(o.Topology)),
+				Wanted: "left out", Found: "true",
 			})
 		}
 		plan, err := topology.New("queue", p.policy, topology.Names{})

@@ -25,7 +25,6 @@ func (o Options) Validate() error {
 	problems.Prefetch("Options.Prefetch", o.Prefetch, "the default")
 	problems.Duration("Options.CloseTimeout", o.CloseTimeout)
 	problems.Duration("Options.HoldWarning", o.HoldWarning)
-	problems.Topology("Options.Topology", o.Topology)
 	switch o.MiddlewareOrder {
 	case "", middleware.OrderEnforce, middleware.OrderLog:
 	default:

@@ -140,9 +140,6 @@ func TestNewRefuses(t *testing.T) {
 		"a negative hold warning": {option: func(o *amqpretry.Options) {
 			o.HoldWarning = -time.Second
 		}, path: "Options.HoldWarning", says: "-1s"},
-		"an unknown topology mode": {option: func(o *amqpretry.Options) {
-			o.Topology = "create"
-		}, path: "Options.Topology", says: `"create"`},
 		"a bad default policy": {
 			option: func(o *amqpretry.Options) { o.Policies.Default.Delays = []time.Duration{time.Microsecond} },
 			path:   "Options.Policies.Default.Delays[0]", says: "1µs",
@@ -195,7 +192,7 @@ func TestNewReportsEverythingAtOnce(t *testing.T) {
 	conf.Consume.Qos.Global = true
 
 	_, err := adapter.New(conf, amqpretry.Options{
-		Topology: "create", Concurrency: -3,
+		Concurrency: -3,
 		Policies: config.Policies{
 			Default: config.Policy{Delays: []time.Duration{0, time.Second, time.Microsecond}},
 			Topics:  map[string]config.Policy{"orders": {CrashLimit: 20}},
@@ -206,7 +203,7 @@ func TestNewReportsEverythingAtOnce(t *testing.T) {
 	assert.ElementsMatch(t, []string{
 		"Options.Policies.Default.Delays[0]", "Options.Policies.Default.Delays[2]",
 		`Options.Policies.Topics["orders"].CrashLimit`,
-		"Options.Concurrency", "Options.Topology",
+		"Options.Concurrency",
 		"Config.Queue.Durable", "Config.Publish.Transactional", "Config.Consume.Qos.Global",
 	}, paths(err))
 	for _, own := range []string{"AmqpURI", "missing Config.Marshaler", "missing Config.Queue.GenerateName"} {
@@ -216,8 +213,8 @@ func TestNewReportsEverythingAtOnce(t *testing.T) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		assert.NotEmpty(t, strings.TrimSpace(line), "one line for each, none empty")
 	}
-	// A heading, three of watermill-amqp, eight of ours.
-	assert.Len(t, strings.Split(err.Error(), "\n"), 1+3+8)
+	// A heading, three of watermill-amqp, seven of ours.
+	assert.Len(t, strings.Split(err.Error(), "\n"), 1+3+7)
 }
 
 func TestPlanRefusesNames(t *testing.T) {

@@ -44,8 +44,8 @@ type Backoff struct {
 	Max time.Duration `yaml:"max,omitempty" json:"max,omitzero" koanf:"max" mapstructure:"max"`
 }
 
-// DefaultFactor is what [Backoff.Factor] is when it is 0.
-const DefaultFactor = 2.0
+// defaultFactor is what [Backoff.Factor] is when it is 0.
+const defaultFactor = 2.0
 
 // IsZero tells whether nothing is set.
 func (b Backoff) IsZero() bool { return b == Backoff{} }
@@ -55,7 +55,7 @@ func (b Backoff) withDefaults() Backoff {
 		b.Step = b.Initial
 	}
 	if b.Kind == BackoffExponential && b.Factor == 0 {
-		b.Factor = DefaultFactor
+		b.Factor = defaultFactor
 	}
 	return b
 }
@@ -83,25 +83,25 @@ func (b Backoff) schedule(n int) []time.Duration {
 
 // capped makes a delay of milliseconds: always within 1ms..10 years, whatever the fields are.
 func (b Backoff) capped(ms float64) time.Duration {
-	limit := float64(MaxDelay / MinDelay)
+	limit := float64(MaxDelay / minDelay)
 	if b.Max > 0 {
-		limit = math.Min(limit, float64(b.Max/MinDelay))
+		limit = math.Min(limit, float64(b.Max/minDelay))
 	}
 	ms = math.Round(ms)
 	// Written so that a NaN ends at the limit.
 	if !(ms < limit) {
 		ms = limit
 	}
-	return time.Duration(math.Max(ms, 1)) * MinDelay
+	return time.Duration(math.Max(ms, 1)) * minDelay
 }
 
 // uncapped is the delay in milliseconds, unrounded: maybe infinite.
 func (b Backoff) uncapped(retry int) float64 {
 	b = b.withDefaults()
-	ms := float64(b.Initial) / float64(MinDelay)
+	ms := float64(b.Initial) / float64(minDelay)
 	switch b.Kind {
 	case BackoffLinear:
-		ms += float64(b.Step) / float64(MinDelay) * float64(retry-1)
+		ms += float64(b.Step) / float64(minDelay) * float64(retry-1)
 	case BackoffExponential:
 		// Repeated multiplication, not math.Pow: it gives the same bits on every architecture, and so the same queue
 		// names in a deployment of several.
@@ -118,7 +118,7 @@ func (p Policy) Jittered(delay time.Duration, random float64) time.Duration {
 		return delay
 	}
 	wait := delay - time.Duration(p.Jitter*random*float64(delay))
-	if wait = max(wait.Round(MinDelay), MinDelay); p.Strategy == StrategyLadder {
+	if wait = max(wait.Round(minDelay), minDelay); p.Strategy == StrategyLadder {
 		return p.DelayFor(wait)
 	}
 

@@ -27,7 +27,7 @@ var delayUnits = []struct {
 // The spelling is part of queue names and of messages that wait on the broker, so it never changes. A duration that
 // is no valid delay is spelled as the nearest one, never shorter than 1ms.
 func FormatDelay(d time.Duration) string {
-	d = max(MinDelay, min(d.Round(MinDelay), MaxDelay))
+	d = max(minDelay, min(d.Round(minDelay), MaxDelay))
 	for _, u := range delayUnits {
 		if d%u.unit == 0 {
 			return strconv.FormatInt(int64(d/u.unit), 10) + u.suffix

@@ -19,13 +19,13 @@ func FuzzDelay(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, nanoseconds int64) {
 		if d, err := ParseDelay(text); err == nil {
 			require.Equal(t, text, FormatDelay(d))
-			require.True(t, d >= MinDelay && d <= MaxDelay)
+			require.True(t, d >= minDelay && d <= MaxDelay)
 		}
 
 		spelled := FormatDelay(time.Duration(nanoseconds))
 		d, err := ParseDelay(spelled)
 		require.NoError(t, err)
-		if want := time.Duration(nanoseconds).Round(MinDelay); want >= MinDelay && want <= MaxDelay {
+		if want := time.Duration(nanoseconds).Round(minDelay); want >= minDelay && want <= MaxDelay {
 			require.Equal(t, want, d)
 		}
 		std, err := time.ParseDuration(spelled)

@@ -128,8 +128,8 @@ func (l Ladder) validate(e *problems, path string) {
 		e.add(path+"Prefix", problem, fmt.Sprintf("valid UTF-8 of at most %d bytes without * and #, which does not "+
 			"begin with amq.", maxLadderPrefixBytes), strconv.Quote(l.Prefix))
 	}
-	if l.Unit != 0 && (l.Unit < MinDelay || l.Unit > maxLadderUnit || l.Unit%MinDelay != 0) {
-		e.add(path+"Unit", "out of bounds", fmt.Sprintf("%s..%s in whole milliseconds, or left out", MinDelay,
+	if l.Unit != 0 && (l.Unit < minDelay || l.Unit > maxLadderUnit || l.Unit%minDelay != 0) {
+		e.add(path+"Unit", "out of bounds", fmt.Sprintf("%s..%s in whole milliseconds, or left out", minDelay,
 			FormatDelay(maxLadderUnit)), l.Unit.String())
 	}
 	bounds("Radix", l.Radix, minLadderRadix, maxLadderRadix)

@@ -77,10 +77,10 @@ func hasType(err error, name string) bool {
 // IsZero tells whether the match is empty, which Validate refuses: it would match nothing.
 func (m ErrorMatch) IsZero() bool { return m.typ == nil && m.target == nil && m.name == "" }
 
-// TypeNamePattern is what %T can print of an error: Name with its package, * of a pointer, [] of type arguments.
-const TypeNamePattern = `^\*?[\p{L}\p{N}_]+\.[\p{L}\p{N}_]+(\[.+\])?$`
+// typeNamePattern is what %T can print of an error: Name with its package, * of a pointer, [] of type arguments.
+const typeNamePattern = `^\*?[\p{L}\p{N}_]+\.[\p{L}\p{N}_]+(\[.+\])?$`
 
-var typeNameRegexp = regexp.MustCompile(TypeNamePattern)
+var typeNameRegexp = regexp.MustCompile(typeNamePattern)
 
 // common are the types that errors of any kind have: those of errors.New, and of wrappers.
 var common = []string{

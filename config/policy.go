@@ -60,23 +60,23 @@ func (Protection) Choices() []string {
 
 // Bounds and defaults of a [Policy].
 const (
-	// MinDelay is the shortest delay, and the unit: every delay is a whole number of it.
-	MinDelay = time.Millisecond
+	// minDelay is the shortest delay, and the unit: every delay is a whole number of it.
+	minDelay = time.Millisecond
 	// MaxDelay is the longest delay that the broker accepts as a queue's TTL: 10 years of 365 days.
 	MaxDelay = 315_360_000_000 * time.Millisecond
 	// maxDistinctDelays bounds the retry queues of one main queue: each distinct delay is one.
 	maxDistinctDelays = 64
-	// MaxRetries bounds [Policy.Retries].
-	MaxRetries = 1000
+	// maxRetries bounds [Policy.Retries].
+	maxRetries = 1000
 	// defaultCrashLimit is what [Policy.CrashLimit] is when it is 0.
 	defaultCrashLimit = 10
-	// MaxCrashLimit stays below 20, the delivery limit of a quorum queue since RabbitMQ 4.0: the broker drops beyond
+	// maxCrashLimit stays below 20, the delivery limit of a quorum queue since RabbitMQ 4.0: the broker drops beyond
 	// that.
-	MaxCrashLimit = 19
-	// MaxImmediate bounds [Policy.Immediate].
-	MaxImmediate = 10
-	// DefaultMaxPostpone is what [Policy.MaxPostpone] is when it is 0.
-	DefaultMaxPostpone = 24 * time.Hour
+	maxCrashLimit = 19
+	// maxImmediate bounds [Policy.Immediate].
+	maxImmediate = 10
+	// defaultMaxPostpone is what [Policy.MaxPostpone] is when it is 0.
+	defaultMaxPostpone = 24 * time.Hour
 )
 
 // Policy says what happens to a message whose handler fails. Its zero value is [Default].
@@ -165,7 +165,7 @@ func Default() Policy {
 		Retries:     len(defaultDelays),
 		Delays:      slices.Clone(defaultDelays),
 		OnExpiry:    ExpiryDeadLetter,
-		MaxPostpone: DefaultMaxPostpone,
+		MaxPostpone: defaultMaxPostpone,
 		Strategy:    StrategyQueues,
 		Protect:     ProtectionNone,
 		CrashLimit:  defaultCrashLimit,
@@ -189,7 +189,7 @@ func (p Policy) WithDefaults() Policy {
 	p.Mode = p.mode()
 	p.OnExpiry = cmp.Or(p.OnExpiry, ExpiryDeadLetter)
 	if p.Mode == ModeRetry {
-		p.MaxPostpone = cmp.Or(p.MaxPostpone, DefaultMaxPostpone)
+		p.MaxPostpone = cmp.Or(p.MaxPostpone, defaultMaxPostpone)
 	}
 	p.Strategy = cmp.Or(p.Strategy, StrategyQueues)
 	if p.Strategy == StrategyLadder {
@@ -231,7 +231,7 @@ func (p Policy) MaxRetries() int {
 		n = len(p.delays())
 	}
 	// Clamped so that no method allocates or loops without bound on a policy that was never validated.
-	return max(0, min(n, MaxRetries))
+	return max(0, min(n, maxRetries))
 }
 
 // Delay is the wait before the given retry, 1 being the first. Beyond the last retry it is the last one's, before the

@@ -71,8 +71,8 @@ func (p Policy) validate(path string) []error {
 	p.validateImmediate(e)
 	p.validateAges(e)
 	p.validateMatches(e)
-	if p.CrashLimit < 0 || p.CrashLimit > MaxCrashLimit {
-		e.add("CrashLimit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, defaultCrashLimit),
+	if p.CrashLimit < 0 || p.CrashLimit > maxCrashLimit {
+		e.add("CrashLimit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", maxCrashLimit, defaultCrashLimit),
 			strconv.Itoa(p.CrashLimit))
 	}
 	switch p.mode() {
@@ -117,8 +117,8 @@ func (p Policy) validateNoRetries(e *problems) {
 }
 
 func (p Policy) validateImmediate(e *problems) {
-	if p.Immediate != None && (p.Immediate < 0 || p.Immediate > MaxImmediate) {
-		e.add("Immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", MaxImmediate),
+	if p.Immediate != None && (p.Immediate < 0 || p.Immediate > maxImmediate) {
+		e.add("Immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", maxImmediate),
 			strconv.Itoa(p.Immediate))
 	}
 }
@@ -127,9 +127,9 @@ func (p Policy) validateAges(e *problems) {
 	for _, age := range []struct {
 		field, zero string
 		value       time.Duration
-	}{{"MaxAge", "no limit", p.MaxAge}, {"MaxPostpone", DefaultMaxPostpone.String(), p.MaxPostpone}} {
-		if age.value != 0 && age.value < MinDelay && (age.field != "MaxAge" || age.value != None) {
-			e.add(age.field, "too short", fmt.Sprintf("at least %s, or left out for %s", MinDelay, age.zero),
+	}{{"MaxAge", "no limit", p.MaxAge}, {"MaxPostpone", defaultMaxPostpone.String(), p.MaxPostpone}} {
+		if age.value != 0 && age.value < minDelay && (age.field != "MaxAge" || age.value != None) {
+			e.add(age.field, "too short", fmt.Sprintf("at least %s, or left out for %s", minDelay, age.zero),
 				age.value.String())
 		}
 	}
@@ -149,8 +149,8 @@ func (p Policy) validateMatches(e *problems) {
 }
 
 func (p Policy) validateRetries(e *problems) {
-	if p.Retries < 0 || p.Retries > MaxRetries {
-		e.add("Retries", "out of bounds", fmt.Sprintf("1..%d, or 0 for one per delay", MaxRetries),
+	if p.Retries < 0 || p.Retries > maxRetries {
+		e.add("Retries", "out of bounds", fmt.Sprintf("1..%d, or 0 for one per delay", maxRetries),
 			strconv.Itoa(p.Retries))
 	}
 	if len(p.Delays) > 0 && !p.Backoff.IsZero() {
@@ -208,8 +208,8 @@ func (p Policy) validateDelays(e *problems) {
 	for i, d := range p.Delays {
 		delay(e, inList("Delays", i), d)
 	}
-	if n := len(p.Delays); n > MaxRetries {
-		e.add("Delays", "too many", fmt.Sprintf("at most %d", MaxRetries), strconv.Itoa(n))
+	if n := len(p.Delays); n > maxRetries {
+		e.add("Delays", "too many", fmt.Sprintf("at most %d", maxRetries), strconv.Itoa(n))
 	} else if p.Retries > 0 && p.Retries < n {
 		e.add("Retries", "delays that are never used",
 			fmt.Sprintf("at least %d, the number of delays, or 0 to use each once; else remove the last %d of delays",
@@ -221,9 +221,9 @@ func (p Policy) validateDelays(e *problems) {
 func (p Policy) validateDeadline(e *problems) {
 	first := p.Delay(1)
 	if p.Jitter > 0 && p.Jitter <= 1 {
-		first = max(MinDelay, first-time.Duration(p.Jitter*float64(first)))
+		first = max(minDelay, first-time.Duration(p.Jitter*float64(first)))
 	}
-	if p.MaxAge >= MinDelay && p.MaxAge <= first {
+	if p.MaxAge >= minDelay && p.MaxAge <= first {
 		e.add("MaxAge", "over before the first retry, so that nothing is retried",
 			fmt.Sprintf("more than the first delay, %s; to retry nothing, use mode %q", first, ModeDeadLetter),
 			p.MaxAge.String())
@@ -236,7 +236,7 @@ func (p Policy) validateBackoff(e *problems) {
 		return
 	}
 	if p.Retries == 0 && len(p.Delays) == 0 {
-		e.add("Retries", "missing with a backoff, which has no end of its own", fmt.Sprintf("1..%d", MaxRetries), "0")
+		e.add("Retries", "missing with a backoff, which has no end of its own", fmt.Sprintf("1..%d", maxRetries), "0")
 	}
 	oneOf(e, "Backoff.Kind", b.Kind, false)
 	delay(e, "Backoff.Initial", b.Initial)
@@ -254,7 +254,7 @@ func (p Policy) validateBackoff(e *problems) {
 		}
 		if !(b.Factor >= 1) || math.IsInf(b.Factor, 0) {
 			e.add("Backoff.Factor", "out of bounds", fmt.Sprintf("a finite number of at least 1, or 0 for %s",
-				number(DefaultFactor)), number(b.Factor))
+				number(defaultFactor)), number(b.Factor))
 		}
 	}
 	if b.Max != 0 {
@@ -266,7 +266,7 @@ func (p Policy) validateBackoff(e *problems) {
 		return
 	}
 	// A delay of many years is no wish but an exponent without a cap, so it is not capped in silence.
-	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n) > float64(MaxDelay/MinDelay) {
+	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n) > float64(MaxDelay/minDelay) {
 		e.add("Backoff.Max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+
 			FormatDelay(MaxDelay)+" (10 years)", "no cap")
 	}
@@ -274,11 +274,11 @@ func (p Policy) validateBackoff(e *problems) {
 
 func delay(e *problems, field string, d time.Duration) {
 	switch {
-	case d < MinDelay:
-		e.add(field, "too short", "at least "+MinDelay.String(), d.String())
+	case d < minDelay:
+		e.add(field, "too short", "at least "+minDelay.String(), d.String())
 	case d > MaxDelay:
 		e.add(field, "too long", "at most "+FormatDelay(MaxDelay)+" (10 years)", d.String())
-	case d%MinDelay != 0:
+	case d%minDelay != 0:
 		e.add(field, "too fine", "whole milliseconds", d.String())
 	}
 }

@@ -339,13 +339,13 @@ func (c *credentials) connecting(t *testing.T) {
 func (c *credentials) refusals(t *testing.T) {
 	nobody := c.uri(t, func(u *url.URL) { u.User = url.UserPassword(c.user+"-nobody", c.password) })
 	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
-		for _, mode := range []topology.Mode{topology.Declare, topology.Assume} {
-			c.try(t, fmt.Sprintf("no permission, %s, %s", name, mode), nobody, nil,
-				amqpretry.Options{Topology: mode,
+		for _, assume := range []bool{false, true} {
+			c.try(t, fmt.Sprintf("no permission, %s, assume %t", name, assume), nobody, nil,
+				amqpretry.Options{AssumeTopology: assume,
 					Policies: config.Policies{Default: config.Policy{Delays: ms(50), Strategy: strategy}}})
 		}
 	}
-	c.try(t, "nothing is there", c.uri(t, nil), nil, amqpretry.Options{Topology: topology.Assume})
+	c.try(t, "nothing is there", c.uri(t, nil), nil, amqpretry.Options{AssumeTopology: true})
 	c.try(t, "conflict", c.uri(t, nil), func(conf *amqp.Config) {
 		conf.Queue.Arguments = amqp091.Table{"x-queue-type": "nonsense"}
 	}, amqpretry.Options{})

@@ -18,7 +18,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -250,7 +249,7 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
 			conf := amqp.NewDurableQueueConfig(uri)
-			options := amqpretry.Options{Topology: topology.Assume}
+			options := amqpretry.Options{AssumeTopology: true}
 			declareDeadLetters(t, broker, queue+".dlq", queueType)
 			for i := range failing {
 				broker.Publish(queue+".dlq", rabbit.Messages(fmt.Sprintf("never-%d", i))...)
@@ -423,7 +422,7 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 	t.Run("assume", func(t *testing.T) {
 		t.Parallel()
 		retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)),
-			amqpretry.Options{Topology: topology.Assume})
+			amqpretry.Options{AssumeTopology: true})
 		sub, err := retrier.NewDeadLetterSubscriber()
 		require.NoError(t, err)
 		queue := uniqueName("letters")

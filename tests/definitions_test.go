@@ -33,10 +33,11 @@ type provisioned struct {
 	write, read string
 }
 
-func (p provisioned) retrier(t *testing.T, uri string, mode topology.Mode) *adapter.Retrier {
+func (p provisioned) retrier(t *testing.T, uri string, assume bool) *adapter.Retrier {
 	t.Helper()
 
-	return newRetrier(t, p.configure(uri), amqpretry.Options{Policies: p.policies, Topology: mode, Logger: newLogs(t)})
+	return newRetrier(t, p.configure(uri),
+		amqpretry.Options{Policies: p.policies, AssumeTopology: assume, Logger: newLogs(t)})
 }
 
 var provisionedServices = []provisioned{
@@ -109,7 +110,7 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 		`May = fun(U, C, W, R) -> ok = rabbit_auth_backend_internal:set_permissions(U, V, C, W, R, <<"test">>) end, `+
 		`May(<<"guest">>, <<".*">>, <<".*">>, <<".*">>), `, strings.ReplaceAll(vhost, `"`, `\"`))
 	for _, s := range provisionedServices {
-		file, err := s.retrier(t, as(s.name, "secret"), topology.Assume).Definitions(s.topics...)
+		file, err := s.retrier(t, as(s.name, "secret"), assumes).Definitions(s.topics...)
 		require.NoError(t, err)
 		var definitions map[string][]any
 		require.NoError(t, json.Unmarshal(file, &definitions))
@@ -144,7 +145,7 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			for i, topic := range s.topics {
 				c := setup{URI: admin, Queue: s.queues[i], KeepObjects: true, Handler: failing(9)}
-				c.Options.Policies, c.Options.Topology = s.policies, topology.Assume
+				c.Options.Policies, c.Options.AssumeTopology = s.policies, true
 				c.Configure = func(conf *amqp.Config) { *conf = s.configure(as(s.name, "secret")) }
 				c.Route = func(svc *service) {
 					svc.Router.AddConsumerHandler("h", topic, svc.Sub, svc.recorded(failing(9)))
@@ -163,12 +164,12 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 			}
 
 			// Not even what is there already may be declared.
-			worker, err := s.retrier(t, as(s.name, "secret"), topology.Declare).NewSubscriber()
+			worker, err := s.retrier(t, as(s.name, "secret"), declares).NewSubscriber()
 			require.NoError(t, err)
 			var access *topology.AccessError
 			require.ErrorAs(t, worker.SubscribeInitialize(s.topics[0]), &access)
 
-			retrier := s.retrier(t, admin, topology.Declare)
+			retrier := s.retrier(t, admin, declares)
 			own, err := retrier.NewSubscriber()
 			require.NoError(t, err)
 			stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))

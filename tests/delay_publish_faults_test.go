@@ -16,7 +16,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
 	"github.com/amqpretry/watermill-retry/config/publish"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -221,7 +220,7 @@ func TestDelayPublish_Assume(t *testing.T) {
 	topic := uniqueName("delayed")
 	got := operator.queue(topic)
 	service := newDelays(t, conf, func(o *delay.Options, r *amqpretry.Options) {
-		r.Topology, o.Ladder = topology.Assume, operator.Options.Ladder
+		r.AssumeTopology, o.Ladder = true, operator.Options.Ladder
 	})
 	err := service.Publisher.Publish(topic, delayed("missing", wmdelay.For(400*time.Millisecond)))
 	var failed *publish.Error

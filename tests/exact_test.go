@@ -247,7 +247,7 @@ func TestExact_NotProvisioned(t *testing.T) {
 	broker := newRabbit(t, uri)
 	queue, policies := uniqueName("promise"), exact(ms(200)...)
 	broker.Declare(queue, mainQueueArguments("quorum"))
-	options := amqpretry.Options{Policies: policies, Topology: topology.Assume, Logger: newLogs(t)}
+	options := amqpretry.Options{Policies: policies, AssumeTopology: true, Logger: newLogs(t)}
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = mainQueueArguments("quorum")
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -142,7 +141,7 @@ func (l *leaks) live(t *testing.T) {
 	n := len(leakTopics)
 	dead, err := l.Retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)
-	assume := newRetrier(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{Topology: topology.Assume})
+	assume := newRetrier(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{AssumeTopology: true})
 
 	// A publish on a channel that was closed again has told whether dead letters may be published.
 	subscribed := occupied{subscriber: open{1, n}, letters: open{1, n}, forwarder: open{1, 0}, consumers: 2 * n}

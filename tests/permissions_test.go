@@ -34,6 +34,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
+// declares and assumes are who provides the topology: the service, or an operator.
+const declares, assumes = false, true
+
 // permissions are the patterns of one user: configure, write, read.
 type permissions [3]string
 
@@ -91,42 +94,42 @@ type roleTest struct {
 // roles are the lives: each does all that its role is for and gives the first refusal.
 var roles = map[string]func(*roleTest) error{
 	"consumer": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", topology.Declare)
+		return r.consume(queueConfig, "orders", declares)
 	},
 	"consumer-shared": func(r *roleTest) error {
 		r.strategy = config.StrategyShared
-		return r.consume(queueConfig, "orders", topology.Declare)
+		return r.consume(queueConfig, "orders", declares)
 	},
 	"consumer-exact": func(r *roleTest) error {
 		r.strategy = config.StrategyLadder
-		return r.consume(queueConfig, "orders", topology.Declare)
+		return r.consume(queueConfig, "orders", declares)
 	},
 	"consumer-cycle": func(r *roleTest) error {
 		r.strategy = config.StrategyCycle
-		return r.consume(queueConfig, "orders", topology.Declare)
+		return r.consume(queueConfig, "orders", declares)
 	},
 	"consumer-fanout": func(r *roleTest) error {
-		return r.consume(billing, "events", topology.Declare)
+		return r.consume(billing, "events", declares)
 	},
 	"worker": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", topology.Assume)
+		return r.consume(queueConfig, "orders", assumes)
 	},
 	"worker-canary": (*roleTest).canary,
 	"worker-shared": func(r *roleTest) error {
 		r.strategy = config.StrategyShared
-		return r.consume(queueConfig, "orders", topology.Assume)
+		return r.consume(queueConfig, "orders", assumes)
 	},
 	"worker-exact": func(r *roleTest) error {
 		r.strategy = config.StrategyLadder
-		return r.consume(queueConfig, "orders", topology.Assume)
+		return r.consume(queueConfig, "orders", assumes)
 	},
 	"observer": func(r *roleTest) error { return r.observe(2) },
 	"observer-exact": func(r *roleTest) error {
 		r.strategy = config.StrategyLadder
 		return r.observe(56) // those of the ladder with its unroutable queue, and the dead-letter queue
 	},
-	"dead-letters":         func(r *roleTest) error { return r.deadLetters(topology.Declare) },
-	"dead-letters-assumed": func(r *roleTest) error { return r.deadLetters(topology.Assume) },
+	"dead-letters":         func(r *roleTest) error { return r.deadLetters(declares) },
+	"dead-letters-assumed": func(r *roleTest) error { return r.deadLetters(assumes) },
 	"replay":               (*roleTest).replay,
 	"browser": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
@@ -169,13 +172,13 @@ var roles = map[string]func(*roleTest) error{
 			return err
 		})
 	},
-	"publisher": func(r *roleTest) error { return r.publish(queueConfig, "orders", topology.Declare) },
+	"publisher": func(r *roleTest) error { return r.publish(queueConfig, "orders", declares) },
 	"publisher-fanout": func(r *roleTest) error {
-		return r.publish(billing, "events", topology.Declare)
+		return r.publish(billing, "events", declares)
 	},
-	"delay-publisher":          func(r *roleTest) error { return r.publishLater(topology.Declare) },
-	"delay-publisher-assumed":  func(r *roleTest) error { return r.publishLater(topology.Assume) },
-	"publisher-fanout-assumed": func(r *roleTest) error { return r.publish(billing, "events", topology.Assume) },
+	"delay-publisher":          func(r *roleTest) error { return r.publishLater(declares) },
+	"delay-publisher-assumed":  func(r *roleTest) error { return r.publishLater(assumes) },
+	"publisher-fanout-assumed": func(r *roleTest) error { return r.publish(billing, "events", assumes) },
 	"retire":                   (*roleTest).retire,
 }
 
@@ -302,11 +305,11 @@ func isRefusal(t *testing.T, role string, err error) {
 	}
 }
 
-func (r *roleTest) retrier(conf amqp.Config, mode topology.Mode,
+func (r *roleTest) retrier(conf amqp.Config, assume bool,
 	onEvent func(retry.Event)) *adapter.Retrier {
 	return newRetrier(r.t, conf, amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Strategy: r.strategy}},
-		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
+		Policies:       config.Policies{Default: config.Policy{Delays: ms(50), Strategy: r.strategy}},
+		AssumeTopology: assume, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
 		OnEvent: onEvent,
 	})
 }
@@ -314,7 +317,7 @@ func (r *roleTest) retrier(conf amqp.Config, mode topology.Mode,
 // provision declares everything, as somebody else.
 func (r *roleTest) provision(configure func(string) amqp.Config, topic string) topology.Plan {
 	r.t.Helper()
-	retrier := r.retrier(configure(r.admin), topology.Declare, nil)
+	retrier := r.retrier(configure(r.admin), declares, nil)
 	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	require.NoError(r.t, sub.SubscribeInitialize(topic))
@@ -327,12 +330,12 @@ func (r *roleTest) provision(configure func(string) amqp.Config, topic string) t
 // consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the
 // depths as well.
 func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
-	mode topology.Mode) error {
-	if mode == topology.Assume {
+	assume bool) error {
+	if assume {
 		r.provision(configure, topic)
 	}
 	outcome := make(chan retry.Event, 100)
-	retrier := r.retrier(configure(r.uri), mode, func(e retry.Event) {
+	retrier := r.retrier(configure(r.uri), assume, func(e retry.Event) {
 		var refused *amqp091.Error
 		if e.Kind == retry.EventDeadLettered || e.Kind == retry.EventHeld && errors.As(e.Err, &refused) {
 			outcome <- e // what is held without a reason waits for a busy broker
@@ -375,7 +378,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 	assert.Equal(r.t, 2, <-attempts, "it has come back")
 	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic)+".dlq", 1)
 
-	if mode == topology.Assume {
+	if assume {
 		return nil
 	}
 	_, err = retrier.QueueDepths(r.t.Context())
@@ -391,8 +394,8 @@ func (r *roleTest) canary() error {
 	ctx, isHeld := context.WithCancelCause(r.t.Context())
 	defer isHeld(nil)
 	retrier := newRetrier(r.t, queueConfig(r.uri), amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: ms(50)}},
-		Topology: topology.Assume, Logger: logged, HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
+		Policies:       config.Policies{Default: config.Policy{Delays: ms(50)}},
+		AssumeTopology: true, Logger: logged, HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
 		OnEvent: func(e retry.Event) {
 			if refused := (*amqp091.Error)(nil); e.Kind == retry.EventHeld && errors.As(e.Err, &refused) {
 				isHeld(e.Err) // what is held without a reason waits for a busy broker
@@ -444,7 +447,7 @@ func (r *roleTest) canary() error {
 // observe only looks at the depths.
 func (r *roleTest) observe(queues int) error {
 	r.provision(queueConfig, "orders")
-	retrier := r.retrier(queueConfig(r.uri), topology.Assume, nil)
+	retrier := r.retrier(queueConfig(r.uri), assumes, nil)
 	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	require.NoError(r.t, sub.SubscribeInitialize("orders"))
@@ -457,11 +460,11 @@ func (r *roleTest) observe(queues int) error {
 }
 
 // letters consumes a dead letter.
-func (r *roleTest) deadLetters(mode topology.Mode) error {
-	if mode == topology.Assume {
+func (r *roleTest) deadLetters(assume bool) error {
+	if assume {
 		r.provision(queueConfig, "orders")
 	}
-	sub, err := r.retrier(queueConfig(r.uri), mode, nil).NewDeadLetterSubscriber()
+	sub, err := r.retrier(queueConfig(r.uri), assume, nil).NewDeadLetterSubscriber()
 	require.NoError(r.t, err)
 	letters, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
@@ -526,11 +529,11 @@ func (r *roleTest) replay() error {
 }
 
 // publish publishes with watermill-amqp's publisher, which does not say why it fails, and with the retrier's.
-func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mode topology.Mode) error {
+func (r *roleTest) publish(configure func(string) amqp.Config, topic string, assume bool) error {
 	r.provision(configure, topic)
 	conf := configure(r.uri)
 	conf.Publish.ConfirmDelivery = true
-	retrier := r.retrier(conf, mode, nil)
+	retrier := r.retrier(conf, assume, nil)
 	stock, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
 	if err != nil {
 		return err
@@ -553,9 +556,9 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mod
 }
 
 // publishLater publishes a message that waits for a second, and one that is due already.
-func (r *roleTest) publishLater(mode topology.Mode) error {
+func (r *roleTest) publishLater(assume bool) error {
 	r.provision(queueConfig, "orders")
-	if mode == topology.Assume {
+	if assume {
 		ladder, err := topology.NewLadder(config.ScheduleLadder())
 		require.NoError(r.t, err)
 		plan, err := ladder.Of(topology.Target{Key: "orders"}, topology.Names{})
@@ -564,7 +567,7 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 		newRabbit(r.t, r.admin).Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
 	}
 	conf := queueConfig(r.uri)
-	retrier := r.retrier(conf, mode, nil)
+	retrier := r.retrier(conf, assume, nil)
 	publisher, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
 	require.NoError(r.t, err)
 	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: await.Bound})

@@ -320,13 +320,13 @@ func TestP8_Conflicts(t *testing.T) {
 	})
 }
 
-// P8: with topology.Assume nothing is declared: what is missing is told, what is there is used.
+// P8: with AssumeTopology nothing is declared: what is missing is told, what is there is used.
 func TestP8_TopologyAssume(t *testing.T) {
 	t.Parallel()
 
 	uri := brokertest.URI(t)
 	broker := newRabbit(t, uri)
-	options := amqpretry.Options{Policies: retries(ms(50)...), Topology: topology.Assume}
+	options := amqpretry.Options{Policies: retries(ms(50)...), AssumeTopology: true}
 
 	t.Run("nothing is there", func(t *testing.T) {
 		t.Parallel()
@@ -436,7 +436,7 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 	testSharedPermissions(t, broker, as("sharer"))
 	t.Run("nothing may be declared, all was provisioned", func(t *testing.T) {
 		assume := options
-		assume.Topology = topology.Assume
+		assume.AssumeTopology = true
 		provision(t, broker.URI, "provisioned", options)
 
 		// The harness's own client stays the operator; the service is the worker.
@@ -453,8 +453,8 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 // With shared retry queues, dead letters go by the default exchange. Who may not write to it learns so from Subscribe;
 // and where nobody asks, one dead letter that is refused again and again takes no retry with it.
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
-	sharing := func(mode topology.Mode) amqpretry.Options {
-		return amqpretry.Options{Topology: mode,
+	sharing := func(assume bool) amqpretry.Options {
+		return amqpretry.Options{AssumeTopology: assume,
 			Policies: config.Policies{
 				Default: config.Policy{Delays: ms(50), Retries: 20, Strategy: config.StrategyShared},
 			}}
@@ -462,15 +462,15 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 
 	t.Run("the default exchange may not be written to", func(t *testing.T) {
 		var access *topology.AccessError
-		require.ErrorAs(t, subscribeFails(t, as, "shared", nil, sharing(topology.Declare)), &access)
+		require.ErrorAs(t, subscribeFails(t, as, "shared", nil, sharing(false)), &access)
 		assert.Equal(t, "exchange amq.default", access.Kind+" "+access.Name)
 		assert.Contains(t, []string{"", "write"}, access.Permission)
 	})
 
 	t.Run("the same, and nobody asks", func(t *testing.T) {
-		provision(t, broker.URI, "assumed", sharing(""))
+		provision(t, broker.URI, "assumed", sharing(false))
 		var s seen
-		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(topology.Assume), KeepObjects: true,
+		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(true), KeepObjects: true,
 			Prefetch: 40}
 		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as }
 		c.Handler = s.handler(func(msg *message.Message) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -79,16 +78,16 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 func TestHealthyBesideABrokenQueue(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		mode topology.Mode
+		assume bool
 		// spoil makes the exchange of the broken queue useless.
 		spoil func(*amqp091.Channel, string) error
 	}{
 		// The broker closes the channel at each publish, with all that is unconfirmed on it.
-		"exchange missing": {topology.Assume, func(ch *amqp091.Channel, exchange string) error {
+		"exchange missing": {assumes, func(ch *amqp091.Channel, exchange string) error {
 			return ch.ExchangeDelete(exchange, false, false)
 		}},
 		// The copies are returned, and declaring again is refused.
-		"exchange of another type": {topology.Declare, func(ch *amqp091.Channel, exchange string) error {
+		"exchange of another type": {declares, func(ch *amqp091.Channel, exchange string) error {
 			if err := ch.ExchangeDelete(exchange, false, false); err != nil {
 				return err
 			}
@@ -108,7 +107,7 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 				svc := newService(t, setup{Tiers: true, URI: uri, Queue: queue, Options: options, Handler: byFate})
 				require.NoError(t, svc.Sub.SubscribeInitialize(queue))
 			}
-			options.Topology = test.mode
+			options.AssumeTopology = test.assume
 			var other *calls
 			svc := newService(t, setup{Tiers: true,
 				URI: uri, Queue: sound, Prefetch: 10, Options: options, KeepObjects: true,

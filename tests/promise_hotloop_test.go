@@ -17,7 +17,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -243,7 +242,7 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	broker.Declare(queue, mainQueueArguments("quorum"))
 	svc := start(t, setup{Tiers: true,
 		URI: network.URI, Queue: queue, QueueType: "quorum", Prefetch: 20,
-		Options: amqpretry.Options{Policies: oneRetry, Topology: topology.Assume, Concurrency: 2}, Handler: byFate,
+		Options: amqpretry.Options{Policies: oneRetry, AssumeTopology: true, Concurrency: 2}, Handler: byFate,
 	})
 	failing := rabbit.Numbered("never", 3)
 	svc.publish(append(failing, rabbit.Numbered("ok", 50)...)...)
@@ -272,7 +271,7 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 	}
 	provision()
 	svc := start(t, setup{Tiers: true,
-		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{Topology: topology.Assume},
+		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{AssumeTopology: true},
 		Handler: func(*message.Message) error { return nil },
 	})
 	broker.Remove("", queue)

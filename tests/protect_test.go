@@ -240,7 +240,7 @@ func TestProtect_Warning(t *testing.T) {
 					options.Policies = protected("")
 				}
 				if test.assume {
-					options.Topology = topology.Assume
+					options.AssumeTopology = true
 				}
 				subscribe := subscribing(t, uri, test.arguments, options)[how]
 				require.NoError(t, subscribe(queue))

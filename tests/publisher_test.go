@@ -147,14 +147,14 @@ func TestPublisher_Unroutable(t *testing.T) {
 		}
 		assert.Contains(t, err.Error(), `message "a" (not stored): no queue gets it: the queue "`+topic+`" does not exist`)
 	})
-	for _, unroutable := range []publish.Unroutable{publish.UnroutableFail, publish.UnroutableIgnore} {
-		t.Run("no binding/"+string(unroutable), func(t *testing.T) {
+	for _, ignore := range []bool{false, true} {
+		t.Run(fmt.Sprintf("no binding/ignore %t", ignore), func(t *testing.T) {
 			broker, topic := newRabbit(t, uri), uniqueName("publisher")
 			t.Cleanup(func() { broker.Remove(topic) })
 			conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("x"))
-			publisher := newPublisher(t, conf, amqpretry.Options{Publisher: publish.Options{Unroutable: unroutable}})
+			publisher := newPublisher(t, conf, amqpretry.Options{Publisher: publish.Options{IgnoreUnroutable: ignore}})
 			err := publisher.Publish(topic, watermillMessages("a")...)
-			if unroutable == publish.UnroutableIgnore {
+			if ignore {
 				require.NoError(t, err)
 				return
 			}
@@ -428,9 +428,8 @@ func TestPublisher_NothingPublished(t *testing.T) {
 	assert.Equal(t, 0, broker.Depth(topic))
 
 	_, err := adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
-		Publisher: publish.Options{Timeout: -1, Unroutable: "perhaps"}})
+		Publisher: publish.Options{Timeout: -1}})
 	require.ErrorContains(t, err, "Options.Publisher.Timeout")
-	require.ErrorContains(t, err, "Options.Publisher.Unroutable")
 	require.ErrorAs(t, err, new(*config.FieldError))
 }
 

@@ -38,11 +38,11 @@ func TestStrategy_Refused(t *testing.T) {
 	}
 	_, err := adapter.New(conf(amqp091.Table{"x-queue-type": "classic", "x-overflow": "drop-head",
 		"x-message-ttl": 5}),
-		amqpretry.Options{Policies: policies, Topology: topology.Assume})
+		amqpretry.Options{Policies: policies, AssumeTopology: true})
 	for _, wanted := range []string{
-		`Options.Topology: not possible with the strategy redelivery of Options.Policies.Default: nobody could ` +
+		`Options.AssumeTopology: not possible with the strategy redelivery of Options.Policies.Default: nobody could ` +
 			`see whether ` +
-			`the main queue has what it needs, and its messages could be lost: must be "declare", got "assume"`,
+			`the main queue has what it needs, and its messages could be lost: must be left out, got true`,
 		`Config.Queue.Arguments["x-queue-type"]: differs from what is needed by the strategy redelivery of ` +
 			`Options.Policies.Default: must be left out, or "quorum", got "classic"`,
 		`Config.Queue.Arguments["x-overflow"]: differs from what is needed by the strategy cycle of ` +

@@ -32,7 +32,7 @@ func strategyOf(name string) config.Strategy {
 // withStrategy gives the policies of a test the strategy. A policy stays as it is if it says something of retry queues
 // or of a strategy, if the strategy cannot do what it says, or if the main queue has other arguments.
 func withStrategy(conf amqp.Config, o amqpretry.Options) amqpretry.Options {
-	if strategyMode == "" || o.Topology == topology.Assume {
+	if strategyMode == "" || o.AssumeTopology {
 		return o
 	}
 	given := o.Policies

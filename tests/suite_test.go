@@ -114,7 +114,7 @@ func newSuitePublisher(t *testing.T, retrier *adapter.Retrier, v variant) messag
 	t.Helper()
 	if v.publisher {
 		// The suite publishes before anybody has subscribed to a fan-out.
-		own, err := retrier.NewPublisherWith(publish.Options{Unroutable: publish.UnroutableIgnore})
+		own, err := retrier.NewPublisherWith(publish.Options{IgnoreUnroutable: true})
 		require.NoError(t, err)
 
 		return own

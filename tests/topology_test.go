@@ -125,7 +125,7 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		assert.Equal(t, amqp.PreconditionFailed, broker.Code)
 	})
 	t.Run("exchange", func(t *testing.T) {
-		err := topology.Plan{Exchanges: []topology.Exchange{{Name: plan.RetryExchange, Type: "fanout"}}}.Declare(
+		err := topology.Plan{Exchanges: []topology.Exchange{{Name: plan.RetryExchange, Type: "fanout", Durable: true}}}.Declare(
 			b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)

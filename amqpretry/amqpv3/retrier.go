@@ -73,7 +73,7 @@ func translate(c amqp.Config) amqpconfig.Config {
 		DefaultReconnect: amqpconfig.Reconnect(*amqp.DefaultReconnectConfig()),
 		Marshaler:        c.Marshaler,
 		Builder:          userBuilder{c},
-		Exchange: amqpconfig.Exchange{GenerateName: c.Exchange.GenerateName, Declared: topology.MainExchange{
+		Exchange: amqpconfig.Exchange{GenerateName: c.Exchange.GenerateName, Declared: topology.Exchange{
 			Type: c.Exchange.Type, Durable: c.Exchange.Durable, AutoDelete: c.Exchange.AutoDeleted,
 			Internal:  c.Exchange.Internal,
 			Arguments: c.Exchange.Arguments,

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// HiddenUnknown is the number of hidden messages where nobody can tell it.
-const HiddenUnknown = -1
+// hiddenUnknown is the number of hidden messages where nobody can tell it.
+const hiddenUnknown = -1
 
 // HiddenError says that a dead-letter queue has nothing to give, and that it may hold messages all the same: RabbitMQ
 // 4.4 and later hold a message with the header x-opt-delivery-time back until that time, and AMQP does not count it.
@@ -34,7 +34,7 @@ func (e *HiddenError) Error() string {
 		"that it holds back until their x-opt-delivery-time, and %s; %s", e.Queue, e.Version, e.Why, e.Do)
 }
 
-// hidden returns how many messages of the queue the broker holds back, HiddenUnknown if only the management API could
+// hidden returns how many messages of the queue the broker holds back, hiddenUnknown if only the management API could
 // tell.
 func (q *Queue) hidden(ctx context.Context, link *connection.Link) (int, error) {
 	api := q.client.config.Management
@@ -42,7 +42,7 @@ func (q *Queue) hidden(ctx context.Context, link *connection.Link) (int, error) 
 	case !rabbitmq.HoldsBack(q.client.version(link)):
 		return 0, nil
 	case api.URL == "":
-		return HiddenUnknown, nil
+		return hiddenUnknown, nil
 	}
 
 	client, err := httpapi.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
@@ -63,7 +63,7 @@ func hiddenIn(q httpapi.Queue) int {
 	case q.Type != "" && q.Type != amqp091.QueueTypeQuorum: // only quorum queues hold back
 		return 0
 	case q.HeldBack() == nil:
-		return HiddenUnknown
+		return hiddenUnknown
 	default:
 		return int(*q.HeldBack())
 	}
@@ -71,7 +71,7 @@ func hiddenIn(q httpapi.Queue) int {
 
 // certain refuses to say that a queue is empty if nobody knows that.
 func (q *Queue) certain(link *connection.Link, ready, hidden int) error {
-	if ready > 0 || hidden != HiddenUnknown {
+	if ready > 0 || hidden != hiddenUnknown {
 		return nil
 	}
 	e := &HiddenError{Queue: q.name, Version: q.client.version(link),

@@ -67,7 +67,7 @@ type Report struct {
 	// Left are those that matched and could not go, by why.
 	Left map[LeftReason]int
 	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time
-	// (RabbitMQ 4.4 and later): no run sees them before. HiddenUnknown where only the management API could tell.
+	// (RabbitMQ 4.4 and later): no run sees them before. -1 where only the management API could tell.
 	Hidden int
 	// Bytes are those of the bodies of the messages that were sent; in a dry run, that can be sent.
 	Bytes int64

@@ -37,7 +37,7 @@ func (q *Queue) Depth(ctx context.Context) (int, error) {
 	return ready + max(0, hidden), q.certain(link, ready, hidden)
 }
 
-// Ready is how many messages it has to give, and how many more the broker holds back; HiddenUnknown where only the
+// Ready is how many messages it has to give, and how many more the broker holds back; -1 where only the
 // management API could tell. A classic queue holds none back, whatever is not known.
 func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	defer func() { err = explainLost("read", q.name, err) }()

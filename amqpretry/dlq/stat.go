@@ -15,7 +15,7 @@ type Stat struct {
 	Ready int `json:"ready"`
 	Seen  int `json:"seen"`
 	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no
-	// look sees them before. HiddenUnknown where only the management API could tell.
+	// look sees them before. -1 where only the management API could tell.
 	Hidden int `json:"hidden"`
 	// Consumers is how many other consumers the queue had when the browse began.
 	Consumers int `json:"consumers"`
@@ -44,13 +44,13 @@ type Stat struct {
 type Counts struct {
 	// ByName has the number of messages for each name.
 	ByName map[string]int `json:"by_name"`
-	// Others is how many had further names, beyond the first MaxNames different ones.
+	// Others is how many had further names, beyond the first maxNames different ones.
 	Others int `json:"others"`
 }
 
-// MaxNames is how many different names are counted by themselves, so that whoever makes up names cannot fill the
+// maxNames is how many different names are counted by themselves, so that whoever makes up names cannot fill the
 // memory.
-const MaxNames = 10_000
+const maxNames = 10_000
 
 // Count is how many have a name.
 type Count struct {
@@ -86,7 +86,7 @@ func (c Counts) MarshalJSON() ([]byte, error) {
 // add tells whether the name is new among those that are counted by themselves.
 func (c *Counts) add(name string) (isNew bool) {
 	_, known := c.ByName[name]
-	if !known && len(c.ByName) >= MaxNames {
+	if !known && len(c.ByName) >= maxNames {
 		c.Others++
 		return false
 	}

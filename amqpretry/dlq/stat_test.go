@@ -81,25 +81,25 @@ func TestStatOfNothing(t *testing.T) {
 func TestCountsAreHonest(t *testing.T) {
 	var s Stat
 	for round := range 2 {
-		for i := range MaxNames + 5 {
+		for i := range maxNames + 5 {
 			s.add(&DeadLetter{DeadLetter: retry.DeadLetter{Topic: strconv.Itoa(i)}})
 		}
-		assert.Len(t, s.ByTopic.ByName, MaxNames)
+		assert.Len(t, s.ByTopic.ByName, maxNames)
 		assert.Equal(t, 5*(round+1), s.ByTopic.Others)
 	}
 
 	s = Stat{}
-	for i := range MaxNames + 5 {
+	for i := range maxNames + 5 {
 		s.add(&DeadLetter{DeadLetter: retry.DeadLetter{Handler: strconv.Itoa(i)}})
 	}
-	assert.Len(t, s.Fingerprints, MaxNames)
+	assert.Len(t, s.Fingerprints, maxNames)
 	assert.Equal(t, 5, s.ByFingerprint.Others)
 }
 
 func TestCountsAddUp(t *testing.T) {
 	var s Stat
 	for range 2 {
-		for i := range MaxNames + 5 {
+		for i := range maxNames + 5 {
 			s.add(&DeadLetter{DeadLetter: retry.DeadLetter{Topic: strconv.Itoa(i)}})
 		}
 	}

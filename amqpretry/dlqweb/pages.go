@@ -340,7 +340,7 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
-	wanted := wish{Kind: Kind(query.Get("kind")), Queue: t.Queue, MainQueue: t.MainQueue, Filter: filterValues(query)}
+	wanted := wish{Kind: runKind(query.Get("kind")), Queue: t.Queue, MainQueue: t.MainQueue, Filter: filterValues(query)}
 	if wanted.Kind == kindImport {
 		return notFound("A plan of an import without a file")
 	}
@@ -407,7 +407,7 @@ func wishOf(rw http.ResponseWriter, r *http.Request) (wish, error) {
 	if err != nil {
 		return wish{}, err
 	}
-	w := wish{Kind: Kind(form.Get("kind")), Queue: form.Get("queue"), MainQueue: form.Get("main-queue"),
+	w := wish{Kind: runKind(form.Get("kind")), Queue: form.Get("queue"), MainQueue: form.Get("main-queue"),
 		To: strings.TrimSpace(form.Get("to")), Filter: filterValues(form), Foreign: form.Get("foreign") != "",
 		AllowDrop: form.Get("allow-drop") != ""}
 	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.First, "tolerate": &w.Tolerate} {

@@ -16,21 +16,21 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// Kind is what a run does.
-type Kind string
+// runKind is what a run does.
+type runKind string
 
 const (
-	kindReplay Kind = "replay"
-	kindMove   Kind = "move"
-	kindPurge  Kind = "purge"
-	kindExport Kind = "export"
-	kindImport Kind = "import"
+	kindReplay runKind = "replay"
+	kindMove   runKind = "move"
+	kindPurge  runKind = "purge"
+	kindExport runKind = "export"
+	kindImport runKind = "import"
 )
 
-var kinds = []Kind{kindReplay, kindMove, kindPurge, kindExport, kindImport}
+var kinds = []runKind{kindReplay, kindMove, kindPurge, kindExport, kindImport}
 
 // role is what it needs.
-func (k Kind) role() Role {
+func (k runKind) role() Role {
 	switch k {
 	case kindExport:
 		return RoleView
@@ -42,43 +42,43 @@ func (k Kind) role() Role {
 }
 
 // takes tells whether it takes messages out of the dead-letter queue.
-func (k Kind) takes() bool { return k == kindReplay || k == kindMove || k == kindPurge }
+func (k runKind) takes() bool { return k == kindReplay || k == kindMove || k == kindPurge }
 
 // Past is what has happened to a message then.
-func (k Kind) Past() string {
-	return map[Kind]string{
+func (k runKind) Past() string {
+	return map[runKind]string{
 		kindReplay: "replayed", kindMove: "moved", kindPurge: "deleted", kindExport: "exported", kindImport: "put back",
 	}[k]
 }
 
-// State is how far a run is.
-type State string
+// runState is how far a run is.
+type runState string
 
 const (
-	stateCounting    State = "counting"    // how many messages it would be about
-	stateReady       State = "ready"       // counted, and nothing is done before somebody confirms
-	stateRunning     State = "running"     // confirmed
-	stateStopping    State = "stopping"    // somebody has stopped it, and what is on its way is waited for
-	stateDone        State = "done"        // to its end
-	stateStopped     State = "stopped"     // by somebody, by its canary, or as the console was closed
-	stateFailed      State = "failed"      // see its error
-	stateInterrupted State = "interrupted" // the console was killed
-	stateDiscarded   State = "discarded"   // nobody has confirmed it
+	stateCounting    runState = "counting"    // how many messages it would be about
+	stateReady       runState = "ready"       // counted, and nothing is done before somebody confirms
+	stateRunning     runState = "running"     // confirmed
+	stateStopping    runState = "stopping"    // somebody has stopped it, and what is on its way is waited for
+	stateDone        runState = "done"        // to its end
+	stateStopped     runState = "stopped"     // by somebody, by its canary, or as the console was closed
+	stateFailed      runState = "failed"      // see its error
+	stateInterrupted runState = "interrupted" // the console was killed
+	stateDiscarded   runState = "discarded"   // nobody has confirmed it
 )
 
 // IsOver tells whether nothing more happens to it.
-func (s State) IsOver() bool {
-	return slices.Contains([]State{stateDone, stateStopped, stateFailed, stateInterrupted, stateDiscarded}, s)
+func (s runState) IsOver() bool {
+	return slices.Contains([]runState{stateDone, stateStopped, stateFailed, stateInterrupted, stateDiscarded}, s)
 }
 
 // IsBusy tells whether something is going on.
-func (s State) IsBusy() bool { return s == stateCounting || s == stateRunning || s == stateStopping }
+func (s runState) IsBusy() bool { return s == stateCounting || s == stateRunning || s == stateStopping }
 
 // wish is what somebody wants to be done: the part of a run that never changes. It is the body of POST /runs.
 type wish struct {
-	Kind      Kind   `json:"kind"`
-	Queue     string `json:"queue"`
-	MainQueue string `json:"main_queue,omitempty"`
+	Kind      runKind `json:"kind"`
+	Queue     string  `json:"queue"`
+	MainQueue string  `json:"main_queue,omitempty"`
 	// To is the target of a move, and of a replay to another queue.
 	To string `json:"to,omitempty"`
 	// Filter has the filters by the names that they have in a page's URL.
@@ -225,8 +225,8 @@ type Run struct {
 	// ID sorts by the time at which it was planned.
 	ID string `json:"id"`
 	wish
-	// State is how far it is.
-	State State `json:"state"`
+	// runState is how far it is.
+	State runState `json:"state"`
 	// By has planned it, ConfirmedBy has confirmed it, and StoppedBy has stopped it.
 	By          User      `json:"by"`
 	ConfirmedBy User      `json:"confirmed_by,omitempty"`

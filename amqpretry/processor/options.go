@@ -76,9 +76,9 @@ type Options struct {
 	Policies config.Policies
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
 	Names topology.Names
-	// Topology says who declares. Defaults to topology.Declare. The main queues and the failed queues are never
-	// declared.
-	Topology topology.Mode
+	// AssumeTopology declares nothing: an operator has provisioned the retry topology. The main queues and the failed
+	// queues are never declared.
+	AssumeTopology bool
 
 	// Prefetch is how many messages of a failed queue are in flight at most, those that are held included. Main queues
 	// that share the failed queue share them. Defaults to 50.
@@ -105,7 +105,6 @@ func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = watermill.NewSlogLogger(nil)
 	}
-	o.Topology = cmp.Or(o.Topology, topology.Declare)
 	o.Prefetch = cmp.Or(o.Prefetch, defaultPrefetch)
 	o.PollInterval = cmp.Or(o.PollInterval, defaultPollInterval)
 	o.CloseTimeout = cmp.Or(o.CloseTimeout, defaultCloseTimeout)
@@ -130,7 +129,6 @@ func validate(c Config, o Options) ([]pattern, error) {
 	patterns, errs := parsePatterns(c)
 	problems = append(problems, errs...)
 	problems = append(problems, config.WithPath("Options", o.Policies.Validate())...)
-	problems.Topology("Options.Topology", o.Topology)
 	problems.Prefetch("Options.Prefetch", o.Prefetch, strconv.Itoa(defaultPrefetch))
 	problems.Duration("Options.PollInterval", o.PollInterval)
 	problems.Duration("Options.CloseTimeout", o.CloseTimeout)

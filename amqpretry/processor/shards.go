@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/publish"
@@ -72,7 +73,7 @@ func (s *shards) release(shard *shard, queues int, err error) {
 	defer s.mu.Unlock()
 
 	shard.queues -= queues
-	if channels := (*topology.ChannelsError)(nil); errors.As(err, &channels) && shard.queues > 0 {
+	if errors.Is(err, amqp091.ErrChannelMax) && shard.queues > 0 {
 		shard.full = true
 	}
 }
@@ -93,7 +94,7 @@ func (p *Processor) openShard(ctx context.Context) (*shard, error) {
 		declaring: make(chan struct{}, mostOpening),
 		forwarder: publish.NewForwarder(publish.ForwarderSettings{
 			Connection: p.settings("forwarder"), Logger: p.options.Logger, HoldWarning: p.options.HoldWarning,
-			Redeclare: p.options.Topology == topology.Declare,
+			Redeclare: !p.options.AssumeTopology,
 		}),
 	}, nil
 }

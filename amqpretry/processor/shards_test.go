@@ -70,7 +70,7 @@ func TestFullShard(t *testing.T) {
 	t.Parallel()
 	one := &shard{queues: 3}
 	s := &shards{all: []*shard{one}, size: 10, closed: true}
-	s.release(one, 1, fmt.Errorf("cannot consume: %w", &topology.ChannelsError{Max: 5}))
+	s.release(one, 1, fmt.Errorf("cannot consume: %w", amqp091.ErrChannelMax))
 	_, err := s.reserve(t.Context(), 1)
 	require.Error(t, err)
 

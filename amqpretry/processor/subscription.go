@@ -11,7 +11,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -200,7 +199,7 @@ func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) erro
 	if err := link.OnChannel(func(c *amqp091.Channel) error { return checkMain(c, m.name) }); err != nil {
 		return err
 	}
-	if p.options.Topology != topology.Declare {
+	if p.options.AssumeTopology {
 		return nil
 	}
 	err = link.OnChannel(func(c *amqp091.Channel) error { return p.declared.DeclarePlan(s.ctx, c, m.plan) })

@@ -165,12 +165,12 @@ func TestResolve_PatternOfMainQueues(t *testing.T) {
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{URI: "amqp:/host", Addresses: []string{"a:b:c"}, Match: []string{"*", "x"}},
-		Options{Prefetch: 70000, PollInterval: -1, CloseTimeout: -1, HoldWarning: -1, Topology: "maybe",
+		Options{Prefetch: 70000, PollInterval: -1, CloseTimeout: -1, HoldWarning: -1,
 			Policies: config.Policies{Default: config.Policy{Retries: -1}}})
 	require.Error(t, err)
 	for _, part := range []string{
 		"Config.URI", "Config.Addresses[0]", "Config.Match[0]", "Config.Match[1]", "Config.Management.URL",
-		"Options.Prefetch", "Options.PollInterval", "Options.CloseTimeout", "Options.HoldWarning", "Options.Topology",
+		"Options.Prefetch", "Options.PollInterval", "Options.CloseTimeout", "Options.HoldWarning",
 		"Options.Policies.Default.Retries",
 	} {
 		assert.ErrorContains(t, err, part)

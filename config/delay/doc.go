@@ -61,6 +61,6 @@
 //
 // A message that waits cannot be cancelled. Let the handler look whether it is still wanted.
 //
-// Retrier.QueueDepths counts what waits. With topology.Assume an operator provides the ladder, the landing queues and
+// Retrier.QueueDepths counts what waits. With AssumeTopology an operator provides the ladder, the landing queues and
 // the exchanges: [topology.Ladder] has them as values.
 package delay

@@ -9,16 +9,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// Mode says who declares the queues and exchanges of a service.
-type Mode string
-
-const (
-	// Declare declares the main queue, as the config's own builder does, and the retry topology of its policy.
-	Declare Mode = "declare"
-	// Assume declares nothing at all: somebody else has provisioned the main queues and the retry topology.
-	Assume Mode = "assume"
-)
-
 // Channel is what [Plan.Declare] needs of an *amqp091.Channel.
 type Channel interface {
 	// ExchangeDeclare, ExchangeBind, QueueDeclare and QueueBind are those of *amqp091.Channel.
@@ -45,7 +35,8 @@ func (p Plan) Declare(ch Channel) error {
 // DeclareOwn is Declare without what a [Ladder] shares, which must be there.
 func (p Plan) DeclareOwn(ch Channel) error {
 	for _, x := range p.Exchanges {
-		if err := ch.ExchangeDeclare(x.Name, x.Type, true, false, false, false, x.Arguments); err != nil {
+		err := ch.ExchangeDeclare(x.Name, x.Type, x.Durable, x.AutoDelete, x.Internal, false, x.Arguments)
+		if err != nil {
 			return Explain("", rabbitmq.KindExchange, x.Name, err)
 		}
 	}

@@ -27,19 +27,9 @@ type MainQueue struct {
 	// Arguments of the main queue.
 	Arguments amqp.Table
 	// Exchanges to which publishers publish; not the default exchange, which is always there.
-	Exchanges []MainExchange
+	Exchanges []Exchange
 	// Bindings of these exchanges.
 	Bindings []Binding
-}
-
-// MainExchange is an exchange that is not of our making, and can have any properties.
-type MainExchange struct {
-	// Name and Type are those of the exchange, such as "orders" and "fanout".
-	Name, Type string
-	// Durable, AutoDelete and Internal are its properties.
-	Durable, AutoDelete, Internal bool
-	// Arguments are optional.
-	Arguments amqp.Table
 }
 
 // Definitions is a file for `rabbitmqctl import_definitions`, with which an operator provisions a virtual host:
@@ -165,7 +155,7 @@ func (d *definitions) strategy(q MainQueue) {
 
 func (d *definitions) plan(p Plan) {
 	for _, x := range p.Exchanges {
-		d.exchange(MainExchange{Name: x.Name, Type: x.Type, Durable: true, Arguments: x.Arguments})
+		d.exchange(x)
 	}
 	for _, q := range p.Queues {
 		d.queue(q.Name, q.Arguments)
@@ -195,7 +185,7 @@ func (d *definitions) mainExchanges(queues []MainQueue) {
 	}
 }
 
-func (d *definitions) exchange(x MainExchange) {
+func (d *definitions) exchange(x Exchange) {
 	if strings.HasPrefix(x.Name, "amq.") {
 		return // the broker's own: always there, and never imported
 	}

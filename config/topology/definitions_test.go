@@ -58,7 +58,7 @@ func TestDefinitionsHaveThePlan(t *testing.T) {
 			plan := mustPlan(t, "orders", policy)
 			file, err := topology.Definitions("vh", topology.MainQueue{
 				Plan: plan, Arguments: amqp.Table{"x-queue-type": "quorum"},
-				Exchanges: []topology.MainExchange{{Name: "events", Type: "topic", AutoDelete: true, Internal: true,
+				Exchanges: []topology.Exchange{{Name: "events", Type: "topic", AutoDelete: true, Internal: true,
 					Arguments: amqp.Table{"alternate-exchange": "alt"}}},
 				Bindings: []topology.Binding{{Exchange: "events", Queue: "orders", Key: "a.*"}},
 			})
@@ -111,7 +111,7 @@ func TestDefinitionsHaveThePlan(t *testing.T) {
 func TestDefinitionsShareOnce(t *testing.T) {
 	shared := config.Policy{Delays: []time.Duration{time.Second}, Strategy: config.StrategyShared}
 	more := config.Policy{Delays: []time.Duration{time.Second, time.Minute}, Strategy: config.StrategyShared}
-	fanout := []topology.MainExchange{{Name: "events", Type: "fanout", Durable: true}}
+	fanout := []topology.Exchange{{Name: "events", Type: "fanout", Durable: true}}
 	file, err := topology.Definitions("/",
 		topology.MainQueue{Plan: mustPlan(t, "a", shared), Exchanges: fanout,
 			Bindings: []topology.Binding{{Exchange: "events", Queue: "a"}}},
@@ -171,13 +171,13 @@ func TestDefinitionsRefuse(t *testing.T) {
 			Plan: mustPlan(t, "a", config.Policy{}),
 			Arguments: amqp.Table{"x-time": time.Now(), "x-list": []any{1, amqp.Decimal{}},
 				"x-table": amqp.Table{"nan": math.NaN()}},
-			Exchanges: []topology.MainExchange{{Name: "typeless"}, {Name: "twice", Type: "fanout"},
+			Exchanges: []topology.Exchange{{Name: "typeless"}, {Name: "twice", Type: "fanout"},
 				{Name: "a.retry", Type: "headers", Durable: true}},
 		},
 		topology.MainQueue{
 			Plan:      mustPlan(t, "a.dlq", config.Policy{}),
 			Arguments: amqp.Table{"x-void": nil},
-			Exchanges: []topology.MainExchange{{Name: "twice", Type: "direct"}},
+			Exchanges: []topology.Exchange{{Name: "twice", Type: "direct"}},
 			Bindings: []topology.Binding{{Exchange: "twice", Queue: "a.dlq", Key: strings.Repeat("k", 256),
 				Arguments: amqp.Table{"bytes": []byte("b")}}},
 		},
@@ -205,7 +205,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 func TestDefinitionsLeaveTheBrokersExchanges(t *testing.T) {
 	file, err := topology.Definitions("/", topology.MainQueue{
 		Plan:      mustPlan(t, "a", config.Policy{Mode: config.ModeOff}),
-		Exchanges: []topology.MainExchange{{Name: "amq.topic", Type: "topic", Durable: true}},
+		Exchanges: []topology.Exchange{{Name: "amq.topic", Type: "topic", Durable: true}},
 		Bindings:  []topology.Binding{{Exchange: "amq.topic", Queue: "a", Key: "#"}},
 	})
 	require.NoError(t, err)

@@ -133,7 +133,7 @@ func (p Plan) drawStrategy(exchanges map[string]string, deadLetters string, edge
 func (p Plan) nativeDelays() string {
 	of := func(argument string) string {
 		ms, _ := p.MainArguments[argument].(int64)
-		return config.FormatDelay(time.Duration(ms) * config.MinDelay)
+		return config.FormatDelay(time.Duration(ms) * time.Millisecond)
 	}
 	shortest, longest := of("x-delayed-retry-min"), of("x-delayed-retry-max")
 	if shortest == longest {

@@ -298,7 +298,7 @@ func (e *HeldError) Error() string {
 	hint := " (look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl " +
 		"list_unresponsive_queues" +
 		inVirtualHost(e.VirtualHost) + "`), or missing permissions)"
-	if errors.As(e.Err, new(*ChannelsError)) {
+	if errors.Is(e.Err, amqp.ErrChannelMax) {
 		hint = "" // it is not the exchange
 	}
 
@@ -337,19 +337,3 @@ func inVirtualHost(name string) string {
 
 	return " -p " + shell.Quote(name)
 }
-
-// ChannelsError says that a connection has no channel left. Each subscription takes one; so does each main queue, for
-// each exchange, of which messages have failed within the last two minutes, on the connection for copies.
-type ChannelsError struct {
-	Max int // as negotiated
-	Err error
-}
-
-func (e *ChannelsError) Error() string {
-	return fmt.Sprintf("all %d channels of the connection are in use; end subscriptions that are not needed, spread "+
-		"them over several subscribers and retriers, or raise channel_max, the broker's and that of "+
-		"Config.Connection.AmqpConfig (%v)", e.Max, e.Err)
-}
-
-// Unwrap returns amqp091.ErrChannelMax.
-func (e *ChannelsError) Unwrap() error { return e.Err }

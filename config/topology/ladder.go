@@ -131,8 +131,8 @@ func (l Ladder) Shared() Plan {
 	c := l.Config.WithDefaults()
 	p := Plan{
 		Exchanges: []Exchange{
-			{Name: l.Unroutable(), Type: amqp.ExchangeFanout, Shared: true},
-			{Name: l.Delivery(), Type: amqp.ExchangeTopic, Shared: true,
+			{Name: l.Unroutable(), Type: amqp.ExchangeFanout, Durable: true, Shared: true},
+			{Name: l.Delivery(), Type: amqp.ExchangeTopic, Durable: true, Shared: true,
 				Arguments: amqp.Table{"alternate-exchange": l.Unroutable()}},
 		},
 		Queues:   []Queue{{Name: l.Unroutable(), Arguments: deadLetterArguments(), Shared: true}},
@@ -140,7 +140,7 @@ func (l Ladder) Shared() Plan {
 	}
 	for level := range c.Levels {
 		exchange := l.Level(level)
-		p.Exchanges = append(p.Exchanges, Exchange{Name: exchange, Type: amqp.ExchangeTopic, Shared: true})
+		p.Exchanges = append(p.Exchanges, Exchange{Name: exchange, Type: amqp.ExchangeTopic, Durable: true, Shared: true})
 		before := strings.Repeat("*.", c.Levels-1-level)
 		p.Bindings = append(p.Bindings, Binding{Exchange: exchange, ToExchange: l.below(level), Key: before + "0.#"})
 		for digit := 1; digit < c.Radix; digit++ {

@@ -22,7 +22,7 @@ type Names struct {
 	// are for one retry queue and one dead-letter queue, so the name must depend on everything that theirs do. Default:
 	// orders.rejected.30s, with .classic added for such retry queues, and with eight digits more where RetryQueue or
 	// DeadLetterQueue give other names than by default.
-	Rejected func(RejectedParams) string
+	Rejected func(RetryQueueParams) string
 	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
 	DeadLetterQueue func(queue string) string
 	// Landing names the queue through which messages with exact delays come to a target. Default: orders.landing for the
@@ -43,13 +43,6 @@ type RetryQueueParams struct {
 	Delay string
 	// Classic tells that the retry queue is a classic queue.
 	Classic bool
-}
-
-// RejectedParams are what the name of a rejected exchange must depend on.
-type RejectedParams struct {
-	RetryQueueParams
-	// RetryQueue and DeadLetterQueue are the names of the queues to which the exchange leads.
-	RetryQueue, DeadLetterQueue string
 }
 
 // Target is where delayed messages go when they are due: an exchange with a routing key. The default exchange has an
@@ -81,11 +74,11 @@ func (n Names) WithDefaults() Names {
 	if n.RetryQueue == nil {
 		n.RetryQueue = defaultRetryQueue
 	}
-	if n.Rejected == nil {
-		n.Rejected = defaultRejected
-	}
 	if n.DeadLetterQueue == nil {
-		n.DeadLetterQueue = func(queue string) string { return queue + ".dlq" }
+		n.DeadLetterQueue = defaultDeadLetterQueue
+	}
+	if n.Rejected == nil {
+		n.Rejected = n.defaultRejected
 	}
 	if n.Landing == nil {
 		n.Landing = defaultLanding
@@ -123,24 +116,18 @@ func retryQueueName(prefix string, p RetryQueueParams) string {
 	return name
 }
 
+func defaultDeadLetterQueue(queue string) string { return queue + ".dlq" }
+
 // defaultRejected has a hash of the names that are not the default ones: two services may name their queues differently.
-func defaultRejected(p RejectedParams) string {
-	name := retryQueueName(p.Queue+".rejected", p.RetryQueueParams)
-	defaults := Names{}.WithDefaults()
-	if p.RetryQueue != defaults.RetryQueue(p.RetryQueueParams) ||
-		p.DeadLetterQueue != defaults.DeadLetterQueue(p.Queue) {
+func (n Names) defaultRejected(p RetryQueueParams) string {
+	name := retryQueueName(p.Queue+".rejected", p)
+	retryQueue, deadLetterQueue := n.RetryQueue(p), n.DeadLetterQueue(p.Queue)
+	if retryQueue != defaultRetryQueue(p) || deadLetterQueue != defaultDeadLetterQueue(p.Queue) {
 		hash := fnv.New32a()
-		_, _ = fmt.Fprintf(hash, "%q %q", p.RetryQueue, p.DeadLetterQueue) // never fails
+		_, _ = fmt.Fprintf(hash, "%q %q", retryQueue, deadLetterQueue) // never fails
 		name += fmt.Sprintf(".%08x", hash.Sum32())
 	}
 	return name
-}
-
-// rejected names the exchange to which the main queue of a retry queue dead-letters.
-func (n Names) rejected(p RetryQueueParams) string {
-	return n.Rejected(RejectedParams{
-		RetryQueueParams: p, RetryQueue: n.RetryQueue(p), DeadLetterQueue: n.DeadLetterQueue(p.Queue),
-	})
 }
 
 func (n Names) returnExchange() string { return n.Shared + ".return" }
@@ -160,8 +147,8 @@ func (n Names) RetryQueues(queue, delay string) []string {
 // RejectedExchanges lists the names of all rejected exchanges through which a main queue can wait for a delay.
 func (n Names) RejectedExchanges(queue, delay string) []string {
 	n = n.WithDefaults()
-	return []string{n.rejected(RetryQueueParams{Queue: queue, Delay: delay}),
-		n.rejected(RetryQueueParams{Queue: queue, Delay: delay, Classic: true})}
+	return []string{n.Rejected(RetryQueueParams{Queue: queue, Delay: delay}),
+		n.Rejected(RetryQueueParams{Queue: queue, Delay: delay, Classic: true})}
 }
 
 // maxNameBytes is what a name on the wire has room for. A longer one would close the whole connection.

@@ -41,14 +41,15 @@ type Plan struct {
 	Bindings  []Binding
 }
 
-// Exchange is a durable exchange that is never deleted by itself.
+// Exchange is an exchange of a [Plan], which is durable and never deleted by itself, or one of a [MainQueue].
 type Exchange struct {
 	// Name of the exchange.
 	Name string
 	// Type is headers for the retry exchange and the rejected exchange, direct for the return exchange of shared
 	// queues, and topic or fanout in a [Ladder].
-	Type      string
-	Arguments amqp.Table
+	Type                          string
+	Durable, AutoDelete, Internal bool
+	Arguments                     amqp.Table
 	// Shared with other main queues.
 	Shared bool
 }
@@ -197,7 +198,7 @@ func (b *builder) build() {
 
 	switch {
 	case b.policy.Strategy != config.StrategyShared:
-		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders},
+		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders, Durable: true},
 			"retry exchange", "Names.RetryExchange")
 		if b.policy.Strategy == config.StrategyLadder {
 			b.landing()
@@ -207,9 +208,9 @@ func (b *builder) build() {
 		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
 		b.bind(deadLetters.Name, header.Count, strconv.Itoa(header.CountDead))
 	case b.policy.Mode == config.ModeRetry:
-		b.exchange(Exchange{Name: b.ofType(b.names.Shared), Type: amqp.ExchangeHeaders, Shared: true},
+		b.exchange(Exchange{Name: b.ofType(b.names.Shared), Type: amqp.ExchangeHeaders, Durable: true, Shared: true},
 			"shared retry exchange", "Names.Shared")
-		back := Exchange{Name: b.names.returnExchange(), Type: amqp.ExchangeDirect, Shared: true}
+		back := Exchange{Name: b.names.returnExchange(), Type: amqp.ExchangeDirect, Durable: true, Shared: true}
 		b.check("return exchange", back.Name, "Names.Shared")
 		b.plan.Exchanges = append(b.plan.Exchanges, back)
 		b.retryQueues()

@@ -42,7 +42,7 @@ func TestNewRetryPlan(t *testing.T) {
 		Queue:           "orders",
 		RetryExchange:   "orders.retry",
 		DeadLetterQueue: "orders.dlq",
-		Exchanges:       []topology.Exchange{{Name: "orders.retry", Type: "headers"}},
+		Exchanges:       []topology.Exchange{{Name: "orders.retry", Type: "headers", Durable: true}},
 		Queues: []topology.Queue{
 			{Name: "orders.retry.1500ms", Delay: 1500 * time.Millisecond, Arguments: retry(1500)},
 			{Name: "orders.retry.30s", Delay: 30 * time.Second, Arguments: retry(30000)},
@@ -77,7 +77,7 @@ func TestNewClassicRetryQueue(t *testing.T) {
 
 func TestNewDeadLetterPlanHasNoRetryQueues(t *testing.T) {
 	plan := mustPlan(t, "orders", config.Policy{Mode: config.ModeDeadLetter})
-	assert.Equal(t, []topology.Exchange{{Name: "orders.retry", Type: "headers"}}, plan.Exchanges)
+	assert.Equal(t, []topology.Exchange{{Name: "orders.retry", Type: "headers", Durable: true}}, plan.Exchanges)
 	require.Len(t, plan.Queues, 1)
 	assert.Equal(t, "orders.dlq", plan.Queues[0].Name)
 	require.Len(t, plan.Bindings, 1)

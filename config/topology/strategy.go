@@ -3,6 +3,7 @@ package topology
 import (
 	"maps"
 	"slices"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -40,21 +41,21 @@ func (b *builder) strategy() {
 func (b *builder) rejected() {
 	delay := b.policy.Delay(1)
 	params := RetryQueueParams{Queue: b.plan.Queue, Delay: config.FormatDelay(delay), Classic: b.policy.ClassicQueues}
-	retryQueue, name := b.names.RetryQueue(params), b.names.rejected(params)
+	retryQueue, name := b.names.RetryQueue(params), b.names.Rejected(params)
 	b.check("rejected exchange", name, "Names.Rejected")
 	if name == b.plan.RetryExchange {
 		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: "rejected exchange", Name: name,
 			Problem: "has the same name as another exchange of the plan; give another name through Names.Rejected"})
 	}
 	other := params
-	other.Delay = config.FormatDelay(delay + config.MinDelay)
-	if name != "" && name == b.names.rejected(other) {
+	other.Delay = config.FormatDelay(delay + time.Millisecond)
+	if name != "" && name == b.names.Rejected(other) {
 		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: "rejected exchange", Name: name,
 			Problem: "does not depend on the delay; under another delay its bindings would lead to two retry queues, " +
-				"and double each message; use RejectedParams in Names.Rejected"})
+				"and double each message; use its Delay in Names.Rejected"})
 	}
 
-	b.plan.Exchanges = append(b.plan.Exchanges, Exchange{Name: name, Type: amqp.ExchangeHeaders})
+	b.plan.Exchanges = append(b.plan.Exchanges, Exchange{Name: name, Type: amqp.ExchangeHeaders, Durable: true})
 	for _, reason := range deathReasons() {
 		queue := b.plan.DeadLetterQueue
 		if reason == rejected {

@@ -27,7 +27,7 @@ func TestCyclePlan(t *testing.T) {
 	const rejected = "orders.rejected.30s"
 	plan := strategyPlan(t, cycle(), topology.Names{})
 	assert.Equal(t, config.StrategyCycle, plan.Strategy)
-	assert.Contains(t, plan.Exchanges, topology.Exchange{Name: rejected, Type: "headers"})
+	assert.Contains(t, plan.Exchanges, topology.Exchange{Name: rejected, Type: "headers", Durable: true})
 	routes := map[string]string{}
 	for _, b := range plan.Bindings {
 		if b.Exchange == rejected {
@@ -103,11 +103,11 @@ func TestRejectedExchangeIsNamedByItsBindings(t *testing.T) {
 		topology.Names{}).MainArguments["x-dead-letter-exchange"])
 
 	_, err := topology.New("orders", cycle(),
-		topology.Names{Rejected: func(topology.RejectedParams) string { return "x" }})
+		topology.Names{Rejected: func(topology.RetryQueueParams) string { return "x" }})
 	var name *topology.NameError
 	require.ErrorAs(t, err, &name)
 	assert.ErrorContains(t, err, `rejected exchange "x": does not depend on the delay`)
-	_, err = topology.New("orders", cycle(), topology.Names{Rejected: func(p topology.RejectedParams) string {
+	_, err = topology.New("orders", cycle(), topology.Names{Rejected: func(p topology.RetryQueueParams) string {
 		if p.Delay == "30s" {
 			return "orders.retry"
 		}

@@ -23,7 +23,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -80,7 +79,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 // forOperators prints what an operator does for a quorum queue that exists, and for services that may declare nothing.
 func forOperators(conf amqp.Config, out io.Writer) error {
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
-	retrier, err := amqpv2.New(conf, amqpretry.Options{Topology: topology.Assume})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{AssumeTopology: true})
 	if err != nil {
 		return err
 	}

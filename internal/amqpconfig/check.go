@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
@@ -50,12 +49,5 @@ func (p *Problems) Prefetch(path string, n int, byDefault string) {
 func (p *Problems) Duration(path string, d time.Duration) {
 	if d < 0 {
 		p.Add(path, "negative", "more than 0", d.String())
-	}
-}
-
-// Topology checks who declares.
-func (p *Problems) Topology(path string, mode topology.Mode) {
-	if mode != "" && mode != topology.Declare && mode != topology.Assume {
-		p.Add(path, "unknown", `"declare" or "assume"`, strconv.Quote(string(mode)))
 	}
 }

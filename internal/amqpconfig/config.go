@@ -79,7 +79,7 @@ type Reconnect struct {
 // Exchange is the one of a topic.
 type Exchange struct {
 	GenerateName func(topic string) string
-	Declared     topology.MainExchange // as it is declared; the name is generated
+	Declared     topology.Exchange // as it is declared; the name is generated
 }
 
 // Queue is the main queue of a topic.

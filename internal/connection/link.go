@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -224,11 +223,13 @@ func (l *Link) WaitUnblocked(ctx context.Context) error {
 	}
 }
 
-// Channel opens a channel. It fails with a *ChannelsError if there is none left.
+// Channel opens a channel. Its error is amqp091.ErrChannelMax if there is none left.
 func (l *Link) Channel() (*amqp091.Channel, error) {
 	channel, err := l.Connection.Channel()
 	if errors.Is(err, amqp091.ErrChannelMax) {
-		return nil, &topology.ChannelsError{Max: int(l.Config.ChannelMax), Err: err}
+		return nil, fmt.Errorf("all %d channels of the connection are in use; end subscriptions that are not needed, "+
+			"spread them over several subscribers and retriers, or raise channel_max, the broker's and that of "+
+			"Config.Connection.AmqpConfig (%w)", l.Config.ChannelMax, err)
 	}
 	if err == nil {
 		go l.watchAccess(channel.NotifyClose(make(chan *amqp091.Error, 1)))

@@ -168,7 +168,7 @@ func needsCopy(policy *config.Policy, m *Arriving, kind wire.Kind, s *wire.State
 
 // grows reports whether the broker counts the steps of the delays: those of the strategy native that are not constant.
 func grows(policy *config.Policy) bool {
-	return policy.Strategy == config.StrategyNative && policy.Delay(1) < policy.Delay(config.MaxRetries)
+	return policy.Strategy == config.StrategyNative && policy.Delay(1) < policy.Delay(policy.MaxRetries())
 }
 
 // isCopy reports whether a message is a copy, that has failed before.

@@ -9,6 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
+// noMoreTries are at least as many immediate tries as any policy has.
+const noMoreTries = 10
+
 // Case is everything that Decide decides over.
 type Case struct {
 	// Class of the failure, and After what its error asks for; see [Classify].
@@ -16,7 +19,7 @@ type Case struct {
 	After time.Duration
 	// Failures are the failed attempts before this one.
 	Failures int
-	// Tries are the immediate tries that this attempt has used up. [config.MaxImmediate] where no more is possible.
+	// Tries are the immediate tries that this attempt has used up. noMoreTries where no more is possible.
 	Tries int
 	// Now, with Since, where the message's age counts from, and its Deadline; zero if there is none.
 	Now, Since, Deadline time.Time
@@ -105,7 +108,7 @@ func postpone(policy config.Policy, c Case) retry.Verdict {
 }
 
 func maxPostpone(policy config.Policy) time.Duration {
-	return cmp.Or(policy.MaxPostpone, config.DefaultMaxPostpone)
+	return cmp.Or(policy.MaxPostpone, 24*time.Hour)
 }
 
 // waitFor completes a verdict with a wait for as long as the error asks for, within MaxPostpone.
@@ -114,7 +117,7 @@ func waitFor(policy config.Policy, c Case, v retry.Verdict) retry.Verdict {
 	v.Delay = hopFor(policy, after)
 	if v.Delay < after {
 		// it is written in whole milliseconds, and not earlier
-		v.NotBefore = c.Now.Add(after + config.MinDelay - 1).Truncate(config.MinDelay)
+		v.NotBefore = c.Now.Add(after + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
 
 	return unlessOutlived(policy, c, max(after, v.Delay), v)

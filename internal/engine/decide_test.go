@@ -189,7 +189,7 @@ func TestDecideOverCases(t *testing.T) {
 		"immediate, not for outputs":   {immediate, c{Class: retry.ClassUnpublishable}, again(1, second)},
 		"immediate, not for crashes":   {immediate, c{Class: retry.ClassCrashed}, again(1, second)},
 		"immediate, not for permanent": {immediate, c{Class: retry.ClassPermanent}, dead("permanent")},
-		"immediate, impossible":        {immediate, c{Class: failed, Tries: config.MaxImmediate}, again(1, second)},
+		"immediate, impossible":        {immediate, c{Class: failed, Tries: 10}, again(1, second)},
 
 		"postponed": {plain, c{Class: asks, After: 2 * second, Now: now, Since: now},
 			later(postponed(0, second), 2*second)},

@@ -42,7 +42,7 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 	state := d.State()
 	tries := state.Tries
 	if last {
-		tries = config.MaxImmediate
+		tries = noMoreTries
 	}
 
 	verdict := Decide(*policy, Case{
@@ -274,7 +274,7 @@ func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Sett
 	case retry.ReasonRejected:
 		happened.called = true
 		verdict = Decide(*d.Policy(), Case{
-			Class: retry.ClassRejected, Failures: state.Count, Tries: config.MaxImmediate,
+			Class: retry.ClassRejected, Failures: state.Count, Tries: noMoreTries,
 			Now: now, Since: state.Since, Deadline: state.Deadline, Random: e.random(),
 		})
 	case retry.ReasonDeliveryLimit:

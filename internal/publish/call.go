@@ -226,7 +226,7 @@ func (c *call) failure(m *outgoing) error {
 	blocked := (*publish.BlockedError)(nil)
 	switch {
 	case m.outcome == confirmed,
-		m.outcome == unroutable && c.publisher.settings.Options.Unroutable == publish.UnroutableIgnore:
+		m.outcome == unroutable && c.publisher.settings.Options.IgnoreUnroutable:
 		return nil
 	case m.outcome == refused:
 		return &publish.RefusedError{Topic: c.topic, UUID: m.uuid, Err: m.err}
@@ -234,7 +234,7 @@ func (c *call) failure(m *outgoing) error {
 		return fmt.Errorf("%w: the queue %q does not exist; subscribe to the topic once, or call SubscribeInitialize, "+
 			"before you publish", publish.ErrUnroutable, c.target.Key)
 	case m.outcome == unroutable:
-		then := ", or take that for success with publish.UnroutableIgnore"
+		then := ", or take that for success with IgnoreUnroutable"
 		if c.delays != nil {
 			then = ""
 		}

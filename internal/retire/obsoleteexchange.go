@@ -111,8 +111,8 @@ func (u *uses) delays() []time.Duration {
 	var all []time.Duration
 	for _, q := range u.queues {
 		if ms, _ := q.Arguments[amqp.QueueMessageTTLArg].(int64); ms > 0 &&
-			ms <= int64(config.MaxDelay/config.MinDelay) {
-			all = append(all, time.Duration(ms)*config.MinDelay)
+			ms <= int64(config.MaxDelay/time.Millisecond) {
+			all = append(all, time.Duration(ms)*time.Millisecond)
 		}
 	}
 	for _, x := range u.exchanges {

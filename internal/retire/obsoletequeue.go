@@ -82,10 +82,10 @@ func planOf(queue string, names topology.Names, name string, arguments amqp.Tabl
 	queueType, _ := arguments[amqp.QueueTypeArg].(string)
 	exchange, hasExchange := arguments["x-dead-letter-exchange"].(string)
 	if !hasExchange || exchange != "" || arguments["x-dead-letter-routing-key"] != queue ||
-		ms < 1 || ms > int64(config.MaxDelay/config.MinDelay) {
+		ms < 1 || ms > int64(config.MaxDelay/time.Millisecond) {
 		return topology.Plan{}, false
 	}
-	delays := []time.Duration{time.Duration(ms) * config.MinDelay}
+	delays := []time.Duration{time.Duration(ms) * time.Millisecond}
 	policy := config.Policy{Delays: delays, ClassicQueues: queueType == amqp.QueueTypeClassic}
 	plan, err := topology.New(queue, policy, names)
 	if err != nil {

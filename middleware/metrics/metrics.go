@@ -49,27 +49,13 @@ func New(c Config) (*Metrics, error) {
 	}
 
 	if err := c.Registerer.Register(m); err != nil {
-		return nil, &RegisterError{Namespace: c.Namespace, Err: err}
+		return nil, fmt.Errorf("cannot register the series %s_…: %w: one Metrics serves all retriers of a registry; "+
+			"several in one registry need ConstLabels (of the same names, with other values) or a Namespace each",
+			c.Namespace, err)
 	}
 
 	return m, nil
 }
-
-// RegisterError says that the registry refuses the series. None of them is registered.
-type RegisterError struct {
-	// Namespace is the one that Config.Namespace gave, or the default.
-	Namespace string
-	// Err is Prometheus' error.
-	Err error
-}
-
-func (e *RegisterError) Error() string {
-	return fmt.Sprintf("cannot register the series %s_…: %v: one Metrics serves all retriers of a registry; "+
-		"several in one registry need ConstLabels (of the same names, with other values) or a Namespace each",
-		e.Namespace, e.Err)
-}
-
-func (e *RegisterError) Unwrap() error { return e.Err }
 
 // OnEvent counts an event. It is what amqpretry.Options.OnEvent is to be, or to call.
 func (m *Metrics) OnEvent(e retry.Event) {

@@ -244,9 +244,9 @@ func (l *life) unmarshal(at queued, arrival engine.Arrival) (msg *message.Messag
 	return msg, nil
 }
 
-// ErrUnanswered means that nothing will ever acknowledge the message: its handler called runtime.Goexit under policy
+// errUnanswered means that nothing will ever acknowledge the message: its handler called runtime.Goexit under policy
 // "off". A broker waits for the acknowledgement until the connection closes.
-var ErrUnanswered = errors.New("the handler called runtime.Goexit, and under policy off nothing acknowledges its " +
+var errUnanswered = errors.New("the handler called runtime.Goexit, and under policy off nothing acknowledges its " +
 	"message until the connection closes")
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
@@ -261,7 +261,7 @@ func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 
 		return at, nil
 	case !ok:
-		return at, ErrUnanswered
+		return at, errUnanswered
 	case fault == Shutdown:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
 		return at, nil

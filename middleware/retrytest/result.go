@@ -42,8 +42,8 @@ type Result struct {
 	Outputs []*message.Message
 	// Began and Ended are the times of the clock.
 	Began, Ended time.Time
-	// Err is why there is no end: what is wrong with the service (joined config.FieldErrors), an EndlessError, or
-	// ErrUnanswered.
+	// Err is why there is no end: what is wrong with the service (joined config.FieldErrors), an EndlessError, or a
+	// handler that calls runtime.Goexit under policy off.
 	Err error
 }
 

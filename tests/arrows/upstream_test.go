@@ -54,7 +54,6 @@ var (
 var unmarked = map[string]string{
 	"cmd/amqpretry/internal/cli/connection.go connectionFlagSet": "help that names what safety of package dlq refuses",
 	"cmd/amqpretry/internal/dlqcmd/operation.go ":                "help that names what HoldsBack tells",
-	"config/policyfile/schema.go ":                               "the description of a field",
 	"config/topology/errors.go Error":                            "the text of what IgnoresDelayedRetry leads to",
 	"internal/connection/link.go Version":                        "an example",
 	"internal/header/keys.go ":                                   "why a prefix is none of the broker's",

@@ -68,7 +68,7 @@ func (s *service) retrier() (*adapter.Retrier, error) {
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(100_000)}
 	policy := config.Policy{
 		Delays: []time.Duration{100 * time.Millisecond, 500 * time.Millisecond}, Retries: 100,
-		CrashLimit: config.MaxCrashLimit,
+		CrashLimit: 19,
 	}
 
 	return adapter.New(conf, amqpretry.Options{

@@ -3,7 +3,6 @@ package dlqcmd
 import (
 	"context"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
@@ -21,7 +20,7 @@ func (t *tool) noteUnseen(q queue, consumers, hidden int) {
 			units.Many(consumers, "other consumer"))
 	}
 	switch {
-	case hidden == dlq.HiddenUnknown:
+	case hidden < 0:
 		t.Note("%s: this broker does not count the messages that it holds until their x-opt-delivery-time; to count "+
 			"them, set %s, or --management-url",
 			q.Name(), cli.EnvManagement)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
@@ -39,7 +38,7 @@ func TestListWithHeldBackMessages(t *testing.T) {
 	f.hidden = 5
 	_, _, errs = f.run(t, nil, "list", "orders", "--limit", "10")
 	assert.Contains(t, errs, "orders.dlq: 10 of 12 messages; --limit lists more\norders.dlq: 5 messages more,")
-	f.hidden = dlq.HiddenUnknown
+	f.hidden = -1
 	_, _, errs = f.run(t, nil, "list", "orders")
 	assert.Contains(t, errs, "this broker does not count the messages that it holds")
 }

@@ -317,7 +317,7 @@ func (c *counted) add(name string) {
 	if c.n == nil {
 		c.n = map[string]int{}
 	}
-	if c.n[name] == 0 && len(c.n) >= dlq.MaxNames { // whoever makes up names cannot fill the memory
+	if c.n[name] == 0 && len(c.n) >= mostNames { // whoever makes up names cannot fill the memory
 		name = otherTargets
 	}
 	if c.n[name] == 0 {
@@ -326,7 +326,10 @@ func (c *counted) add(name string) {
 	c.n[name]++
 }
 
-const otherTargets = "(others)"
+const (
+	otherTargets = "(others)"
+	mostNames    = 10_000
+)
 
 func (c *counted) sorted() []string {
 	slices.SortStableFunc(c.names, func(a, b string) int { return c.n[b] - c.n[a] })

@@ -40,7 +40,7 @@ func lookExists(f Facts) []Finding {
 			finding := Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
 				Found: "there is no such exchange",
 				Means: "failed messages stay unacknowledged until a service declares this exchange. Services " +
-					"with topology.Assume never declare it",
+					"with AssumeTopology never declare it",
 				Fix: f.apply(x.topic)}
 			if x.ladder != "" {
 				finding.of, finding.part, finding.Means = ladderLabel(x.ladder), finding.Object, ladderLacks
@@ -57,7 +57,7 @@ func lookExists(f Facts) []Finding {
 
 // ladderLacks is what comes of a missing part of a ladder.
 const ladderLacks = "delayed messages stay at the level above, or unacknowledged at their consumer, until a service " +
-	"declares it: when it starts, and each minute while it has messages to delay. Services with topology.Assume " +
+	"declares it: when it starts, and each minute while it has messages to delay. Services with AssumeTopology " +
 	"never declare it"
 
 // missing is the finding about a queue that is not there.
@@ -83,7 +83,7 @@ func (f Facts) missing(o object) Finding {
 		finding.Means = ladderLacks
 	case roleRetry, roleDeadLetter:
 		finding.Means = "failed messages stay unacknowledged until a service declares this queue. Services with " +
-			"topology.Assume never declare it"
+			"AssumeTopology never declare it"
 	}
 	return finding
 }
@@ -170,7 +170,7 @@ func lookArguments(f Facts) []Finding {
 			hidden.add(conflict.Why, o.Name)
 		case conflict.Value != nil:
 			found = append(found, o.about(Finding{Severity: Problem, Found: differs(conflict.Value),
-				Means: "a service that declares the queue fails to subscribe. With topology.Assume, the queue " +
+				Means: "a service that declares the queue fails to subscribe. With AssumeTopology, the queue " +
 					"behaves differently from the policy" + limited(o),
 				Fix: f.recreate(o)}))
 		}
@@ -266,7 +266,7 @@ func (f Facts) unbound(t Topic, b topology.Binding) Finding {
 	finding := Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
 		Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
 		Means: "failed messages stay unacknowledged until a service binds this queue. Services with " +
-			"topology.Assume never bind it" + lostOnReturn(t, b),
+			"AssumeTopology never bind it" + lostOnReturn(t, b),
 		Fix: f.apply(t)}
 	if b.Exchange == rejected(t.Plan) {
 		finding.Found = fmt.Sprintf("it is not bound to queue %q for %v", b.Queue, b.Arguments["x-first-death-reason"])

@@ -29,7 +29,7 @@ type Permission struct {
 	Operation string
 	// Kind and Name of the object.
 	Kind, Name string
-	// For is what it is needed for. Always is true if a service that declares nothing (topology.Assume) needs it as
+	// For is what it is needed for. Always is true if a service that declares nothing (AssumeTopology) needs it as
 	// well.
 	For    string
 	Always bool
@@ -162,7 +162,7 @@ func lookPermissions(f Facts) []Finding {
 		}
 		finding := Finding{Severity: Warning, Object: user, Fix: fix,
 			Found: fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name),
-			Means: "a service with this user fails at " + p.For + ", unless it declares nothing (topology.Assume)"}
+			Means: "a service with this user fails at " + p.For + ", unless it declares nothing (AssumeTopology)"}
 		if p.Always {
 			finding.Severity = Problem
 			finding.Means = "a service with this user fails at " + p.For

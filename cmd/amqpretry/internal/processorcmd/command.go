@@ -13,14 +13,13 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 // options are the flags.
 type options struct {
 	queues, match []string
 	listen        string
-	topology      string
+	assume        bool
 	shared        string
 	logLevel      string
 	prefetch      int
@@ -82,8 +81,7 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy f
 	flags.DurationVar(&o.poll, "poll", 30*time.Second, "interval in which queues are looked for")
 	flags.DurationVar(&o.close, "close-timeout", 10*time.Second, "longest wait for copies at the end")
 	flags.IntVar(&o.prefetch, "prefetch", amqpretry.DefaultPrefetch, "messages of a failed queue in flight at most")
-	flags.StringVar(&o.topology, "topology", string(topology.Declare), "declare, or assume if an operator has "+
-		"declared the retry topology")
+	flags.BoolVar(&o.assume, "assume-topology", false, "declare nothing: an operator has declared the retry topology")
 	flags.StringVar(&o.shared, "shared-name", "", "prefix of the names of shared retry queues, as in Names.Shared of "+
 		"the services (default retry)")
 	flags.StringVar(&o.logLevel, "log-level", "info", "least level that is logged: debug, info, warn or error")

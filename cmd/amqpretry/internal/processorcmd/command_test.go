@@ -42,7 +42,6 @@ func TestUsage(t *testing.T) {
 		"own dlq":       {[]string{"--queues", "orders.dlq=orders"}, "the dead-letter queue of", cli.ExitUsage},
 		"one of two":    {[]string{queues, "--queues=orders.failed=amq.x"}, "Config.Queues[1]", cli.ExitUsage},
 		"log level":     {[]string{queues, "--log-level", "loud"}, "wanted debug, info, warn or error", cli.ExitUsage},
-		"topology":      {[]string{queues, "--topology", "maybe"}, `must be "declare" or "assume"`, cli.ExitUsage},
 		"prefetch":      {[]string{queues, "--prefetch", "-1"}, "1..65535", cli.ExitUsage},
 		"poll":          {[]string{queues, "--poll", "-1s"}, "negative", cli.ExitUsage},
 		"policies":      {[]string{queues, "--policies", invalid}, "invalid.yaml:1", cli.ExitUsage},

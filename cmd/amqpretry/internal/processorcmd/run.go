@@ -34,7 +34,7 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 	}
 	defer m.close()
 	processor, err := processor.New(conf, processor.Options{
-		Policies: policies, Names: topology.Names{Shared: o.shared}, Topology: topology.Mode(o.topology),
+		Policies: policies, Names: topology.Names{Shared: o.shared}, AssumeTopology: o.assume,
 		Prefetch: o.prefetch, PollInterval: o.poll, CloseTimeout: o.close,
 		Logger: watermill.NewSlogLogger(log), OnEvent: m.onEvent,
 	})

@@ -95,7 +95,7 @@ func leadTo(
 	}
 	i := slices.IndexFunc(all, func(x httpapi.Exchange) bool { return x.Name == exchange })
 	if i < 0 {
-		x := topology.Exchange{Name: exchange, Type: amqp091.ExchangeFanout}
+		x := topology.Exchange{Name: exchange, Type: amqp091.ExchangeFanout, Durable: true}
 		if err := (topology.Plan{Exchanges: []topology.Exchange{x}}).Declare(b); err != nil {
 			return nil, err
 		}

@@ -71,7 +71,7 @@ func TestConfig(t *testing.T) {
 		assert.ErrorContains(t, err, path)
 	}
 	var field *config.FieldError
-	require.ErrorAs(t, mysqlstore.Config{Table: mysqlstore.DefaultValuesTable}.Validate(), &field)
+	require.ErrorAs(t, mysqlstore.Config{Table: "amqpretry_values"}.Validate(), &field)
 	assert.Equal(t, "Config.ValuesTable", field.Path)
 	_, err = mysqlstore.New(nil, mysqlstore.Config{})
 	require.Error(t, err)

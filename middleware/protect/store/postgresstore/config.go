@@ -13,23 +13,25 @@ import (
 
 // The defaults of a [Config].
 const (
-	DefaultTable       = "amqpretry_inbox"
-	DefaultValuesTable = "amqpretry_values"
-	DefaultRetention   = 7 * 24 * time.Hour
-	DefaultLockWait    = time.Second
+	defaultTable       = "amqpretry_inbox"
+	defaultValuesTable = "amqpretry_values"
+	defaultRetention   = 7 * 24 * time.Hour
+	defaultLockWait    = time.Second
 )
 
 // Config names the tables and limits of a [Store]. The zero value is valid.
 type Config struct {
-	// Table holds the claims and the handled messages. It may have a schema: "retry.inbox". [DefaultTable] by default.
+	// Table holds the claims and the handled messages. It may have a schema: "retry.inbox".
+	// Defaults to amqpretry_inbox.
 	Table string
-	// ValuesTable holds the state of rate limits and circuit breakers. [DefaultValuesTable] by default.
+	// ValuesTable holds the state of rate limits and circuit breakers.
+	// Defaults to amqpretry_values.
 	ValuesTable string
 	// Retention is how long Cleanup keeps a handled message. A duplicate that comes later is handled again. It must be
 	// longer than a message can be on its way: the longest retry policy, plus the longest time that a publisher repeats
-	// a publish. [DefaultRetention] by default: it covers a queue that nobody could drain over a weekend.
+	// a publish. 7 days by default: it covers a queue that nobody could drain over a weekend.
 	Retention time.Duration
-	// LockWait is how long BeginTx waits for another transaction with the same message. [DefaultLockWait] by default.
+	// LockWait is how long BeginTx waits for another transaction with the same message. 1s by default.
 	LockWait time.Duration
 }
 
@@ -49,8 +51,8 @@ func (c Config) Validate() error {
 	}
 	name("Table", c.Table)
 	name("ValuesTable", c.ValuesTable)
-	if cmp.Or(c.Table, DefaultTable) == cmp.Or(c.ValuesTable, DefaultValuesTable) {
-		add("ValuesTable", "the same as Table", "another table", cmp.Or(c.ValuesTable, DefaultValuesTable))
+	if cmp.Or(c.Table, defaultTable) == cmp.Or(c.ValuesTable, defaultValuesTable) {
+		add("ValuesTable", "the same as Table", "another table", cmp.Or(c.ValuesTable, defaultValuesTable))
 	}
 	limit := func(field string, d time.Duration) {
 		if d != 0 && d < store.MinLease {
@@ -64,10 +66,10 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	c.Table = cmp.Or(c.Table, DefaultTable)
-	c.ValuesTable = cmp.Or(c.ValuesTable, DefaultValuesTable)
-	c.Retention = cmp.Or(c.Retention, DefaultRetention)
-	c.LockWait = cmp.Or(c.LockWait, DefaultLockWait)
+	c.Table = cmp.Or(c.Table, defaultTable)
+	c.ValuesTable = cmp.Or(c.ValuesTable, defaultValuesTable)
+	c.Retention = cmp.Or(c.Retention, defaultRetention)
+	c.LockWait = cmp.Or(c.LockWait, defaultLockWait)
 
 	return c
 }

@@ -51,7 +51,7 @@ func TestConfig(t *testing.T) {
 		assert.ErrorContains(t, err, path)
 	}
 	var field *config.FieldError
-	require.ErrorAs(t, postgresstore.Config{Table: postgresstore.DefaultValuesTable}.Validate(), &field)
+	require.ErrorAs(t, postgresstore.Config{Table: "amqpretry_values"}.Validate(), &field)
 	assert.Equal(t, "Config.ValuesTable", field.Path)
 	_, err = postgresstore.New(nil, postgresstore.Config{})
 	require.Error(t, err)

@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// DefaultPrefix is how keys begin by default.
-	DefaultPrefix = "amqpretry"
-	// DefaultRetention is how long a message stays Done by default. The last attempt of a message, or its replay from a
+	// defaultPrefix is how keys begin by default.
+	defaultPrefix = "amqpretry"
+	// defaultRetention is how long a message stays Done by default. The last attempt of a message, or its replay from a
 	// dead-letter queue, often comes days after the first one: a week has room for a weekend.
-	DefaultRetention = 7 * 24 * time.Hour
+	defaultRetention = 7 * 24 * time.Hour
 
 	maxPrefix = 128
 )
@@ -38,10 +38,10 @@ const (
 // Config says how a [Store] uses Redis. The zero value is valid.
 type Config struct {
 	// Prefix is how all keys begin, before a colon. Services that share a Redis and must not share claims need different
-	// ones. It has up to 128 printable ASCII characters without spaces. [DefaultPrefix] by default.
+	// ones. It has up to 128 printable ASCII characters without spaces. amqpretry by default.
 	Prefix string
 	// Retention is how long a message stays Done after Commit. A duplicate that comes later is handled again. Each message
-	// costs memory for that long. [DefaultRetention] by default.
+	// costs memory for that long. 7 days by default.
 	Retention time.Duration
 }
 
@@ -55,7 +55,7 @@ func (c Config) Validate() error {
 	}
 	if c.Retention != 0 && c.Retention < store.MinLease {
 		errs = append(errs, &config.FieldError{Path: "Config.Retention", Problem: "too short",
-			Wanted: "at least " + store.MinLease.String() + ", or 0 for " + DefaultRetention.String(),
+			Wanted: "at least " + store.MinLease.String() + ", or 0 for " + defaultRetention.String(),
 			Found:  c.Retention.String()})
 	}
 
@@ -83,8 +83,8 @@ func New(client redis.Scripter, c Config) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("cannot make a Redis store: no client; pass one, such as redis.NewClient")
 	}
-	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
-	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.Prefix = cmp.Or(c.Prefix, defaultPrefix)
+	c.Retention = cmp.Or(c.Retention, defaultRetention)
 
 	return &Store{client: client, config: c}, nil
 }

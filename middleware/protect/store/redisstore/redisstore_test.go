@@ -236,7 +236,7 @@ func TestKeysAreUnambiguous(t *testing.T) {
 	for range 200_000 {
 		prefix := text([]string{"a", ":", "/", "inbox", "value", "%"})
 		if prefix == "" {
-			prefix = redisstore.DefaultPrefix
+			prefix = "amqpretry"
 		}
 		s, err := redisstore.New(client, redisstore.Config{Prefix: prefix})
 		require.NoError(t, err)
