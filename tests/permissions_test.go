@@ -293,7 +293,7 @@ func isRefusal(t *testing.T, role string, err error) {
 		assert.NotEmpty(t, access.Name)
 		assert.Contains(t, access.User, role)
 		if strings.Contains(role, "assumed") {
-			assert.NotContains(t, err.Error(), "topology to assume", "it is set already")
+			assert.NotContains(t, err.Error(), "set AssumeTopology", "it is set already")
 		}
 	case errors.As(err, &unsafe):
 		assert.Contains(t, unsafe.Error(), "grant configure")

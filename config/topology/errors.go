@@ -61,7 +61,7 @@ func (e *ConflictError) waysOut() string {
 	if e.Kind == rabbitmq.KindExchange {
 		return "ways out: declare it as it is, if it is yours (Config.Exchange); set another name in Names, or " +
 			"another Prefix for a ladder; delete it if nothing else " +
-			"uses it (it is declared again); or let an operator provision it, and set the topology to assume"
+			"uses it (it is declared again); or let an operator provision it, and set AssumeTopology"
 	}
 	if e.Argument == amqp.QueueTypeArg && e.Found == amqp.QueueTypeStream {
 		return "ways out: another queue; a stream has no retries, as nothing leaves it"
@@ -80,7 +80,7 @@ func (e *ConflictError) waysOut() string {
 	}
 	return "ways out: " + asItIs + "; set another name for a retry or dead-letter queue in Names, or another " +
 		"Prefix for a ladder; delete it after it is empty (it is declared again); or let an operator provision it, " +
-		"and set the topology to assume"
+		"and set AssumeTopology"
 }
 
 func (e *ConflictError) Unwrap() error { return e.Err }
@@ -131,7 +131,7 @@ func (e *AccessError) Error() string {
 	}
 	return fmt.Sprintf("%s %q: no %s permission%s: declaring a topology takes configure, write and read on its "+
 		"queues and exchanges, and write on the default exchange (amq.default); grant them, or have an operator "+
-		"provision it and set the topology to assume (%v)",
+		"provision it and set AssumeTopology (%v)",
 		e.Kind, e.Name, cmp.Or(e.Permission, "sufficient"), user, e.Err)
 }
 

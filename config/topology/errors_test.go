@@ -241,7 +241,7 @@ func TestErrorTextsNameTheWaysOut(t *testing.T) {
 	assert.Equal(t, `queue "orders" exists with another x-queue-type: wanted none, found quorum; ways out: `+
 		`declare it as it is, if it is your main queue (Config.Queue.Arguments["x-queue-type"]); `+
 		`set another name for a retry or dead-letter queue in Names, or another Prefix for a ladder; delete it after it is empty (it is declared again); `+
-		`or let an operator provision it, and set the topology to assume `+
+		`or let an operator provision it, and set AssumeTopology `+
 		`(Exception (406) Reason: "inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the value 'quorum' of type 'longstr'")`,
 		explain("inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the "+
 			"value 'quorum' of type 'longstr'"))

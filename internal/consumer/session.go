@@ -118,7 +118,7 @@ func newSession(sub *subscription, link *connection.Link) (*session, error) {
 // cannotConsume says what to do where that is known: the broker's own words do not.
 func cannotConsume(queue string, err error) error {
 	if broker := (*amqp091.Error)(nil); errors.As(err, &broker) && broker.Code == amqp091.NotFound {
-		err = fmt.Errorf("the queue does not exist: with topology assume, all must be provisioned before: %w", err)
+		err = fmt.Errorf("the queue does not exist: with AssumeTopology, all must be provisioned before: %w", err)
 	}
 
 	return fmt.Errorf("cannot consume from queue %q: %w", queue, topology.Explain(rabbitmq.UseConsume,

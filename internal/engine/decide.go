@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -9,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// noMoreTries are at least as many immediate tries as any policy has.
-const noMoreTries = 10
+// noMoreTries are more immediate tries than any policy has.
+const noMoreTries = math.MaxInt
 
 // Case is everything that Decide decides over.
 type Case struct {
@@ -108,7 +109,7 @@ func postpone(policy config.Policy, c Case) retry.Verdict {
 }
 
 func maxPostpone(policy config.Policy) time.Duration {
-	return cmp.Or(policy.MaxPostpone, 24*time.Hour)
+	return cmp.Or(policy.MaxPostpone, config.Default().MaxPostpone)
 }
 
 // waitFor completes a verdict with a wait for as long as the error asks for, within MaxPostpone.
