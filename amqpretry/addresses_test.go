@@ -33,7 +33,8 @@ func TestAddressesAreChecked(t *testing.T) {
 	assert.Contains(t, field.Wanted, "host:port")
 }
 
-// The config for watermill-amqp's own clients knows all nodes, and is as it was where there is only one.
+// The config for watermill-amqp's own clients knows all nodes, and is as it was where there is only
+// one.
 func TestConfigKnowsAllAddresses(t *testing.T) {
 	t.Parallel()
 

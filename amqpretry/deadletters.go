@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// deadLetters is the queue of a topic's dead letters. It is used until its Ended is called, or with keep until somebody
-// else has used it and left.
+// deadLetters is the queue of a topic's dead letters. It is used until its Ended is called, or with
+// keep until somebody else has used it and left.
 func (r *Retrier) deadLetters(main mainQueue) (queue *consumer.Queue, keep func(), err error) {
 	plan, err := topology.New(main.Queue, onlyDeadLetters, r.options.Names)
 	if err != nil {

@@ -7,20 +7,21 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// Definitions returns everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
-// for an operator who provisions it, and a service with AssumeTopology that may configure nothing. It does not
-// connect.
+// Definitions returns everything that a service with these topics declares, as a file for
+// `rabbitmqctl import_definitions`: for an operator who provisions it, and a service with
+// AssumeTopology that may configure nothing. It does not connect.
 //
-// Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with
-// their arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be
-// asked what it would declare, so what that does otherwise must be provisioned by other means. The virtual host, which
-// must exist, is that of the connection.
+// Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config:
+// the main queues with their arguments and protection, the exchanges of the topics, and the
+// bindings. A custom TopologyBuilder cannot be asked what it would declare, so what that does
+// otherwise must be provisioned by other means. The virtual host, which must exist, is that of the
+// connection.
 //
-// A number in config.QueueBind.Arguments has 64 bits when it is imported and as many as its Go type when it is
-// declared; who declares later binds a second time then, which routes alike.
+// A number in config.QueueBind.Arguments has 64 bits when it is imported and as many as its Go type
+// when it is declared; who declares later binds a second time then, which routes alike.
 //
-// The names of the queues are generated here as in Subscribe, so a generator must give the same name each time.
-// Everything that is wrong is reported at once.
+// The names of the queues are generated here as in Subscribe, so a generator must give the same
+// name each time. Everything that is wrong is reported at once.
 func (r *Retrier) Definitions(topics ...string) ([]byte, error) { return r.definitions("", topics) }
 
 func (r *Retrier) definitions(group string, topics []string) ([]byte, error) {

@@ -18,7 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// The file is what the pure function makes of the plans and of what watermill-amqp's builder would declare.
+// The file is what the pure function makes of the plans and of what watermill-amqp's builder would
+// declare.
 func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 	t.Parallel()
 
@@ -86,8 +87,8 @@ func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 		"arguments": map[string]any{}}}, f["queues"])
 }
 
-// Everything that Subscribe would refuse, and what a file cannot say, is told at once; and the queue that can lose
-// messages.
+// Everything that Subscribe would refuse, and what a file cannot say, is told at once; and the
+// queue that can lose messages.
 func TestDefinitionsRefuse(t *testing.T) {
 	t.Parallel()
 
@@ -157,7 +158,8 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 	assert.EqualError(t, told[0].Err, aboutLimits)
 }
 
-// Four times as many topics take about four times as long. Comparing each with all others would take sixteen times.
+// Four times as many topics take about four times as long. Comparing each with all others would
+// take sixteen times.
 func TestDefinitionsOfManyTopics(t *testing.T) {
 	t.Parallel()
 

@@ -14,16 +14,17 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths returns the number of ready messages in queues of the retrier, sorted by name. These are the retry queues
-// and dead-letter queues of all topics that are subscribed to through this retrier, under their present policies. The
-// queues that its delay publishers have used come with them.
+// QueueDepths returns the number of ready messages in queues of the retrier, sorted by name. These
+// are the retry queues and dead-letter queues of all topics that are subscribed to through this
+// retrier, under their present policies. The queues that its delay publishers have used come with
+// them.
 //
-// It asks the broker over AMQP, by a connection of its own that the first call opens: the management plugin is not
-// needed. A topic counts until its last subscription ends; with a stock subscriber, which does not tell that, until
-// Close.
+// It asks the broker over AMQP, by a connection of its own that the first call opens: the
+// management plugin is not needed. A topic counts until its last subscription ends; with a stock
+// subscriber, which does not tell that, until Close.
 //
-// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the
-// broker does. middleware/metrics asks it at each scrape.
+// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it
+// returns, whatever the broker does. middleware/metrics asks it at each scrape.
 func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	used := append(r.delayPlans(), r.registry.plans()...)
 	depths, err := r.observer.QueueDepths(ctx, observe.QueuesOf(used))
@@ -46,8 +47,8 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	return depths, errors.Join(errs...)
 }
 
-// unusedLadders are those of delay publishers that have not waited for a message since they were made: it may be years
-// since others did, and their messages are still there.
+// unusedLadders are those of delay publishers that have not waited for a message since they were
+// made: it may be years since others did, and their messages are still there.
 func (r *Retrier) unusedLadders(used []topology.Plan) []*topology.Ladder {
 	known := map[string]bool{}
 	for _, plan := range used {

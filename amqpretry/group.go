@@ -14,15 +14,17 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// Group is a consumer group: each message of a topic reaches every group, and within a group one subscriber. For each
-// topic a group has a queue, by default topic_group (Options.GroupQueue), with its own retries and dead letters.
+// Group is a consumer group: each message of a topic reaches every group, and within a group one
+// subscriber. For each topic a group has a queue, by default topic_group (Options.GroupQueue), with
+// its own retries and dead letters.
 //
-// The subscribers of all groups share one connection, with a channel for each subscription. So neither a slow handler
-// nor a subscriber that closes disturbs the other groups, and ten groups take as many connections as one. The
-// connection opens with the first subscriber and closes with the last.
+// The subscribers of all groups share one connection, with a channel for each subscription. So
+// neither a slow handler nor a subscriber that closes disturbs the other groups, and ten groups
+// take as many connections as one. The connection opens with the first subscriber and closes with
+// the last.
 //
-// Policies are those of Options.Groups, or else Options.Policies. Middleware, CheckRouter, QueueDepths, OnEvent and Close
-// of the retrier serve all groups.
+// Policies are those of Options.Groups, or else Options.Policies. Middleware, CheckRouter,
+// QueueDepths, OnEvent and Close of the retrier serve all groups.
 type Group struct {
 	retrier *Retrier
 	name    string
@@ -31,9 +33,10 @@ type Group struct {
 
 // Group returns a consumer group. It does not connect. Groups of one name are the same group.
 //
-// The methods of a group fail with joined *config.FieldErrors where the group cannot work: its name is empty or too
-// long, or the retrier's config is one for queues without exchanges, such as amqp.NewDurableQueueConfig. So a
-// constructor of subscribers, as components/cqrs wants one, is one line:
+// The methods of a group fail with joined *config.FieldErrors where the group cannot work: its name
+// is empty or too long, or the retrier's config is one for queues without exchanges, such as
+// amqp.NewDurableQueueConfig. So a constructor of subscribers, as components/cqrs wants one, is one
+// line:
 //
 //	return retrier.Group(params.HandlerName).NewSubscriber()
 func (r *Retrier) Group(name string) *Group {
@@ -64,7 +67,8 @@ func checkGroup(path, name string) error {
 	}
 }
 
-// checkGroupExchange refuses configs for queues without exchanges. For others it depends on the topic.
+// checkGroupExchange refuses configs for queues without exchanges. For others it depends on the
+// topic.
 func (r *Retrier) checkGroupExchange(group string) error {
 	if exchange := r.config.Exchange; exchange.Declared.Type == "" && exchange.GenerateName("topic") == "" {
 		return noExchange(group, "each topic")
@@ -150,12 +154,12 @@ func (r *Retrier) unusedGroups() []string {
 	})
 }
 
-// NewSubscriber returns a subscriber to the group's queues. It connects, unless a subscriber of a group is open.
-// Retrier.Close closes it if it is still open.
+// NewSubscriber returns a subscriber to the group's queues. It connects, unless a subscriber of a
+// group is open. Retrier.Close closes it if it is still open.
 //
-// Subscribe also fails with a *topology.SharedQueueError where two groups share a queue, with a *topology.NameError
-// where Options.GroupQueue gives a name that the broker does not take, and with a *config.FieldError where the config
-// gives the topic no exchange.
+// Subscribe also fails with a *topology.SharedQueueError where two groups share a queue, with a
+// *topology.NameError where Options.GroupQueue gives a name that the broker does not take, and with
+// a *config.FieldError where the config gives the topic no exchange.
 func (g *Group) NewSubscriber() (*Subscriber, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -165,8 +169,8 @@ func (g *Group) NewSubscriber() (*Subscriber, error) {
 	return g.retrier.newSubscriber(g.name, false)
 }
 
-// NewDeadLetterSubscriber returns a subscriber to the dead letters of the group's queues, over the connection of all
-// groups. Retrier.Close closes it if it is still open.
+// NewDeadLetterSubscriber returns a subscriber to the dead letters of the group's queues, over the
+// connection of all groups. Retrier.Close closes it if it is still open.
 func (g *Group) NewDeadLetterSubscriber() (*Subscriber, error) {
 	if g.err != nil {
 		return nil, g.err
@@ -185,8 +189,8 @@ func (g *Group) Plan(topic string) (topology.Plan, error) {
 	return g.retrier.plan(main)
 }
 
-// Definitions is everything that the group declares for these topics, as Retrier.Definitions has it. The files of several
-// groups can be imported one after the other.
+// Definitions is everything that the group declares for these topics, as Retrier.Definitions has
+// it. The files of several groups can be imported one after the other.
 func (g *Group) Definitions(topics ...string) ([]byte, error) {
 	if g.err != nil {
 		return nil, g.err

@@ -31,7 +31,8 @@ func retrierOf(t *testing.T, conf amqp.Config, options amqpretry.Options) *adapt
 	return retrier
 }
 
-// Everything that is wrong with a group is told at once, by each of its methods, and before the broker is touched.
+// Everything that is wrong with a group is told at once, by each of its methods, and before the
+// broker is touched.
 func TestGroupsAreChecked(t *testing.T) {
 	t.Parallel()
 
@@ -109,7 +110,8 @@ func TestGroupQueuesAreChecked(t *testing.T) {
 	}
 }
 
-// A group has the policies that are its own, or those of the retrier; and queues that are named for it.
+// A group has the policies that are its own, or those of the retrier; and queues that are named for
+// it.
 func TestGroupPolicies(t *testing.T) {
 	t.Parallel()
 

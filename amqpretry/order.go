@@ -14,16 +14,18 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// CheckRouter is a plugin for routers: router.AddPlugin(retrier.CheckRouter). It looks at the handlers that are fed by
-// this retrier, when the router starts and before it subscribes. Router.Run fails with a *middleware.OrderError where
-// another middleware is in a place where messages are lost, spin, or are not retried, and with a
-// *middleware.NoMiddlewareError where the retry middleware is missing; with middleware.OrderLog both are only logged.
+// CheckRouter is a plugin for routers: router.AddPlugin(retrier.CheckRouter). It looks at the
+// handlers that are fed by this retrier, when the router starts and before it subscribes.
+// Router.Run fails with a *middleware.OrderError where another middleware is in a place where
+// messages are lost, spin, or are not retried, and with a *middleware.NoMiddlewareError where the
+// retry middleware is missing; with middleware.OrderLog both are only logged.
 //
 // It also logs names of Options.Groups for which no subscriber was made before.
 //
-// Middlewares that it does not know are no mistake. It reads fields of the router that are not Watermill's API: with a
-// version that has others it checks nothing. Without the plugin, and for handlers that are added later, the retry
-// middleware itself checks its neighbours: see Options.MiddlewareOrder.
+// Middlewares that it does not know are no mistake. It reads fields of the router that are not
+// Watermill's API: with a version that has others it checks nothing. Without the plugin, and for
+// handlers that are added later, the retry middleware itself checks its neighbours: see
+// Options.MiddlewareOrder.
 func (r *Retrier) CheckRouter(router *message.Router) error {
 	found, ok := routes(router)
 	if !ok {
@@ -73,8 +75,8 @@ func (r *Retrier) mistakes(h route) []error {
 	return found
 }
 
-// forgotten tells whether a handler certainly has no retry middleware: one that we do not know may have it inside, and
-// somebody may have put it around the handler by hand.
+// forgotten tells whether a handler certainly has no retry middleware: one that we do not know may
+// have it inside, and somebody may have put it around the handler by hand.
 func (r *Retrier) forgotten(h route) bool {
 	for _, name := range h.middlewares {
 		if order.IsRetry(name) || !order.IsKnown(name) {

@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// ProtectPolicy returns the broker policy that keeps an existing quorum main queue from losing messages. Give its String
-// to an operator. Once it is set, use config.ProtectionPolicy.
+// ProtectPolicy returns the broker policy that keeps an existing quorum main queue from losing
+// messages. Give its String to an operator. Once it is set, use config.ProtectionPolicy.
 func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.protectPolicy(r.config.Queue.GenerateName(topic))
 }
@@ -64,8 +64,9 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy, plan topolog
 	return protected
 }
 
-// validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All
-// but one: the name of the dead-letter queue depends on the topic, see checkProtection.
+// validateProtection refuses arguments of the config that say otherwise than the protection that
+// policies ask for. All but one: the name of the dead-letter queue depends on the topic, see
+// checkProtection.
 func validateProtection(arguments amqp091.Table, o Options) error {
 	var asking []string
 	for _, p := range named(o) {
@@ -119,7 +120,8 @@ func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) err
 
 	var err error
 	if policy.Mode == config.ModeOff {
-		// The name of the dead-letter queue becomes an argument of the main queue, though the plan does not have it.
+		// The name of the dead-letter queue becomes an argument of the main queue, though the plan
+		// does not have it.
 		_, err = topology.New(queue, onlyDeadLetters, r.options.Names)
 	}
 
@@ -127,7 +129,8 @@ func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) err
 		r.config.Queue.Arguments, r.options.Names.DeadLetterQueue(queue), fmt.Sprintf("the policy of topic %q", topic)))
 }
 
-// explainMain turns what declaring a main queue gave into a typed error, with the ways out that its protection leaves.
+// explainMain turns what declaring a main queue gave into a typed error, with the ways out that its
+// protection leaves.
 func (r *Retrier) explainMain(queue *consumer.Queue, err error) error {
 	err = topology.Explain("", rabbitmq.KindQueue, queue.Name, err)
 
@@ -161,11 +164,11 @@ func (r *Retrier) explainMain(queue *consumer.Queue, err error) error {
 // aboutLimits is where the warnings of limits are explained, with what to do about them.
 const aboutLimits = "https://github.com/amqpretry/watermill-retry/blob/main/docs/how-to/protect-a-queue.md#the-warning"
 
-// warnOfLimit tells once for each main queue, as long as it is used, that the broker may lose its messages, or end them
-// before their retries are used up: version is the broker's, or empty.
+// warnOfLimit tells once for each main queue, as long as it is used, that the broker may lose its
+// messages, or end them before their retries are used up: version is the broker's, or empty.
 //
-// It is an error in the log, since messages are lost without one when it comes to it. Under the mode off the queue is as
-// it was without us.
+// It is an error in the log, since messages are lost without one when it comes to it. Under the
+// mode off the queue is as it was without us.
 func (r *Retrier) warnOfLimit(queue *consumer.Queue, version string) {
 	if queue.Policy.Protect == config.ProtectionPolicy {
 		return

@@ -33,7 +33,8 @@ func ExampleRetrier_ProtectPolicy() {
 	// rabbitmqctl clear_policy -p 'shop' 'amqpretry.orders.eu'
 }
 
-// A new quorum queue: it is declared with the protection. What the config says otherwise is refused.
+// A new quorum queue: it is declared with the protection. What the config says otherwise is
+// refused.
 func ExampleRetrier_protectionArguments() {
 	conf := amqp.NewDurableQueueConfig(exampleURI)
 	conf.Queue.Arguments = amqp091.Table{"x-overflow": "drop-head"}
@@ -42,6 +43,7 @@ func ExampleRetrier_protectionArguments() {
 	}})
 	fmt.Println(err)
 	// Output:
-	// invalid config of the retrier:
-	// Config.Queue.Arguments["x-overflow"]: differs from the protection that Options.Policies.Topics["orders"] asks for (protect: arguments): must be left out, or "reject-publish", got "drop-head"
+	// invalid config of the retrier: Config.Queue.Arguments["x-overflow"]: differs from the
+	// protection that Options.Policies.Topics["orders"] asks for (protect: arguments): must be left
+	// out, or "reject-publish", got "drop-head"
 }

@@ -24,7 +24,8 @@ func protecting(p config.Protection) config.Policy {
 	return config.Policy{Mode: config.ModeOff, Protect: p}
 }
 
-// What the user's own arguments say otherwise than the protection is refused, all at once, with who asks for it.
+// What the user's own arguments say otherwise than the protection is refused, all at once, with who
+// asks for it.
 func TestNewRefusesOtherArgumentsThanTheProtection(t *testing.T) {
 	t.Parallel()
 
@@ -79,8 +80,8 @@ func (b *builds) builder() amqp.Builder {
 	}
 }
 
-// build builds the topology of topics as a stock subscriber would, without a broker: under the mode off the plan is
-// empty.
+// build builds the topology of topics as a stock subscriber would, without a broker: under the mode
+// off the plan is empty.
 func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refusal error,
 	logger watermill.LoggerAdapter, topics ...string) (*builds, []error) {
 	t.Helper()
@@ -101,7 +102,8 @@ func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refu
 	return b, errs
 }
 
-// The builder of the user's is given his arguments with the protection of the topic, and his own map stays as it is.
+// The builder of the user's is given his arguments with the protection of the topic, and his own
+// map stays as it is.
 func TestProtectionIsForItsTopicOnly(t *testing.T) {
 	t.Parallel()
 
@@ -128,8 +130,8 @@ func TestProtectionIsForItsTopicOnly(t *testing.T) {
 	assert.Equal(t, before, users)
 }
 
-// What depends on the topic is refused when that is known: another dead-letter queue, and a name that nobody could
-// declare.
+// What depends on the topic is refused when that is known: another dead-letter queue, and a name
+// that nobody could declare.
 func TestProtectionOfATopicIsRefused(t *testing.T) {
 	t.Parallel()
 
@@ -148,7 +150,8 @@ func TestProtectionOfATopicIsRefused(t *testing.T) {
 	assert.Equal(t, long+".dlq", name.Name)
 }
 
-// An existing queue cannot be protected by arguments: the error has the line that does it otherwise.
+// An existing queue cannot be protected by arguments: the error has the line that does it
+// otherwise.
 func TestProtectionErrorHasTheWayOut(t *testing.T) {
 	t.Parallel()
 

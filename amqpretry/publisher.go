@@ -13,12 +13,13 @@ import (
 	publishing "github.com/amqpretry/watermill-retry/internal/publish"
 )
 
-// Publisher is a message.Publisher that returns when the broker has the messages. Package publish says what it does, and
-// what its errors say.
+// Publisher is a message.Publisher that returns when the broker has the messages. Package publish
+// says what it does, and what its errors say.
 //
-// It takes the place of watermill-amqp's: the exchange and the routing key of a topic, and the marshaler, are those of
-// the config, and it declares the exchange of a topic as that does. Messages are persistent, whatever the marshaler says,
-// and have none of our headers but amqpretry-id, which tells a returned one. It does not read the config's ConfirmDelivery and
+// It takes the place of watermill-amqp's: the exchange and the routing key of a topic, and the
+// marshaler, are those of the config, and it declares the exchange of a topic as that does.
+// Messages are persistent, whatever the marshaler says, and have none of our headers but
+// amqpretry-id, which tells a returned one. It does not read the config's ConfirmDelivery and
 // ChannelPoolSize.
 type Publisher struct {
 	retrier *Retrier
@@ -43,19 +44,21 @@ func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) 
 	return p, nil
 }
 
-// NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for everything else that a
-// service publishes. It does not connect: the first message opens a connection of its own. Retrier.Close closes the
-// publisher if it is still open.
+// NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for
+// everything else that a service publishes. It does not connect: the first message opens a
+// connection of its own. Retrier.Close closes the publisher if it is still open.
 func (r *Retrier) NewPublisher() (*Publisher, error) { return r.NewPublisherWith(r.options.Publisher) }
 
-// NewDelayPublisher returns a publisher for messages with a delay of Watermill's components/delay, and for all others.
-// Package delay says what happens to them, and why none is lost. Those with a delay it publishes itself, over a connection
-// of its own that the first of them opens. It hands all others to the publisher that it wraps, such as one of
-// NewPublisher; Close closes that one, too. It does not connect. Retrier.Close closes it if it is still open.
+// NewDelayPublisher returns a publisher for messages with a delay of Watermill's components/delay,
+// and for all others. Package delay says what happens to them, and why none is lost. Those with a
+// delay it publishes itself, over a connection of its own that the first of them opens. It hands
+// all others to the publisher that it wraps, such as one of NewPublisher; Close closes that one,
+// too. It does not connect. Retrier.Close closes it if it is still open.
 //
-// All messages of a call are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *publish.TooLargeError
-// or a *topology.NameError nothing was published. Those with a delay are then published before the others: a
-// *publish.Error names those that are not known to be stored, and the others were not published then.
+// All messages of a call are checked first: with a *delay.MetadataError, a *delay.TooLongError, a
+// *publish.TooLargeError or a *topology.NameError nothing was published. Those with a delay are
+// then published before the others: a *publish.Error names those that are not known to be stored,
+// and the others were not published then.
 func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.Options) (*Publisher, error) {
 	errs := []error{r.config.Publish.Refused, options.Validate()}
 	if publisher == nil {
@@ -100,26 +103,26 @@ func (r *Retrier) target(topic string) topology.Target {
 	}
 }
 
-// Publish publishes messages to a topic, and returns nil when the broker has confirmed them all. Those of one call keep
-// their order, unless some of them are published again. It is safe for concurrent use: calls share channels and do not
-// wait for each other.
+// Publish publishes messages to a topic, and returns nil when the broker has confirmed them all.
+// Those of one call keep their order, unless some of them are published again. It is safe for
+// concurrent use: calls share channels and do not wait for each other.
 //
-// With a *publish.TooLargeError, a *topology.NameError or an error of the marshaler nothing was published. A
-// *publish.Error names the messages that are not known to be stored, and says why.
+// With a *publish.TooLargeError, a *topology.NameError or an error of the marshaler nothing was
+// published. A *publish.Error names the messages that are not known to be stored, and says why.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.own.Publish(topic, messages...)
 }
 
-// Destination is where messages of a topic are published: to an exchange, which is "" for the default one, with a routing
-// key. Package tracing asks for it.
+// Destination is where messages of a topic are published: to an exchange, which is "" for the
+// default one, with a routing key. Package tracing asks for it.
 func (p *Publisher) Destination(topic string) (exchange, routingKey string) {
 	target := p.retrier.target(topic)
 
 	return target.Exchange, target.Key
 }
 
-// Close waits for calls of Publish for CloseTimeout at the longest. Publish then fails with ErrClosed. It is safe to call
-// it again, and at the same time.
+// Close waits for calls of Publish for CloseTimeout at the longest. Publish then fails with
+// ErrClosed. It is safe to call it again, and at the same time.
 func (p *Publisher) Close() error {
 	defer p.retrier.closed(p)
 

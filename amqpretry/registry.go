@@ -18,8 +18,8 @@ import (
 // mainQueue is a main queue as a topic uses it.
 type mainQueue = amqpconfig.Main
 
-// registry knows the queues of a retrier, as long as they are used: a queue has one policy, and no two plans may share
-// a name.
+// registry knows the queues of a retrier, as long as they are used: a queue has one policy, and no
+// two plans may share a name.
 type registry struct {
 	// newForwarder makes what publishes the copies of a queue. Optional.
 	newForwarder func(topology.Plan) *publish.QueueForwarder
@@ -27,8 +27,8 @@ type registry struct {
 	mu      sync.Mutex
 	queues  map[string]*registered
 	letters map[string]*registered // whose dead letters are subscribed to
-	// owners are the main queues of the plans that have an object: a new plan is compared with those that have a name of
-	// its own, and not with all.
+	// owners are the main queues of the plans that have an object: a new plan is compared with
+	// those that have a name of its own, and not with all.
 	owners index[object, string]
 	// publishing are the topics that publish to an exchange.
 	publishing index[string, mainQueue]
@@ -141,8 +141,9 @@ func (r *registry) join(q *registered, main mainQueue, policy config.Policy) err
 		if of.Group == main.Group {
 			continue
 		}
-		// A subscriber without a group may consume what a group does, such as while a service moves from a retrier for
-		// each group. The queue of another topic is most likely that of a group by accident.
+		// A subscriber without a group may consume what a group does, such as while a service moves
+		// from a retrier for each group. The queue of another topic is most likely that of a group
+		// by accident.
 		if of.Group != "" && main.Group != "" || of.Topic != main.Topic {
 			return &topology.SharedQueueError{Queue: main.Queue, Competing: true,
 				Topics: [2]string{of.Topic, main.Topic}, Groups: [2]string{of.Group, main.Group}}
@@ -152,8 +153,8 @@ func (r *registry) join(q *registered, main mainQueue, policy config.Policy) err
 	return r.checkExchanges(main, r.rivals([]object{{rabbitmq.KindExchange, main.Exchange, false}}))
 }
 
-// leave ends a use, and reports whether the queue is forgotten, as nobody uses it any more. With keep it stays
-// registered until somebody else has used it and left.
+// leave ends a use, and reports whether the queue is forgotten, as nobody uses it any more. With
+// keep it stays registered until somebody else has used it and left.
 func (r *registry) leave(main mainQueue, keep bool) (forgotten bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +196,8 @@ func (r *registry) addLetters(queue *consumer.Queue) {
 	r.letters[queue.Plan.Queue].users++
 }
 
-// leaveLetters ends a use. With keep they stay registered until somebody else has used them and left.
+// leaveLetters ends a use. With keep they stay registered until somebody else has used them and
+// left.
 func (r *registry) leaveLetters(queue *consumer.Queue, keep bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +223,8 @@ func (r *registry) plans() []topology.Plan {
 	return plans
 }
 
-// rivals are the plans that have one of these objects for themselves, or share one that is not to be shared. mu is held.
+// rivals are the plans that have one of these objects for themselves, or share one that is not to
+// be shared. mu is held.
 func (r *registry) rivals(objects []object) []topology.Plan {
 	found := map[string]struct{}{}
 	for _, o := range objects {
@@ -238,8 +241,8 @@ func (r *registry) rivals(objects []object) []topology.Plan {
 	return plans
 }
 
-// checkExchanges finds retry exchanges with the name of an exchange that a topic publishes to: its messages would be
-// routed as if they were failed ones, that is, lost.
+// checkExchanges finds retry exchanges with the name of an exchange that a topic publishes to: its
+// messages would be routed as if they were failed ones, that is, lost.
 func (r *registry) checkExchanges(main mainQueue, plans []topology.Plan) error {
 	var errs []error
 

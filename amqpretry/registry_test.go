@@ -136,8 +136,8 @@ func TestRegistry_SharedQueue(t *testing.T) {
 	require.NoError(t, err, "a is gone")
 }
 
-// Every collision with a topic that is there is found, in the words of topology.Check, and none with those that are
-// gone.
+// Every collision with a topic that is there is found, in the words of topology.Check, and none
+// with those that are gone.
 func TestRegistry_Collisions(t *testing.T) {
 	policies := []config.Policy{ofItsOwn, ofAll, {Mode: config.ModeDeadLetter}, {Mode: config.ModeOff}}
 	queues := []string{"a", "a.dlq", "a.retry", "a.retry.1s", "retry", "retry.1s", "b", "b.dlq", "b.dlq.dlq", "same"}
@@ -293,8 +293,8 @@ func TestLeave_ForgetsWhatWasTold(t *testing.T) {
 	assert.False(t, told)
 }
 
-// A stock subscriber that tries again and again with a name of its own each time leaves nothing of those that were
-// refused.
+// A stock subscriber that tries again and again with a name of its own each time leaves nothing of
+// those that were refused.
 func TestGenerated_ForgetsRefusedNames(t *testing.T) {
 	g, r := newGenerated(), newRegistry()
 	for i := range 10 {

@@ -30,7 +30,8 @@ import (
 // ErrClosed is what a retrier and its subscribers return after their Close.
 var ErrClosed = connection.ErrClosed
 
-// Retrier gives the routers that use it retries and dead-letter queues. It is safe for concurrent use.
+// Retrier gives the routers that use it retries and dead-letter queues. It is safe for concurrent
+// use.
 type Retrier struct {
 	config  amqpconfig.Config // with the defaults filled in
 	options Options
@@ -109,16 +110,16 @@ func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 	return p, nil
 }
 
-// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this
-// retrier pass it untouched.
+// Middleware is the retry middleware, to be added to the router before all others. Messages that do
+// not come from this retrier pass it untouched.
 func (r *Retrier) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	r.wrapped.Store(true)
 
 	return r.stock.Middleware(middleware.Retry{Of: r.engine}.Middleware(h))
 }
 
-// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It
-// may be added to single handlers of a router that has Middleware.
+// Poison is the final step alone, for handlers without retries: their first failure goes to the
+// dead-letter queue. It may be added to single handlers of a router that has Middleware.
 func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc {
 	r.wrapped.Store(true)
 
@@ -135,11 +136,11 @@ func (r *Retrier) plan(main mainQueue) (topology.Plan, error) {
 	return plan, explain(main, err)
 }
 
-// Close closes the subscribers that are still open, then the publishers, and then the connection for copies. Close it
-// after the router.
+// Close closes the subscribers that are still open, then the publishers, and then the connection
+// for copies. Close it after the router.
 //
-// It takes CloseTimeout at the longest for handlers and copies, and as long again for what is being published. If the broker
-// does not answer at all, it takes some seconds more.
+// It takes CloseTimeout at the longest for handlers and copies, and as long again for what is being
+// published. If the broker does not answer at all, it takes some seconds more.
 func (r *Retrier) Close() error {
 	r.close(fmt.Errorf("the retrier is %w", connection.ErrClosed))
 
@@ -162,7 +163,8 @@ func (r *Retrier) closeAll(matches func(io.Closer) bool) {
 	var wg sync.WaitGroup
 	for _, c := range open {
 		wg.Go(func() {
-			// The error of a delay publisher is that of the publisher that it wraps, which somebody else has made.
+			// The error of a delay publisher is that of the publisher that it wraps, which somebody
+			// else has made.
 			err := c.Close()
 			if p, is := c.(*Publisher); err != nil && is && p.delays != nil {
 				r.options.Logger.Error("Cannot close the publisher that a delay publisher wraps", err, nil)
@@ -199,8 +201,8 @@ func (r *Retrier) main(topic string) mainQueue {
 		Exchange: r.config.Exchange.GenerateName(topic)}
 }
 
-// queue registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from
-// it.
+// queue registers a use of the queue of a topic, which ends with leave, and completes what is
+// needed to consume from it.
 func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 	policy := r.policy(main)
 	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
@@ -244,8 +246,8 @@ func (r *Retrier) leave(main mainQueue) {
 	}
 }
 
-// declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version
-// is the broker's, or empty.
+// declare declares the main queue as the user's builder does, protected where its policy says so,
+// and the plan. version is the broker's, or empty.
 func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
 	main := mainQueue{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
 	ctx, cancel := context.WithTimeout(r.ctx, nativeTimeout)

@@ -15,11 +15,12 @@ type route struct {
 	middlewares    []string      // names of their functions, outermost first
 }
 
-// routes reads the handlers of a router. Watermill has no function for that, so it reads unexported fields. It is false
-// where this version of Watermill has others.
+// routes reads the handlers of a router. Watermill has no function for that, so it reads unexported
+// fields. It is false where this version of Watermill has others.
 //
-// Upstream: a router does not show its handlers with their middlewares; no issue known, read in its source; watermill
-// 1.5; TestCheckRouter, TestCheckRouterKnowsWhoWrapsByHand; remove when Router has a method for it.
+// Upstream: a router does not show its handlers with their middlewares; no issue known, read in its
+// source; watermill 1.5; TestCheckRouter, TestCheckRouterKnowsWhoWrapsByHand; remove when Router
+// has a method for it.
 func routes(router *message.Router) (found []route, ok bool) {
 	defer func() {
 		if recover() != nil { // reflect's: a field is missing, or of another kind
@@ -66,8 +67,9 @@ const (
 
 // origin looks at the subscriber of a route. group is empty unless that is one of a group.
 //
-// Upstream: a subscriber does not show its config; no issue known, read in its source; watermill-amqp 2.1 and 3.1;
-// TestCheckRouter, TestWrongOrderOfMiddlewaresIsReported; remove when Subscriber has a method for it.
+// Upstream: a subscriber does not show its config; no issue known, read in its source;
+// watermill-amqp 2.1 and 3.1; TestCheckRouter, TestWrongOrderOfMiddlewaresIsReported; remove when
+// Subscriber has a method for it.
 func (r *Retrier) origin(subscriber reflect.Value) (o origin, group string) {
 	defer func() {
 		if recover() != nil {

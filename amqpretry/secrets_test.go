@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// A URI that cannot be used is refused at once, and nothing of it is told: who cannot read it cannot know what belongs
-// to the password.
+// A URI that cannot be used is refused at once, and nothing of it is told: who cannot read it
+// cannot know what belongs to the password.
 func TestNewRefusesURIs(t *testing.T) {
 	t.Parallel()
 

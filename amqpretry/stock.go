@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
-// Stock is what the adapters for watermill-amqp make a config for its own publishers and subscribers of.
+// Stock is what the adapters for watermill-amqp make a config for its own publishers and
+// subscribers of.
 func (r *Retrier) Stock() amqpconfig.Stock {
 	return amqpconfig.Stock{
 		Connection:      r.config.Connection.Own().InTurn(r.options.Addresses),
@@ -69,10 +70,10 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 	return m.retrier.captures.Unmarshal(m.retrier.config.Marshaler, delivery), nil
 }
 
-// generated knows which queues were generated for stock subscribers. Those of v2 tell their builder the queue and not
-// the topic, and all of them tell with a message the topic and not the queue; only the name generator of the config
-// sees both. None tells when a subscription ends, so topics stay here, and their queues in the registry, as long as the
-// retrier.
+// generated knows which queues were generated for stock subscribers. Those of v2 tell their builder
+// the queue and not the topic, and all of them tell with a message the topic and not the queue;
+// only the name generator of the config sees both. None tells when a subscription ends, so topics
+// stay here, and their queues in the registry, as long as the retrier.
 type generated struct {
 	mu     sync.Mutex
 	topics map[string]*consumer.Queue
@@ -131,8 +132,8 @@ func (g *generated) ofTopic(topic string) (*consumer.Queue, error) {
 	return queue, nil
 }
 
-// of finds what is to be declared for a queue: for a topic, if that is told, as topics that share a queue are bound
-// each.
+// of finds what is to be declared for a queue: for a topic, if that is told, as topics that share a
+// queue are bound each.
 func (g *generated) of(main mainQueue) (*consumer.Queue, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// validateStrategies refuses what broker-driven strategies cannot work with, as far as that does not depend on a topic.
+// validateStrategies refuses what broker-driven strategies cannot work with, as far as that does
+// not depend on a topic.
 func validateStrategies(arguments amqp091.Table, o Options) error {
 	var errs []error
 	for _, p := range named(o) {
@@ -49,7 +50,8 @@ func validateStrategies(arguments amqp091.Table, o Options) error {
 	return errors.Join(errs...)
 }
 
-// namedPolicy is a policy with the path of its field, and with what it says itself of the protection.
+// namedPolicy is a policy with the path of its field, and with what it says itself of the
+// protection.
 type namedPolicy struct {
 	path    string
 	policy  config.Policy
@@ -75,8 +77,8 @@ func named(o Options) []namedPolicy {
 	return all
 }
 
-// strategyConflicts are the arguments of the config that say otherwise than a strategy needs. Those that depend on the
-// topic can be skipped.
+// strategyConflicts are the arguments of the config that say otherwise than a strategy needs. Those
+// that depend on the topic can be skipped.
 func strategyConflicts(
 	arguments amqp091.Table, plan topology.Plan, of namedPolicy, skip func(key string) bool,
 ) (errs []error) {
@@ -115,7 +117,8 @@ func (r *Retrier) checkStrategy(topic string, policy config.Policy, plan topolog
 		namedPolicy{fmt.Sprintf("topic %q", topic), policy, policy.Protect}, func(string) bool { return false })...)
 }
 
-// explainStrategy tells what to do about a main queue that exists with other arguments than its strategy needs.
+// explainStrategy tells what to do about a main queue that exists with other arguments than its
+// strategy needs.
 func (r *Retrier) explainStrategy(queue *consumer.Queue, conflict *topology.ConflictError) error {
 	ways := "ways out: the steps that `amqpretry topology verify` prints"
 	limit, _ := strconv.Atoi(conflict.Found)
@@ -144,8 +147,8 @@ type delayedRetries struct {
 	seen map[string]bool
 }
 
-// checkNative finds out whether the broker delays retries: by its version, and, as the nodes of a cluster may have
-// different ones, by a trial, once for each version.
+// checkNative finds out whether the broker delays retries: by its version, and, as the nodes of a
+// cluster may have different ones, by a trial, once for each version.
 func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, version string) error {
 	if queue.Plan.Strategy != config.StrategyNative {
 		return nil
@@ -179,9 +182,9 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 	return nil
 }
 
-// nativeError tells what is wrong with a broker of this version ("" for unknown) where a trial saw it delay a retry, or
-// not, or could not be made. Without a trial the version has to tell: a broker that ignores the arguments redelivers
-// at once.
+// nativeError tells what is wrong with a broker of this version ("" for unknown) where a trial saw
+// it delay a retry, or not, or could not be made. Without a trial the version has to tell: a broker
+// that ignores the arguments redelivers at once.
 func nativeError(queue, version string, delays bool, untried error) error {
 	switch {
 	case untried == nil && !delays:

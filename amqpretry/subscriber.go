@@ -11,12 +11,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
-// Subscriber is the retrier's own consumer: a message.Subscriber and message.SubscribeInitializer with a connection that
-// comes back by itself.
+// Subscriber is the retrier's own consumer: a message.Subscriber and message.SubscribeInitializer
+// with a connection that comes back by itself.
 //
-// It hands out as many messages of a subscription at a time as Options.Concurrency says, acknowledges in batches,
-// settles the verdicts of the middleware, and closes gracefully: no message is handed out any more, handlers finish,
-// copies are confirmed, everything is acknowledged.
+// It hands out as many messages of a subscription at a time as Options.Concurrency says,
+// acknowledges in batches, settles the verdicts of the middleware, and closes gracefully: no
+// message is handed out any more, handlers finish, copies are confirmed, everything is
+// acknowledged.
 type Subscriber struct {
 	retrier     *Retrier
 	group       string // empty for the queues of the config
@@ -32,19 +33,23 @@ var (
 // NewSubscriber connects and returns a subscriber. Retrier.Close closes it if it is still open.
 func (r *Retrier) NewSubscriber() (*Subscriber, error) { return r.newSubscriber("", false) }
 
-// NewDeadLetterSubscriber connects and returns a subscriber to the dead letters of topics: for an alarm that looks into the
-// message, an archive, a repair. Retrier.Close closes it if it is still open.
+// NewDeadLetterSubscriber connects and returns a subscriber to the dead letters of topics: for an
+// alarm that looks into the message, an archive, a repair. Retrier.Close closes it if it is still
+// open.
 //
-// Subscribe consumes from the dead-letter queue of a topic's main queue. It declares that queue and nothing else. The
-// topic is that of the messages, whatever its policy is; nobody needs to be subscribed to it.
+// Subscribe consumes from the dead-letter queue of a topic's main queue. It declares that queue and
+// nothing else. The topic is that of the messages, whatever its policy is; nobody needs to be
+// subscribed to it.
 //
-// A handler finds in retry.DeadLetterFromContext why its message has failed, and in the message what its own handler
-// would have seen: its payload and metadata, with Watermill's four poison keys; what cannot be decoded comes as it is.
+// A handler finds in retry.DeadLetterFromContext why its message has failed, and in the message
+// what its own handler would have seen: its payload and metadata, with Watermill's four poison
+// keys; what cannot be decoded comes as it is.
 //
-// A success takes the dead letter out of the queue for good. A failure leaves it there, whatever the error says: it is
-// handed out again after a pause of 1s, 2s, 4s, up to 1m, and for ever, as there is no further queue for it to go to.
-// Those behind it go on, while no more than 1,000 wait for their pause. The prefetch is that of other subscribers, but
-// at least 50. The retry middleware decides nothing about these messages, but tells why their handler has failed.
+// A success takes the dead letter out of the queue for good. A failure leaves it there, whatever
+// the error says: it is handed out again after a pause of 1s, 2s, 4s, up to 1m, and for ever, as
+// there is no further queue for it to go to. Those behind it go on, while no more than 1,000 wait
+// for their pause. The prefetch is that of other subscribers, but at least 50. The retry middleware
+// decides nothing about these messages, but tells why their handler has failed.
 func (r *Retrier) NewDeadLetterSubscriber() (*Subscriber, error) { return r.newSubscriber("", true) }
 
 // newSubscriber connects. The subscribers of all groups share one connection.
@@ -94,12 +99,14 @@ func (r *Retrier) newSubscriber(group string, deadLetters bool) (*Subscriber, er
 	return s, nil
 }
 
-// Subscribe declares the topology of a topic and consumes from its queue, until ctx ends or the subscriber is closed.
+// Subscribe declares the topology of a topic and consumes from its queue, until ctx ends or the
+// subscriber is closed.
 //
-// It fails with a *topology.ConflictError or a *topology.AccessError where the broker refuses a declaration, with a
-// *topology.ExclusiveError where somebody else has the queue for himself, with a *topology.SharedQueueError where two
-// topics share a queue under different policies, and with a *topology.NoAnswerError where the broker has not answered
-// for 30 seconds, such as for a quorum queue without leader. The name of the queue is generated once.
+// It fails with a *topology.ConflictError or a *topology.AccessError where the broker refuses a
+// declaration, with a *topology.ExclusiveError where somebody else has the queue for himself, with
+// a *topology.SharedQueueError where two topics share a queue under different policies, and with a
+// *topology.NoAnswerError where the broker has not answered for 30 seconds, such as for a quorum
+// queue without leader. The name of the queue is generated once.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	queue, _, err := s.queue(topic)
 	if err != nil {
@@ -115,10 +122,12 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return messages, nil
 }
 
-// SubscribeInitialize declares the topology of a topic, so that messages published before Subscribe are kept.
+// SubscribeInitialize declares the topology of a topic, so that messages published before Subscribe
+// are kept.
 //
-// Watermill gives it no context. It ends with Subscriber.Close and Retrier.Close, with an error that is ErrClosed, and
-// with a *topology.NoAnswerError when the broker has not answered for 2 minutes.
+// Watermill gives it no context. It ends with Subscriber.Close and Retrier.Close, with an error
+// that is ErrClosed, and with a *topology.NoAnswerError when the broker has not answered for 2
+// minutes.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	queue, keep, err := s.queue(topic)
 	if err != nil {
@@ -133,8 +142,8 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return nil
 }
 
-// queue is what a topic is consumed from. It is used until its Ended is called, or with keep until somebody else has
-// used it and left.
+// queue is what a topic is consumed from. It is used until its Ended is called, or with keep until
+// somebody else has used it and left.
 func (s *Subscriber) queue(topic string) (queue *consumer.Queue, keep func(), err error) {
 	main, err := s.retrier.mainOf(s.group, topic)
 	if err != nil {
@@ -151,16 +160,17 @@ func (s *Subscriber) queue(topic string) (queue *consumer.Queue, keep func(), er
 	return queue, func() { s.retrier.registry.leave(main, true) }, nil
 }
 
-// Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. Messages
-// that are not done then go back to their queue. It is safe to call it again, and at the same time.
+// Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the
+// longest. Messages that are not done then go back to their queue. It is safe to call it again, and
+// at the same time.
 func (s *Subscriber) Close() error {
 	defer s.retrier.closed(s)
 
 	return s.consumer.Close()
 }
 
-// String names the subscriber for Watermill, which writes that on messages and metrics: the same for all versions of
-// watermill-amqp.
+// String names the subscriber for Watermill, which writes that on messages and metrics: the same
+// for all versions of watermill-amqp.
 func (s *Subscriber) String() string {
 	if s.deadLetters {
 		return "amqpretry.DeadLetterSubscriber"
@@ -172,12 +182,12 @@ func (s *Subscriber) String() string {
 // Format prints what it is, under any verb: it has the password of the broker's user in it.
 func (s *Subscriber) Format(f fmt.State, _ rune) { format(f, "Subscriber", s) }
 
-// stockPrefetch is what all configs of watermill-amqp say by default. A retrier cannot tell it from a
-// user's own 1, and with it one held delivery stops the queue.
+// stockPrefetch is what all configs of watermill-amqp say by default. A retrier cannot tell it from
+// a user's own 1, and with it one held delivery stops the queue.
 const stockPrefetch = 1
 
-// prefetch is how many deliveries the broker may send ahead to the retrier's own subscriber; zero for as many as suits
-// the handlers.
+// prefetch is how many deliveries the broker may send ahead to the retrier's own subscriber; zero
+// for as many as suits the handlers.
 func (r *Retrier) prefetch() int {
 	switch config := r.config.Consume.Qos.PrefetchCount; {
 	case r.options.Prefetch > 0:
@@ -189,7 +199,8 @@ func (r *Retrier) prefetch() int {
 	}
 }
 
-// roomFor raises a prefetch that would limit the concurrency, and logs one without room for held deliveries.
+// roomFor raises a prefetch that would limit the concurrency, and logs one without room for held
+// deliveries.
 func (r *Retrier) roomFor(prefetch int) int {
 	fields := watermill.LogFields{"prefetch": prefetch, "concurrency": r.options.Concurrency}
 	if prefetch < r.options.Concurrency {

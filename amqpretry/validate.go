@@ -58,14 +58,15 @@ func validateConfig(c amqpconfig.Config, concurrency int) error {
 			"its connection"},
 		{c.Queue.Arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeStream, `Queue.Arguments["x-queue-type"]`,
 			"must not be stream: nothing leaves a stream, so a retry would be one more message for all of its readers"},
-		// Upstream: a transactional publish that was rolled back succeeds; no issue known, measured; watermill-amqp 2.1
-		// and 3.1; TestNewRefuses; remove when Publish returns the error.
+		// Upstream: a transactional publish that was rolled back succeeds; no issue known,
+		// measured; watermill-amqp 2.1 and 3.1; TestNewRefuses; remove when Publish returns the
+		// error.
 		{c.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that " +
 			"it has rolled back; use ConfirmDelivery"},
 		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost " +
 			"connections use as well, their messages would be lost or dead-lettered"},
-		// Upstream: a global prefetch is refused or ignored; rabbitmq/rabbitmq-server#15460; RabbitMQ 4.0 and later;
-		// TestNewRefuses; remove when watermill-amqp has no such option.
+		// Upstream: a global prefetch is refused or ignored; rabbitmq/rabbitmq-server#15460;
+		// RabbitMQ 4.0 and later; TestNewRefuses; remove when watermill-amqp has no such option.
 		{c.Consume.Qos.Global, "Consume.Qos.Global", "must be false: quorum queues refuse it, and RabbitMQ 4.3 " +
 			"ignores it"},
 		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive",

@@ -244,7 +244,8 @@ func TestPlanRefusesNames(t *testing.T) {
 			require.ErrorAs(t, err, &refused)
 			assert.ErrorContains(t, err, test.says)
 
-			// On a stock subscriber the same error comes out of the builder, before the channel is used: here is none.
+			// On a stock subscriber the same error comes out of the builder, before the channel is
+			// used: here is none.
 			stock := retrier.Config()
 			err = amqp.BuildTopology(stock, "orders", stock.Queue.GenerateName("orders"))
 			require.ErrorAs(t, err, &refused)
@@ -350,8 +351,8 @@ func TestClosedRetrierGivesNoSubscriber(t *testing.T) {
 	assert.ErrorContains(t, err, "closed")
 }
 
-// delivered is a subscriber that hands out deliveries as a stock subscriber on the retrier's config does, without a
-// broker.
+// delivered is a subscriber that hands out deliveries as a stock subscriber on the retrier's config
+// does, without a broker.
 type delivered struct {
 	config     amqp.Config
 	deliveries chan amqp091.Delivery
@@ -569,8 +570,8 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 	}
 }
 
-// A ghost is what a stock subscriber makes of the broker's cancelling its consumer. It must reach no handler, and be
-// nacked, which makes the subscriber reconnect.
+// A ghost is what a stock subscriber makes of the broker's cancelling its consumer. It must reach
+// no handler, and be nacked, which makes the subscriber reconnect.
 func TestGhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 

@@ -30,7 +30,8 @@ func (BackoffKind) Choices() []string {
 //	{Kind: BackoffExponential, Initial: 1s}                    1s -> 2s -> 4s -> 8s
 //	{Kind: BackoffExponential, Initial: 1s, Factor: 3, Max: 5s} 1s -> 3s -> 5s -> 5s
 //
-// Each distinct delay is a queue on the broker; [Policy.Jitter] adds none. Delays are rounded to whole milliseconds.
+// Each distinct delay is a queue on the broker; [Policy.Jitter] adds none. Delays are rounded to
+// whole milliseconds.
 type Backoff struct {
 	// Kind is required.
 	Kind BackoffKind `yaml:"kind,omitempty" json:"kind,omitzero" koanf:"kind" mapstructure:"kind"`
@@ -63,8 +64,8 @@ func (b Backoff) withDefaults() Backoff {
 // delay before the given retry, 1 being the first.
 func (b Backoff) delay(retry int) time.Duration { return b.capped(b.uncapped(retry)) }
 
-// schedule lists the delays before retry 1 to n, in the time of one walk: a file can have thousands of policies with a
-// thousand retries each.
+// schedule lists the delays before retry 1 to n, in the time of one walk: a file can have thousands
+// of policies with a thousand retries each.
 func (b Backoff) schedule(n int) []time.Duration {
 	delays := make([]time.Duration, n)
 	if b = b.withDefaults(); b.Kind != BackoffExponential {
@@ -103,8 +104,8 @@ func (b Backoff) uncapped(retry int) float64 {
 	case BackoffLinear:
 		ms += float64(b.Step) / float64(minDelay) * float64(retry-1)
 	case BackoffExponential:
-		// Repeated multiplication, not math.Pow: it gives the same bits on every architecture, and so the same queue
-		// names in a deployment of several.
+		// Repeated multiplication, not math.Pow: it gives the same bits on every architecture, and
+		// so the same queue names in a deployment of several.
 		for range retry - 1 {
 			ms *= b.Factor
 		}
@@ -112,7 +113,8 @@ func (b Backoff) uncapped(retry int) float64 {
 	return ms
 }
 
-// Jittered is one of the policy's own delays, shortened by a random part as Jitter says: random is from 0 to 1.
+// Jittered is one of the policy's own delays, shortened by a random part as Jitter says: random is
+// from 0 to 1.
 func (p Policy) Jittered(delay time.Duration, random float64) time.Duration {
 	if p.Jitter <= 0 {
 		return delay

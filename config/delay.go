@@ -18,14 +18,15 @@ var delayUnits = []struct {
 	{"ms", time.Millisecond},
 }
 
-// FormatDelay spells a delay the one canonical way: the largest single unit of h, m, s and ms that divides it exactly.
+// FormatDelay spells a delay the one canonical way: the largest single unit of h, m, s and ms that
+// divides it exactly.
 //
 //	90 * time.Second        "90s"
 //	1500 * time.Millisecond "1500ms"
 //	2 * time.Hour           "2h"
 //
-// The spelling is part of queue names and of messages that wait on the broker, so it never changes. A duration that
-// is no valid delay is spelled as the nearest one, never shorter than 1ms.
+// The spelling is part of queue names and of messages that wait on the broker, so it never changes.
+// A duration that is no valid delay is spelled as the nearest one, never shorter than 1ms.
 func FormatDelay(d time.Duration) string {
 	d = max(minDelay, min(d.Round(minDelay), MaxDelay))
 	for _, u := range delayUnits {
@@ -36,8 +37,8 @@ func FormatDelay(d time.Duration) string {
 	panic("unreachable: d is whole milliseconds")
 }
 
-// ParseDelay is the inverse of [FormatDelay]. It refuses every other spelling ("1m30s", "60s", "1.5s", "01s"), since
-// two spellings of one delay would be two queues.
+// ParseDelay is the inverse of [FormatDelay]. It refuses every other spelling ("1m30s", "60s",
+// "1.5s", "01s"), since two spellings of one delay would be two queues.
 func ParseDelay(s string) (time.Duration, error) {
 	digits := strings.TrimRight(s, "hms")
 	for _, u := range delayUnits {

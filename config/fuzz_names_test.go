@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzDelay: a delay has one spelling, and what is spelled otherwise is refused. Both are parts of queue names.
+// FuzzDelay: a delay has one spelling, and what is spelled otherwise is refused. Both are parts of
+// queue names.
 func FuzzDelay(f *testing.F) {
 	for _, text := range []string{"30s", "1500ms", "2h", "87600h", "315360000000ms", "60s", "01s", "+1s", "-1s", "0s",
 		"1e3s", "1.5s", "1m30s", "٣s", "s", "", "1 s", "1S", "1ns", "99999999999999999999h", "1msms", "1hms"} {

@@ -23,8 +23,9 @@ func (p Policies) keyFor(topic string) (key string, found bool) {
 	return key, found
 }
 
-// compareGlobs puts the more specific one first: more literal characters, then a longer literal beginning, then fewer
-// stars, then the alphabet. It is a total order, so what is found does not depend on the order of a map.
+// compareGlobs puts the more specific one first: more literal characters, then a longer literal
+// beginning, then fewer stars, then the alphabet. It is a total order, so what is found does not
+// depend on the order of a map.
 func compareGlobs(a, b string) int {
 	return cmp.Or(
 		cmp.Compare(literals(b), literals(a)),
@@ -45,7 +46,8 @@ func literalPrefix(glob string) int {
 	return utf8.RuneCountInString(glob)
 }
 
-// globMatches tells whether a topic is one of those that a glob stands for. What is no UTF-8 matches nothing.
+// globMatches tells whether a topic is one of those that a glob stands for. What is no UTF-8
+// matches nothing.
 func globMatches(glob, topic string) bool {
 	pattern := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(glob))
 	matches, err := regexp.MatchString("(?s)^"+pattern+"$", topic)

@@ -111,7 +111,8 @@ func TestGlobProperties(t *testing.T) {
 				matching = []string{key}
 				break
 			}
-			// path.Match is another's opinion, where its separator and its special characters are none.
+			// path.Match is another's opinion, where its separator and its special characters are
+			// none.
 			if ok, err := path.Match(key, topic); err == nil && ok && strings.ContainsAny(key, "*?") {
 				matching = append(matching, key)
 			}

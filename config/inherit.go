@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// None says, in the policy of a topic, that there is to be none of what the Default has: as Immediate, Jitter or
-// MaxAge.
+// None says, in the policy of a topic, that there is to be none of what the Default has: as
+// Immediate, Jitter or MaxAge.
 const None = -1
 
-// over is the policy with what it leaves out taken from another one: field by field, but for the schedule, which is the
-// delays with their number, and for the strategy, which is with the type of its queues. What its mode has no use for is
-// not taken. Who says when to retry wants to, whatever the mode of the other one.
+// over is the policy with what it leaves out taken from another one: field by field, but for the
+// schedule, which is the delays with their number, and for the strategy, which is with the type of
+// its queues. What its mode has no use for is not taken. Who says when to retry wants to, whatever
+// the mode of the other one.
 func (p Policy) over(d Policy) Policy {
 	if p.Mode == "" && (p.Retries != 0 || len(p.Delays) > 0 || !p.Backoff.IsZero()) {
 		p.Mode = ModeRetry // it says how
@@ -43,8 +44,9 @@ func (p Policy) over(d Policy) Policy {
 	return p.scheduleOver(d)
 }
 
-// strategyOver takes the strategy of another policy, with the type of its retry queues, where it says none. Without
-// retries only shared queues make a difference: dead letters go through no exchange of the queue's own.
+// strategyOver takes the strategy of another policy, with the type of its retry queues, where it
+// says none. Without retries only shared queues make a difference: dead letters go through no
+// exchange of the queue's own.
 func (p Policy) strategyOver(d Policy) Policy {
 	if p.mode() == ModeRetry {
 		p.Ladder = p.Ladder.Or(d.Ladder)
@@ -60,8 +62,8 @@ func (p Policy) strategyOver(d Policy) Policy {
 	return p
 }
 
-// scheduleOver takes the delays of another policy where it says none, as many of them as it says, and the number of
-// retries where it has a backoff of its own, which has no end by itself.
+// scheduleOver takes the delays of another policy where it says none, as many of them as it says,
+// and the number of retries where it has a backoff of its own, which has no end by itself.
 func (p Policy) scheduleOver(d Policy) Policy {
 	switch {
 	case len(p.Delays) > 0:

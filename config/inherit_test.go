@@ -116,7 +116,8 @@ func TestTopicsInheritTheDefault(t *testing.T) {
 	}
 }
 
-// What is wrong is told where somebody can correct it: once for the default, and with a topic what is wrong only there.
+// What is wrong is told where somebody can correct it: once for the default, and with a topic what
+// is wrong only there.
 func TestInheritedErrorsAreToldOnce(t *testing.T) {
 	policies := config.Policies{
 		Default: config.Policy{Delays: []time.Duration{time.Hour}, Jitter: 2, Immediate: 99},

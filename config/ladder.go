@@ -11,17 +11,18 @@ import (
 	"unicode/utf8"
 )
 
-// Ladder names and measures a set of queues in which messages wait for any delay. All services of a virtual host that
-// use the same values share one. Its zero value is the default, [RetryLadder].
+// Ladder names and measures a set of queues in which messages wait for any delay. All services of a
+// virtual host that use the same values share one. Its zero value is the default, [RetryLadder].
 //
-// A delay is written as a number of units with as many digits as there are levels. Each level has a queue for each of
-// its digits but 0, and a message waits once for each digit of its delay that is not 0. With the defaults there are 54
-// queues, for delays up to 27h46m39.9s; 30s is one wait, 37s are two, and 12.3s are three.
+// A delay is written as a number of units with as many digits as there are levels. Each level has a
+// queue for each of its digits but 0, and a message waits once for each digit of its delay that is
+// not 0. With the defaults there are 54 queues, for delays up to 27h46m39.9s; 30s is one wait, 37s
+// are two, and 12.3s are three.
 type Ladder struct {
 	// Prefix begins the names of its exchanges and queues. Default "amqpretry.delay".
 	Prefix string `yaml:"prefix,omitempty" json:"prefix,omitzero" koanf:"prefix" mapstructure:"prefix"`
-	// Unit is the shortest delay, to whose multiples all others are rounded up: 1ms..1h in whole milliseconds. Default
-	// 100ms.
+	// Unit is the shortest delay, to whose multiples all others are rounded up: 1ms..1h in whole
+	// milliseconds. Default 100ms.
 	Unit time.Duration `yaml:"unit,omitempty" json:"unit,omitzero" koanf:"unit" mapstructure:"unit"`
 	// Radix is how many different digits there are, 2..16. Default 10.
 	Radix int `yaml:"radix,omitempty" json:"radix,omitzero" koanf:"radix" mapstructure:"radix"`
@@ -33,7 +34,8 @@ type Ladder struct {
 const (
 	// defaultLadderPrefix is what [Ladder.Prefix] is when it is empty.
 	defaultLadderPrefix = "amqpretry.delay"
-	// maxLadderQueues bounds the queues of a ladder, Levels times (Radix - 1): each is a quorum queue.
+	// maxLadderQueues bounds the queues of a ladder, Levels times (Radix - 1): each is a quorum
+	// queue.
 	maxLadderQueues = 128
 
 	minLadderRadix, maxLadderRadix = 2, 16
@@ -47,7 +49,8 @@ func RetryLadder() Ladder {
 	return Ladder{Prefix: defaultLadderPrefix, Unit: 100 * time.Millisecond, Radix: 10, Levels: 6}
 }
 
-// ScheduleLadder is the ladder for messages that are published with a delay: units of 1s, and delays up to 3.1 years.
+// ScheduleLadder is the ladder for messages that are published with a delay: units of 1s, and
+// delays up to 3.1 years.
 func ScheduleLadder() Ladder {
 	return Ladder{Prefix: defaultLadderPrefix, Unit: time.Second, Radix: 10, Levels: 8}
 }
@@ -87,7 +90,8 @@ func (l Ladder) RoundUp(d time.Duration) time.Duration {
 	return max(l.Unit, (d+l.Unit-1)/l.Unit*l.Unit)
 }
 
-// Digits are those of a delay, rounded up, the digit of the highest level first: as many as there are levels.
+// Digits are those of a delay, rounded up, the digit of the highest level first: as many as there
+// are levels.
 func (l Ladder) Digits(d time.Duration) []int {
 	l = l.WithDefaults()
 	units := l.RoundUp(d) / l.Unit

@@ -35,8 +35,8 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-// The digits of a delay wait for just that delay, which is never shorter than what was asked for, and at most a unit
-// longer.
+// The digits of a delay wait for just that delay, which is never shorter than what was asked for,
+// and at most a unit longer.
 func TestLadderWaits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ladder := anyLadder(t)

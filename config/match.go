@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// ErrorMatch is a kind of errors, for the lists of a [Policy]. [Is], [As] and [TypeName] make one. As text, in a file,
-// it is the name that TypeName takes.
+// ErrorMatch is a kind of errors, for the lists of a [Policy]. [Is], [As] and [TypeName] make one.
+// As text, in a file, it is the name that TypeName takes.
 type ErrorMatch struct {
 	target error        // of Is
 	typ    reflect.Type // of As
@@ -26,13 +26,13 @@ func Is(target error) ErrorMatch { return ErrorMatch{target: target} }
 //	RetryOnly: []config.ErrorMatch{config.As[net.Error](), config.As[*pq.Error]()}
 func As[T error]() ErrorMatch { return ErrorMatch{typ: reflect.TypeFor[T]()} }
 
-// TypeName matches errors that have one of the named type in their chain. The name is as the verb %T prints it, and as
-// dead letters show it: with the package's name, and with the * of a pointer.
+// TypeName matches errors that have one of the named type in their chain. The name is as the verb
+// %T prints it, and as dead letters show it: with the package's name, and with the * of a pointer.
 //
 //	NeverRetry: []config.ErrorMatch{config.TypeName("*fs.PathError")}
 //
-// It is for files. In code As is better, which the compiler checks. Errors that are told apart by their value, such as
-// io.EOF, have no type of their own and need Is.
+// It is for files. In code As is better, which the compiler checks. Errors that are told apart by
+// their value, such as io.EOF, have no type of their own and need Is.
 func TypeName(name string) ErrorMatch { return ErrorMatch{name: name} }
 
 // Match tells whether err is meant.
@@ -77,7 +77,8 @@ func hasType(err error, name string) bool {
 // IsZero tells whether the match is empty, which Validate refuses: it would match nothing.
 func (m ErrorMatch) IsZero() bool { return m.typ == nil && m.target == nil && m.name == "" }
 
-// typeNamePattern is what %T can print of an error: Name with its package, * of a pointer, [] of type arguments.
+// typeNamePattern is what %T can print of an error: Name with its package, * of a pointer, [] of
+// type arguments.
 const typeNamePattern = `^\*?[\p{L}\p{N}_]+\.[\p{L}\p{N}_]+(\[.+\])?$`
 
 var typeNameRegexp = regexp.MustCompile(typeNamePattern)
@@ -88,7 +89,8 @@ var common = []string{
 	"*errors.fundamental", "*errors.withStack", "*errors.withMessage", "*retry.MarkedError",
 }
 
-// values are no types, or interfaces, though they are what comes to mind first: no error has a type of this name.
+// values are no types, or interfaces, though they are what comes to mind first: no error has a type
+// of this name.
 var values = []string{
 	"io.EOF", "io.ErrUnexpectedEOF", "sql.ErrNoRows", "sql.ErrTxDone", "context.Canceled", "context.DeadlineExceeded",
 	"fs.ErrNotExist", "fs.ErrExist", "fs.ErrPermission", "os.ErrNotExist", "os.ErrExist", "os.ErrPermission",
@@ -117,8 +119,8 @@ func (m ErrorMatch) validate() (problem, wanted string) {
 	return "", ""
 }
 
-// same tells whether both match by the same type, or by the same error. Errors that cannot be compared, which errors.Is
-// does not find either, are the same if their types are.
+// same tells whether both match by the same type, or by the same error. Errors that cannot be
+// compared, which errors.Is does not find either, are the same if their types are.
 func (m ErrorMatch) same(o ErrorMatch) bool {
 	a, b := reflect.ValueOf(m.target), reflect.ValueOf(o.target)
 	if m.typ != o.typ || m.name != o.name || a.IsValid() != b.IsValid() {

@@ -5,29 +5,34 @@ import (
 	"time"
 )
 
-// Strategy says how failed messages come back. The first three are copies: the consumer publishes one, and acknowledges
-// the message when the broker has confirmed it. With the others the broker brings the message itself back, and a copy
-// does what it cannot do. Dead-letter queues and tools are the same under each strategy.
+// Strategy says how failed messages come back. The first three are copies: the consumer publishes
+// one, and acknowledges the message when the broker has confirmed it. With the others the broker
+// brings the message itself back, and a copy does what it cannot do. Dead-letter queues and tools
+// are the same under each strategy.
 type Strategy string
 
 const (
-	// StrategyQueues publishes a copy to a retry queue of the main queue's own, one for each distinct delay. A wait
-	// that an error asks for takes one or more of these delays. The zero value means this.
+	// StrategyQueues publishes a copy to a retry queue of the main queue's own, one for each
+	// distinct delay. A wait that an error asks for takes one or more of these delays. The zero
+	// value means this.
 	StrategyQueues Strategy = "queues"
-	// StrategyShared does so with one set of retry queues for all main queues with this strategy: fewer queues on the
-	// broker, and what blocks one of them blocks it for all.
+	// StrategyShared does so with one set of retry queues for all main queues with this strategy:
+	// fewer queues on the broker, and what blocks one of them blocks it for all.
 	StrategyShared Strategy = "shared"
-	// StrategyLadder publishes a copy to a [Ladder], where it waits for just its own delay, rounded up to the ladder's
-	// unit.
+	// StrategyLadder publishes a copy to a [Ladder], where it waits for just its own delay, rounded
+	// up to the ladder's unit.
 	StrategyLadder Strategy = "ladder"
-	// StrategyCycle rejects the message: by the dead-letter exchange of its queue the broker sends it to the retry
-	// queue, and from there back. The policy has one delay. The number of failures is the broker's: x-death.
+	// StrategyCycle rejects the message: by the dead-letter exchange of its queue the broker sends
+	// it to the retry queue, and from there back. The policy has one delay. The number of failures
+	// is the broker's: x-death.
 	StrategyCycle Strategy = "cycle"
-	// StrategyRedelivery gives the message back, and the broker delivers it again at once. The number of failures is
-	// the broker's: x-delivery-count. The policy's delays hold for what is brought back by a copy.
+	// StrategyRedelivery gives the message back, and the broker delivers it again at once. The
+	// number of failures is the broker's: x-delivery-count. The policy's delays hold for what is
+	// brought back by a copy.
 	StrategyRedelivery Strategy = "redelivery"
-	// StrategyNative gives the message back, and the broker delivers it again after a delay: the delayed retry of
-	// quorum queues, from RabbitMQ 4.3 on. The delays of the policy are constant, or grow by the first one.
+	// StrategyNative gives the message back, and the broker delivers it again after a delay: the
+	// delayed retry of quorum queues, from RabbitMQ 4.3 on. The delays of the policy are constant,
+	// or grow by the first one.
 	StrategyNative Strategy = "native"
 )
 
@@ -36,15 +41,16 @@ func (Strategy) Choices() []string {
 	return texts(StrategyQueues, StrategyShared, StrategyLadder, StrategyCycle, StrategyRedelivery, StrategyNative)
 }
 
-// ByBroker tells whether the broker itself brings failed messages back. The main queue needs arguments for it.
+// ByBroker tells whether the broker itself brings failed messages back. The main queue needs
+// arguments for it.
 func (s Strategy) ByBroker() bool { return s == StrategyCycle || s.CountsReturns() }
 
-// CountsReturns tells whether each return of a message to its queue is a failed attempt, whatever the reason. The
-// broker does not report the difference.
+// CountsReturns tells whether each return of a message to its queue is a failed attempt, whatever
+// the reason. The broker does not report the difference.
 func (s Strategy) CountsReturns() bool { return s == StrategyRedelivery || s == StrategyNative }
 
-// NativeDelays are what the broker makes the policy's delays of: min, 2*min, 3*min and so on, max at the longest. ok is
-// false if it cannot.
+// NativeDelays are what the broker makes the policy's delays of: min, 2*min, 3*min and so on, max
+// at the longest. ok is false if it cannot.
 func (p Policy) NativeDelays() (shortest, longest time.Duration, ok bool) {
 	schedule := p.Schedule()
 	if len(schedule) == 0 {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Validate reports all problems in one error, as joined [*FieldError]s with paths such as `Delays[2]`.
-// The zero policy is valid.
+// Validate reports all problems in one error, as joined [*FieldError]s with paths such as
+// `Delays[2]`. The zero policy is valid.
 func (p Policy) Validate() error {
 	return errors.Join(p.validate("")...)
 }
 
-// Validate reports everything that is wrong with any of the policies at once, as joined [*FieldError]s with paths
-// such as `Policies.Topics["orders"].Delays[2]`.
+// Validate reports everything that is wrong with any of the policies at once, as joined
+// [*FieldError]s with paths such as `Policies.Topics["orders"].Delays[2]`.
 func (p Policies) Validate() error {
 	errs := p.Default.validate("Policies.Default.")
 	inherited := said(p.Default.validate(""))
@@ -85,7 +85,8 @@ func (p Policy) validate(path string) []error {
 	return e.errs
 }
 
-// validateNoRetries refuses what the mode would silently ignore, unless it is what it would be without.
+// validateNoRetries refuses what the mode would silently ignore, unless it is what it would be
+// without.
 func (p Policy) validateNoRetries(e *problems) {
 	wanted := fmt.Sprintf("left out with mode %q; to retry, use mode %q", p.Mode, ModeRetry)
 	refuse := func(field string, given bool, found string) {
@@ -217,7 +218,8 @@ func (p Policy) validateDelays(e *problems) {
 	}
 }
 
-// validateDeadline refuses an age before which no retry begins: a message that waits for it has expired by then.
+// validateDeadline refuses an age before which no retry begins: a message that waits for it has
+// expired by then.
 func (p Policy) validateDeadline(e *problems) {
 	first := p.Delay(1)
 	if p.Jitter > 0 && p.Jitter <= 1 {
@@ -265,7 +267,8 @@ func (p Policy) validateBackoff(e *problems) {
 		}
 		return
 	}
-	// A delay of many years is no wish but an exponent without a cap, so it is not capped in silence.
+	// A delay of many years is no wish but an exponent without a cap, so it is not capped in
+	// silence.
 	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n) > float64(MaxDelay/minDelay) {
 		e.add("Backoff.Max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+
 			FormatDelay(MaxDelay)+" (10 years)", "no cap")

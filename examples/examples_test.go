@@ -21,14 +21,16 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// realQueues are queues that a user of the examples may have, with names that the examples once took for their own.
+// realQueues are queues that a user of the examples may have, with names that the examples once
+// took for their own.
 var realQueues = []string{"orders", "payments", "mails", "prices", "cards"}
 
 // arguments keep the examples that run for long by default short.
 var arguments = map[string][]string{"metrics": {"-for", "1s", "-listen", "127.0.0.1:0"}}
 
-// A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not theirs, and leave
-// it as it was, also when they are interrupted. `make demo` does not even touch it, unless it is told to.
+// A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not
+// theirs, and leave it as it was, also when they are interrupted. `make demo` does not even touch
+// it, unless it is told to.
 func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)

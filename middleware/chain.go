@@ -12,8 +12,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/order"
 )
 
-// chain checks the order of middlewares in one handler, as far as the retry middleware can see it by itself: what is
-// right inside of it when the router builds the chain, and what is outside of it on the stack of the first message.
+// chain checks the order of middlewares in one handler, as far as the retry middleware can see it
+// by itself: what is right inside of it when the router builds the chain, and what is outside of it
+// on the stack of the first message.
 type chain struct {
 	only   *engine.Engine // whose messages are handled; nil: those of all
 	inside *order.Mistake // right inside; nil if there is nothing wrong
@@ -24,8 +25,8 @@ type chain struct {
 
 // refuser is a delivery whose subscription can be stopped.
 type refuser interface {
-	// Refuse stops the subscription; the message goes back to its queue. It is false if the message was acknowledged
-	// already.
+	// Refuse stops the subscription; the message goes back to its queue. It is false if the message
+	// was acknowledged already.
 	Refuse(err error) bool
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/engine"
 )
 
-// The subscribers of which a message without a delivery is a mistake, by the names that the router gives them.
+// The subscribers of which a message without a delivery is a mistake, by the names that the router
+// gives them.
 const (
 	stockSubscriber = "amqp.Subscriber"
 	ownSubscriber   = "amqpretry.Subscriber"
@@ -34,8 +35,8 @@ type foreign struct {
 
 // passOn hands on a message, and tells of the first one of each handler.
 func (f *foreign) passOn(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
-	// Afterwards, because the middleware of another retrier may be inside: it knows its messages, and they are no
-	// mistake.
+	// Afterwards, because the middleware of another retrier may be inside: it knows its messages,
+	// and they are no mistake.
 	defer f.once.Do(func() { f.report(msg) })
 
 	return h(msg)

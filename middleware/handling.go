@@ -17,8 +17,8 @@ type attempt struct {
 	*engine.Engine
 	delivery engine.Delivery
 	msg      *message.Message
-	// ctx is the message's as it was before the handler: middlewares such as Watermill's Timeout leave their cancelled
-	// context behind.
+	// ctx is the message's as it was before the handler: middlewares such as Watermill's Timeout
+	// leave their cancelled context behind.
 	ctx context.Context
 }
 
@@ -124,8 +124,8 @@ func (a *attempt) fail(err error, last bool) (retry.Verdict, error) {
 	return s.Verdict, a.delivery.Settle(a.ctx, s)
 }
 
-// errNacked is what a message has failed of whose handler answers for itself. Its outputs are not published: it comes
-// again.
+// errNacked is what a message has failed of whose handler answers for itself. Its outputs are not
+// published: it comes again.
 var errNacked = errors.New("the handler nacked the message and returned no error")
 
 func isNacked(msg *message.Message) bool {
@@ -137,7 +137,8 @@ func isNacked(msg *message.Message) bool {
 	}
 }
 
-// isAnswered tells whether a handler has acked or nacked the message by itself: then it cannot be handled again.
+// isAnswered tells whether a handler has acked or nacked the message by itself: then it cannot be
+// handled again.
 func isAnswered(msg *message.Message) bool {
 	select {
 	case <-msg.Acked():
@@ -158,7 +159,8 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err 
 
 		value := recover()
 		if value == nil { // panic(nil) is a *runtime.PanicNilError, so this is a Goexit
-			// The goroutine is ending and will not return to the router: this is the last chance to answer.
+			// The goroutine is ending and will not return to the router: this is the last chance to
+			// answer.
 			if verdict, err := a.fail(errGoexit, true); err != nil || verdict.Action == retry.ActionRequeue {
 				a.msg.Nack()
 			} else {
@@ -177,11 +179,12 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err 
 	return produced, err
 }
 
-// errGoexit is the error of an attempt whose handler ended its goroutine, as testing.T.FailNow does.
+// errGoexit is the error of an attempt whose handler ended its goroutine, as testing.T.FailNow
+// does.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// failureListener is a Delivery that wants to know why a handler has failed of which the middleware leaves the message
-// alone: of a dead letter, which has no further queue to go to.
+// failureListener is a Delivery that wants to know why a handler has failed of which the middleware
+// leaves the message alone: of a dead letter, which has no further queue to go to.
 type failureListener interface {
 	// Failed is told before the router answers. text is what may be logged of err.
 	Failed(handler string, err error, text string)

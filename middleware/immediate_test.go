@@ -30,7 +30,8 @@ func retrying(h message.HandlerFunc) message.HandlerFunc {
 	return middleware.Retry{}.Middleware(h)
 }
 
-// Every try sees the message as it arrived, with a live context, whatever the one before has done to it.
+// Every try sees the message as it arrived, with a live context, whatever the one before has done
+// to it.
 func TestImmediateTries(t *testing.T) {
 	d := immediately(2)
 

@@ -15,7 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// deadLetterDelivery is the delivery of a dead letter, which wants to know why its handler has failed.
+// deadLetterDelivery is the delivery of a dead letter, which wants to know why its handler has
+// failed.
 type deadLetterDelivery struct {
 	*delivery
 	failures []error
@@ -26,7 +27,8 @@ func (d *deadLetterDelivery) Failed(_ string, err error, text string) {
 	d.failures, d.texts = append(d.failures, err), append(d.texts, text)
 }
 
-// The handler of a dead letter is called as it is, and the retrier is told why it has failed, whichever way it does.
+// The handler of a dead letter is called as it is, and the retrier is told why it has failed,
+// whichever way it does.
 func TestDeadLetterFailureIsTold(t *testing.T) {
 	boom := errors.New("secret")
 	for name, c := range map[string]struct {

@@ -57,8 +57,8 @@ type outcome struct {
 	refused error
 }
 
-// run handles messages in a router of Watermill with ours among its middlewares. One that is refused is acknowledged,
-// as gochannel would redeliver it for ever.
+// run handles messages in a router of Watermill with ours among its middlewares. One that is
+// refused is acknowledged, as gochannel would redeliver it for ever.
 func run(t *testing.T, judge *engine.Engine, messages int, handler message.NoPublishHandlerFunc,
 	middlewares ...message.HandlerMiddleware) outcome {
 	t.Helper()
@@ -132,7 +132,8 @@ func filteredPoisonQueue(t *testing.T) message.HandlerMiddleware {
 func TestOrderOfMiddlewares(t *testing.T) {
 	retry := wmmiddleware.Retry{MaxRetries: 1, InitialInterval: time.Microsecond}.Middleware
 	timeout := wmmiddleware.Timeout(time.Minute)
-	// Each router gets one that has seen nothing yet: an open breaker outside ours would fail each message for ever.
+	// Each router gets one that has seen nothing yet: an open breaker outside ours would fail each
+	// message for ever.
 	breaker := func(h message.HandlerFunc) message.HandlerFunc {
 		var middleware message.HandlerMiddleware = wmmiddleware.NewCircuitBreaker(gobreaker.Settings{}).Middleware
 		return apply(middleware, h)
@@ -211,8 +212,8 @@ func TestOrderOfMiddlewares(t *testing.T) {
 	}
 }
 
-// What is harmless with the retrier's own subscriber can lose messages on a stock one, whose deliveries cannot be
-// refused.
+// What is harmless with the retrier's own subscriber can lose messages on a stock one, whose
+// deliveries cannot be refused.
 func TestOrderOfMiddlewaresOnStockSubscribers(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
 	d := &played{engine: &engine.Engine{Logger: logger}, settled: make(chan engine.Settlement, 1)}
@@ -245,7 +246,8 @@ func TestStackHasTheRouter(t *testing.T) {
 		[]string{"github.com/ThreeDotsLabs/watermill/message/router/middleware.Retry.Middleware.func1"}))
 }
 
-// apply calls a middleware as a router does: the compiler does not inline it, which would change names.
+// apply calls a middleware as a router does: the compiler does not inline it, which would change
+// names.
 //
 //go:noinline
 func apply(m message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc { return m(h) }

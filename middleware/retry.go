@@ -7,23 +7,26 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/engine"
 )
 
-// Retry is the router middleware that gives failed messages their durable, delayed, non-blocking retries. It belongs
-// outermost: what is added after it is part of the attempt.
+// Retry is the router middleware that gives failed messages their durable, delayed, non-blocking
+// retries. It belongs outermost: what is added after it is part of the attempt.
 //
-// Retrier.Middleware in package amqpretry is one. Messages that no retrier has received pass it untouched, and where
-// that is a mistake, it says so in the log, once for each handler.
+// Retrier.Middleware in package amqpretry is one. Messages that no retrier has received pass it
+// untouched, and where that is a mistake, it says so in the log, once for each handler.
 type Retry struct {
-	// Of is set by Retrier.Middleware, which handles the messages of its retrier only. nil: those of all retriers.
+	// Of is set by Retrier.Middleware, which handles the messages of its retrier only. nil: those
+	// of all retriers.
 	Of *engine.Engine
 }
 
 // Middleware returns the Retry middleware.
 func (r Retry) Middleware(h message.HandlerFunc) message.HandlerFunc { return handle(h, r.Of, nil) }
 
-// Poison is the router middleware for handlers without retries: their first failure goes to the dead-letter queue,
-// whatever the policy of its queue says of retries. It may be added to single handlers of a router that has [Retry].
+// Poison is the router middleware for handlers without retries: their first failure goes to the
+// dead-letter queue, whatever the policy of its queue says of retries. It may be added to single
+// handlers of a router that has [Retry].
 type Poison struct {
-	// Of is set by Retrier.Poison, which handles the messages of its retrier only. nil: those of all retriers.
+	// Of is set by Retrier.Poison, which handles the messages of its retrier only. nil: those of
+	// all retriers.
 	Of *engine.Engine
 }
 
@@ -37,7 +40,8 @@ func (p Poison) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	})
 }
 
-// handle is the life of a message around a handler, under the policy of its queue, which narrow may narrow.
+// handle is the life of a message around a handler, under the policy of its queue, which narrow may
+// narrow.
 func handle(h message.HandlerFunc, of *engine.Engine, narrow func(engine.Delivery)) message.HandlerFunc {
 	order, foreign := newChain(h, of), &foreign{only: of}
 

@@ -245,7 +245,8 @@ func TestPanicStacks(t *testing.T) {
 	}
 }
 
-// A Goexit, as FailNow of a test calls it, cannot be stopped: the goroutine ends without an answer to the router.
+// A Goexit, as FailNow of a test calls it, cannot be stopped: the goroutine ends without an answer
+// to the router.
 func TestGoexit(t *testing.T) {
 	for name, settleErr := range map[string]error{"settled": nil, "not settled": errors.New("no")} {
 		t.Run(name, func(t *testing.T) {
@@ -340,7 +341,8 @@ func TestSuccessInAShutdown(t *testing.T) {
 	assert.Empty(t, d.settled)
 }
 
-// Watermill's Timeout leaves its cancelled context on the message: no shutdown, and nothing to settle with.
+// Watermill's Timeout leaves its cancelled context on the message: no shutdown, and nothing to
+// settle with.
 func TestTimeoutInside(t *testing.T) {
 	d := newDelivery()
 	msg := messageOf(d)
@@ -358,7 +360,8 @@ func TestTimeoutInside(t *testing.T) {
 	assert.Equal(t, []context.Context{before}, d.contexts)
 }
 
-// passesUntouched holds a middleware against its handler: the same message, outputs, error and panic, and nothing told.
+// passesUntouched holds a middleware against its handler: the same message, outputs, error and
+// panic, and nothing told.
 func passesUntouched(t *testing.T, middle message.HandlerMiddleware, msg *message.Message, d *delivery) {
 	t.Helper()
 
@@ -429,7 +432,8 @@ func TestSettleError(t *testing.T) {
 	}
 }
 
-// A context that ended for another reason, such as the deadline of a Timeout outside of ours, makes no shutdown.
+// A context that ended for another reason, such as the deadline of a Timeout outside of ours, makes
+// no shutdown.
 func TestContextThatEndedIsNoShutdown(t *testing.T) {
 	d := newDelivery()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// DeadLetter is what a dead letter tells of its failure, to a handler that is fed from a dead-letter queue. Everything
-// in it comes from headers of the message, which anybody who can publish can write: it is for people to read and for
-// programs to count.
+// DeadLetter is what a dead letter tells of its failure, to a handler that is fed from a
+// dead-letter queue. Everything in it comes from headers of the message, which anybody who can
+// publish can write: it is for people to read and for programs to count.
 //
-// Of a message that the broker itself has dead-lettered it has the Reason, the Queue, LastFailure, and where the
-// message came from; of one that somebody has put there by hand nothing but the Queue.
+// Of a message that the broker itself has dead-lettered it has the Reason, the Queue, LastFailure,
+// and where the message came from; of one that somebody has put there by hand nothing but the
+// Queue.
 type DeadLetter struct {
 	// Reason why it was dead-lettered; empty if that is not known.
 	Reason Reason
@@ -24,28 +25,32 @@ type DeadLetter struct {
 	Handler string
 	Host    string
 
-	// Calls is how often a handler was called over all lives of the message, Replays how often it came back from the
-	// dead-letter queue.
+	// Calls is how often a handler was called over all lives of the message, Replays how often it
+	// came back from the dead-letter queue.
 	Calls   int
 	Replays int
-	// FirstFailure and LastFailure are when it failed. History has the first failed call and the last nine.
+	// FirstFailure and LastFailure are when it failed. History has the first failed call and the
+	// last nine.
 	FirstFailure time.Time
 	LastFailure  time.Time
 	History      []FailedCall
-	// Since is where its age counted from, Deadline when it expired or would have; zero if there was none.
+	// Since is where its age counted from, Deadline when it expired or would have; zero if there
+	// was none.
 	Since    time.Time
 	Deadline time.Time
 
-	// Exchange and RoutingKey that it first came by; the default exchange is empty. Expiration and UserID as the
-	// publisher had set them.
+	// Exchange and RoutingKey that it first came by; the default exchange is empty. Expiration and
+	// UserID as the publisher had set them.
 	Exchange   string
 	RoutingKey string
 	Expiration string
 	UserID     string
-	// Trace is the W3C traceparent of the last call of its handler, if package tracing has traced it. Empty else.
+	// Trace is the W3C traceparent of the last call of its handler, if package tracing has traced
+	// it. Empty else.
 	Trace string
 
-	// Removed names those of the message's own headers that left no room for these (reason too-large); empty else.
+	// Removed names those of the message's own headers that left no room for these (reason
+	// too-large); empty else.
 	Removed string
 }
 
@@ -56,8 +61,8 @@ func NewDeadLetterContext(ctx context.Context, l DeadLetter) context.Context {
 	return context.WithValue(ctx, deadLetterKey{}, l)
 }
 
-// DeadLetterFromContext tells of the failure of the dead letter whose context ctx is. It is false for messages that do
-// not come from a dead-letter queue.
+// DeadLetterFromContext tells of the failure of the dead letter whose context ctx is. It is false
+// for messages that do not come from a dead-letter queue.
 func DeadLetterFromContext(ctx context.Context) (DeadLetter, bool) {
 	l, ok := ctx.Value(deadLetterKey{}).(DeadLetter)
 	return l, ok

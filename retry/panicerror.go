@@ -6,8 +6,8 @@ import "fmt"
 type PanicError struct {
 	// Value is what the handler panicked with.
 	Value any
-	// Stack is the stack of the panic. It becomes part of the error text only on request, because it can show what a
-	// dead letter should not.
+	// Stack is the stack of the panic. It becomes part of the error text only on request, because
+	// it can show what a dead letter should not.
 	Stack []byte
 	// ShowStack puts the stack into the error text.
 	ShowStack bool

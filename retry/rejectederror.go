@@ -2,10 +2,12 @@ package retry
 
 import "fmt"
 
-// RejectedError is the failure of a message that a consumer outside of this module has failed: its queue has
-// dead-lettered it to a failed queue, and a processor retries it. The broker does not report the consumer's own error.
+// RejectedError is the failure of a message that a consumer outside of this module has failed: its
+// queue has dead-lettered it to a failed queue, and a processor retries it. The broker does not
+// report the consumer's own error.
 type RejectedError struct {
-	// Queue has dead-lettered the message: its main queue, or another one that has given it that queue's routing key.
+	// Queue has dead-lettered the message: its main queue, or another one that has given it that
+	// queue's routing key.
 	Queue string
 	// Reason is the broker's: ReasonRejected, ReasonExpired, ReasonMaxLen or ReasonDeliveryLimit.
 	Reason Reason

@@ -25,11 +25,11 @@ type Verdict struct {
 	Count  int           // retry, postpone: failures so far, with this one if it is one
 	Delay  time.Duration // retry, postpone: in which of the policy's delays it waits
 	Wait   time.Duration // retry: how long, where jitter makes that shorter than the delay; else 0
-	// ByBroker tells that the broker brings the message itself back, by the strategy of its policy. The Delay is 0 if
-	// that is at once. Without it, a copy waits.
+	// ByBroker tells that the broker brings the message itself back, by the strategy of its policy.
+	// The Delay is 0 if that is at once. Without it, a copy waits.
 	ByBroker bool
-	// NotBefore is when it may be handled again, where that is more than one delay away: until then it is sent on to
-	// wait.
+	// NotBefore is when it may be handled again, where that is more than one delay away: until then
+	// it is sent on to wait.
 	NotBefore time.Time
 	Reason    Reason // dead-letter: why; drop: expired, if that is why
 }

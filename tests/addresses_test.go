@@ -33,8 +33,8 @@ func nobody(t *testing.T) string {
 	return u.String()
 }
 
-// The first address is dead from the beginning, the second dies later: all of the retrier's connections go on with the
-// third.
+// The first address is dead from the beginning, the second dies later: all of the retrier's
+// connections go on with the third.
 func TestAddressesMoveOn(t *testing.T) {
 	t.Parallel()
 

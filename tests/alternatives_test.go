@@ -113,8 +113,8 @@ func poisoned(t *testing.T, a *alternativeRun) {
 	a.router.AddMiddleware(poison)
 }
 
-// The table of docs/concepts/comparison.md: one message that fails for good comes before five healthy ones, and all ways
-// to deal with it are watched for 6 s, or longer on a busy machine.
+// The table of docs/concepts/comparison.md: one message that fails for good comes before five
+// healthy ones, and all ways to deal with it are watched for 6 s, or longer on a busy machine.
 func TestAlternatives(t *testing.T) {
 	t.Parallel()
 
@@ -148,8 +148,9 @@ func TestAlternatives(t *testing.T) {
 	}
 }
 
-// watch tells in words what happens to a message that fails and to those behind it. After 6 s it goes on for a while if
-// the words are not the expected ones: on a busy machine fewer calls than usual find room in 6 s.
+// watch tells in words what happens to a message that fails and to those behind it. After 6 s it
+// goes on for a while if the words are not the expected ones: on a busy machine fewer calls than
+// usual find room in 6 s.
 func (a alternative) watch(t *testing.T, uri, queueType string, expected func(begin string) bool) string {
 	t.Helper()
 	run := a.start(t, uri, queueType)
@@ -185,8 +186,8 @@ func (a alternative) watch(t *testing.T, uri, queueType string, expected func(be
 	return told + " | " + run.where(broker, a.circulates)
 }
 
-// inWords tells in words what the handler was called with. The others wait for the retries of the message that fails if
-// all calls for it come before theirs, and there are several.
+// inWords tells in words what the handler was called with. The others wait for the retries of the
+// message that fails if all calls for it come before theirs, and there are several.
 func inWords(calls []call) string {
 	failed, before := 0, 0
 	handled := map[string]bool{}
@@ -251,7 +252,8 @@ func othersMeanwhile(handled int, wait bool) string {
 	}
 }
 
-// where finds the message that fails. A queue that delays its own retries shows it only after the delay.
+// where finds the message that fails. A queue that delays its own retries shows it only after the
+// delay.
 func (a *alternativeRun) where(broker *rabbit.Client, circulates bool) string {
 	has := func(queue string) bool {
 		return queue != "" && slices.ContainsFunc(broker.Drain(queue), func(d amqp091.Delivery) bool {

@@ -36,7 +36,8 @@ type either interface {
 	Close() error
 }
 
-// eitherWay makes the retriers of both versions with the same options, and gives of each its two kinds of subscribers.
+// eitherWay makes the retriers of both versions with the same options, and gives of each its two
+// kinds of subscribers.
 func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []either,
 	subscribers map[string]message.Subscriber) {
 	t.Helper()
@@ -63,8 +64,8 @@ func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []
 	return []either{retrierV2, retrierV3}, subscribers
 }
 
-// One queue is served by v2 and by v3 at once, by the retrier's own subscribers and by stock ones: whoever gets a
-// message goes on where another has failed.
+// One queue is served by v2 and by v3 at once, by the retrier's own subscribers and by stock ones:
+// whoever gets a message goes on where another has failed.
 func TestBothVersionsServeOneQueue(t *testing.T) {
 	t.Parallel()
 
@@ -139,8 +140,8 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	assert.Len(t, attempts, len(ids))
 }
 
-// Under v3 two topics may share a queue and be bound each by its own key; with the stock subscriber as with the
-// retrier's own.
+// Under v3 two topics may share a queue and be bound each by its own key; with the stock subscriber
+// as with the retrier's own.
 func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 	t.Parallel()
 
@@ -197,8 +198,9 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 	}
 }
 
-// A message that the broker has delivered before says so under v3, with the retrier's own subscriber as with the stock
-// one; and only such a message does, whatever its publisher has passed on.
+// A message that the broker has delivered before says so under v3, with the retrier's own
+// subscriber as with the stock one; and only such a message does, whatever its publisher has passed
+// on.
 func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	t.Parallel()
 

@@ -62,8 +62,8 @@ func (s *service) failing(ctx context.Context, sub message.Subscriber, topic str
 
 func (s *service) removeAll(queue string) { s.Broker.Remove(queue+".retry", queue, queue+".dlq") }
 
-// Queues come and go, each with a message that fails. Of those that are gone nothing is kept: no channel on either
-// connection, no goroutine, and no name.
+// Queues come and go, each with a message that fails. Of those that are gone nothing is kept: no
+// channel on either connection, no goroutine, and no name.
 func TestBriefQueuesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	const channels, queues = 4, 15
@@ -97,7 +97,8 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 	})
 }
 
-// A connection that has no channel left says so, and what waits for one gets it when a subscription ends.
+// A connection that has no channel left says so, and what waits for one gets it when a subscription
+// ends.
 func TestNoChannelLeft(t *testing.T) {
 	t.Parallel()
 	const channels = 3
@@ -125,7 +126,8 @@ func TestNoChannelLeft(t *testing.T) {
 	_, err = svc.failing(t.Context(), other, last)
 	require.NoError(t, err)
 	svc.Broker.Publish(last, rabbit.Messages(last)...)
-	// On a busy machine others may be held as well, and this one may first be held for something else.
+	// On a busy machine others may be held as well, and this one may first be held for something
+	// else.
 	of := func(kind retry.EventKind) func(retry.Event) bool {
 		return func(e retry.Event) bool { return e.Kind == kind && e.Queue == last }
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// What becomes of a canary is told by whoever handles it, through its retries, on both subscribers; and nobody is told
-// of other messages.
+// What becomes of a canary is told by whoever handles it, through its retries, on both subscribers;
+// and nobody is told of other messages.
 func TestCanariesAreToldOf(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(*testing.T, setup) *service{
@@ -91,8 +91,8 @@ func TestCanariesAreToldOf(t *testing.T) {
 	}
 }
 
-// A publisher writes the header as it likes: it makes nobody publish to a queue that no run listens to, and what nobody
-// takes is nobody's error.
+// A publisher writes the header as it likes: it makes nobody publish to a queue that no run listens
+// to, and what nobody takes is nobody's error.
 func TestForgedCanariesTellNobody(t *testing.T) {
 	t.Parallel()
 	c := setup{URI: brokertest.URI(t), Handler: succeed}

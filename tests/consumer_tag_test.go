@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Further consumers of a channel have tags of their own, which must not be longer than AMQP allows: amqp091-go would
-// close the connection.
+// Further consumers of a channel have tags of their own, which must not be longer than AMQP allows:
+// amqp091-go would close the connection.
 func TestConsumerTagOfAnyLength(t *testing.T) {
 	t.Parallel()
 	svc := start(t, setup{

@@ -116,8 +116,8 @@ func (c *told) logs(l *logs) {
 	}
 }
 
-// No password is in any error, log, event, metric or dead letter, whatever goes wrong, neither as it is nor as URIs
-// write it.
+// No password is in any error, log, event, metric or dead letter, whatever goes wrong, neither as
+// it is nor as URIs write it.
 func TestCredentials_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -165,7 +165,8 @@ func (c *credentials) uri(t *testing.T, change func(*url.URL)) string {
 	return uri.String()
 }
 
-// life: retries, dead letters, panics, a lost connection, a missing exchange, and everything that can be printed.
+// life: retries, dead letters, panics, a lost connection, a missing exchange, and everything that
+// can be printed.
 func (c *credentials) life(t *testing.T) {
 	network := newProxy(t, c.broker.URI)
 	proxied, err := url.Parse(network.URI)

@@ -92,8 +92,8 @@ func (s *service) file(a *archive) {
 	s.Router.AddConsumerHandler(uniqueName("archive"), s.Queue, sub, a.handle)
 }
 
-// Dead letters are a topic like any other, in the same router and behind the same middleware: their handler gets the
-// message and why it has failed, and what it takes is out of the queue.
+// Dead letters are a topic like any other, in the same router and behind the same middleware: their
+// handler gets the message and why it has failed, and what it takes is out of the queue.
 func TestDeadLetters_AreATopic(t *testing.T) {
 	t.Parallel()
 
@@ -174,8 +174,8 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 	}
 }
 
-// A dead letter whose handler fails stays where it is: it does not spin, and holds up neither those behind it nor a
-// close.
+// A dead letter whose handler fails stays where it is: it does not spin, and holds up neither those
+// behind it nor a close.
 func TestDeadLetters_AFailureStays(t *testing.T) {
 	t.Parallel()
 
@@ -236,8 +236,8 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 }
 
-// However many dead letters fail for ever, within the bound, those behind them are handled: the broker would hand out
-// again first what it gets back. The failing ones do not spin meanwhile.
+// However many dead letters fail for ever, within the bound, those behind them are handled: the
+// broker would hand out again first what it gets back. The failing ones do not spin meanwhile.
 func TestDeadLetters_MakeRoom(t *testing.T) {
 	t.Parallel()
 
@@ -299,8 +299,8 @@ func declareDeadLetters(t *testing.T, broker *rabbit.Client, queue, queueType st
 	broker.Declare(queue, arguments)
 }
 
-// What the broker itself has dead-lettered from a protected queue, and what people have put there, is told as far as it
-// is known.
+// What the broker itself has dead-lettered from a protected queue, and what people have put there,
+// is told as far as it is known.
 func TestDeadLetters_OfOthers(t *testing.T) {
 	t.Parallel()
 
@@ -385,7 +385,8 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	assert.Equal(t, retry.DeadLetter{Queue: queue}, hand)
 }
 
-// Whoever subscribes to dead letters alone declares their queue and nothing else, whatever the policy of the topic is.
+// Whoever subscribes to dead letters alone declares their queue and nothing else, whatever the
+// policy of the topic is.
 func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 	t.Parallel()
 

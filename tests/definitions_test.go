@@ -85,8 +85,8 @@ var provisionedServices = []provisioned{
 	},
 }
 
-// P8: an operator provisions from the printed file; a user who may configure nothing retries and dead-letters; and who
-// declares later finds no conflict.
+// P8: an operator provisions from the printed file; a user who may configure nothing retries and
+// dead-letters; and who declares later finds no conflict.
 func TestDefinitions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -103,7 +103,8 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 	}
 	admin := as("guest", "guest")
 
-	// What the operator does, in few commands, since each takes a second or more: all files are imported as one.
+	// What the operator does, in few commands, since each takes a second or more: all files are
+	// imported as one.
 	var script strings.Builder
 	all := map[string][]any{}
 	fmt.Fprintf(&script, `V = <<"%s"/utf8>>, ok = rabbit_vhost:add(V, <<"test">>), `+

@@ -84,7 +84,8 @@ func TestDelayPublish_Refused(t *testing.T) {
 	}
 }
 
-// A message that the broker refuses for good does not take those with it that are published beside it.
+// A message that the broker refuses for good does not take those with it that are published beside
+// it.
 func TestDelayPublish_RefusedForGood(t *testing.T) {
 	t.Parallel()
 
@@ -122,7 +123,8 @@ func TestDelayPublish_RefusedForGood(t *testing.T) {
 	}
 }
 
-// An operator deletes the ladder between two publishes: it is declared again, and no message is lost.
+// An operator deletes the ladder between two publishes: it is declared again, and no message is
+// lost.
 func TestDelayPublish_LadderDeleted(t *testing.T) {
 	t.Parallel()
 
@@ -148,8 +150,9 @@ func TestDelayPublish_LadderDeleted(t *testing.T) {
 	assert.Equal(t, 1, d.Events(retry.EventConnected)-1, "the subscriber's and one of the publisher's")
 }
 
-// An operator deletes the exchange of all targets. The first message of another topic brings it back, with the bindings
-// of the topics that the publisher has used: what waits for these is not unroutable.
+// An operator deletes the exchange of all targets. The first message of another topic brings it
+// back, with the bindings of the topics that the publisher has used: what waits for these is not
+// unroutable.
 func TestDelayPublish_DeliveryDeleted(t *testing.T) {
 	t.Parallel()
 
@@ -181,8 +184,8 @@ func TestDelayPublish_DeliveryDeleted(t *testing.T) {
 	}
 }
 
-// A process that has published nothing with a delay counts what waits in its ladder for others: a delay can outlive the
-// process that asked for it.
+// A process that has published nothing with a delay counts what waits in its ladder for others: a
+// delay can outlive the process that asked for it.
 func TestDelayPublish_DepthsOfOthers(t *testing.T) {
 	t.Parallel()
 

@@ -25,7 +25,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// hostileMarshaler publishes what a foreign publisher may: headers of the broker that were copied from another message.
+// hostileMarshaler publishes what a foreign publisher may: headers of the broker that were copied
+// from another message.
 type hostileMarshaler struct{ amqp.DefaultMarshaler }
 
 func (m hostileMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
@@ -48,8 +49,9 @@ func (m hostileMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, err
 	return p, nil
 }
 
-// Headers that a broker would believe, and properties that would end the wait early, are removed: on every version the
-// message comes when it is due, to its own queue, and nothing stays in a level.
+// Headers that a broker would believe, and properties that would end the wait early, are removed:
+// on every version the message comes when it is due, to its own queue, and nothing stays in a
+// level.
 func TestDelayPublish_HostilePublisher(t *testing.T) {
 	t.Parallel()
 
@@ -107,7 +109,8 @@ func (m lateMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error)
 	return p, err
 }
 
-// A message that is due already does not wait in the ladder, so it keeps what its publisher has set.
+// A message that is due already does not wait in the ladder, so it keeps what its publisher has
+// set.
 func TestDelayPublish_PastKeepsItsProperties(t *testing.T) {
 	t.Parallel()
 
@@ -127,7 +130,8 @@ func TestDelayPublish_PastKeepsItsProperties(t *testing.T) {
 	}
 }
 
-// 1,000 messages of one call, or of many calls at a time, do not wait for each other's confirmations.
+// 1,000 messages of one call, or of many calls at a time, do not wait for each other's
+// confirmations.
 func TestDelayPublish_Pipelined(t *testing.T) {
 	t.Parallel()
 
@@ -144,7 +148,8 @@ func TestDelayPublish_Pipelined(t *testing.T) {
 	}
 	require.NoError(t, d.Publisher.Publish(topic, batch("first", 1)...))
 
-	// The best of several: a machine that stands still for a moment makes one of them several times as long.
+	// The best of several: a machine that stands still for a moment makes one of them several times
+	// as long.
 	together, single, published := time.Hour, time.Hour, 1
 	for try := 0; try < 5 && 3*together >= single; try++ {
 		all, some := batch(fmt.Sprint("together-", try), 1000), batch(fmt.Sprint("single-", try), 100)
@@ -177,8 +182,8 @@ func TestDelayPublish_Pipelined(t *testing.T) {
 	got.wait(t, published+1000)
 }
 
-// Close ends what waits for the broker, closes the wrapped publisher, and does not hang. Retrier.Close closes what is
-// still open.
+// Close ends what waits for the broker, closes the wrapped publisher, and does not hang.
+// Retrier.Close closes what is still open.
 func TestDelayPublish_Close(t *testing.T) {
 	t.Parallel()
 
@@ -226,7 +231,8 @@ type closer struct{ err error }
 func (c closer) Publish(string, ...*message.Message) error { return errors.New("not asked for") }
 func (c closer) Close() error                              { return c.err }
 
-// While an alarm blocks the connection, Publish is bounded; nothing of it comes when the alarm is over.
+// While an alarm blocks the connection, Publish is bounded; nothing of it comes when the alarm is
+// over.
 func TestDelayPublish_Alarm_OwnBroker(t *testing.T) {
 	t.Parallel()
 

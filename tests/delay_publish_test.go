@@ -30,7 +30,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// delays is a service that publishes with delays, and a ladder of its own: units of 100 ms, up to 99.9 s.
+// delays is a service that publishes with delays, and a ladder of its own: units of 100 ms, up to
+// 99.9 s.
 type delays struct {
 	t         *testing.T
 	Retrier   *adapter.Retrier
@@ -111,7 +112,8 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	ladder, err := topology.NewLadder(d.Options.Ladder)
 	require.NoError(t, err)
 	d.Ladder = ladder
-	// Registered before the retrier is closed, so that it comes after that: a subscriber would declare its queue again.
+	// Registered before the retrier is closed, so that it comes after that: a subscriber would
+	// declare its queue again.
 	t.Cleanup(func() {
 		for _, topic := range d.topics {
 			plan, err := d.Retrier.Plan(topic)
@@ -152,7 +154,8 @@ func (d *delays) queue(topic string) *arrivals {
 	return collect(messages)
 }
 
-// publishes publishes a message until the ladder is declared, which may take longer than a short PublishTimeout.
+// publishes publishes a message until the ladder is declared, which may take longer than a short
+// PublishTimeout.
 func (d *delays) publishes(topic, uuid string) {
 	d.t.Helper()
 	await.Until(d.t, func() bool {
@@ -160,7 +163,8 @@ func (d *delays) publishes(topic, uuid string) {
 	}, "the ladder is declared")
 }
 
-// declareLadder declares the ladder before a test looks at the clock. Tests of the declaration do not call it.
+// declareLadder declares the ladder before a test looks at the clock. Tests of the declaration do
+// not call it.
 func (d *delays) declareLadder() {
 	d.t.Helper()
 	d.Broker.Do(func(channel *amqp091.Channel) error { return d.Ladder.Shared().Declare(channel) })
@@ -229,7 +233,8 @@ func (a *arrivals) first(t *testing.T, uuid string) arrival {
 	return a.of(uuid)[0]
 }
 
-// tooLate is more than a busy machine makes a message late. One that went astray in the ladder is late by up to 100 s.
+// tooLate is more than a busy machine makes a message late. One that went astray in the ladder is
+// late by up to 100 s.
 const tooLate = 30 * time.Second
 
 // due requires that a message came when it was due: never early, and not much later.
@@ -238,8 +243,8 @@ func due(t *testing.T, one arrival, at time.Time) {
 	dueAfter(t, one, at, at)
 }
 
-// dueAfter is due for a message whose publish returned at that time: it had to declare the ladder, which takes 20 s and
-// more on a busy machine. The message is late only after that.
+// dueAfter is due for a message whose publish returned at that time: it had to declare the ladder,
+// which takes 20 s and more on a busy machine. The message is late only after that.
 func dueAfter(t *testing.T, one arrival, at, published time.Time) {
 	t.Helper()
 	assert.False(t, one.At.Before(at), "%s came %s early", one.UUID, at.Sub(one.At))
@@ -257,8 +262,8 @@ func delayed(uuid string, d wmdelay.Delay) *message.Message {
 	return msg
 }
 
-// A message is due when its metadata, its context or the generator says; one without a delay goes to the wrapped
-// publisher.
+// A message is due when its metadata, its context or the generator says; one without a delay goes
+// to the wrapped publisher.
 func TestDelayPublish_Ways(t *testing.T) {
 	t.Parallel()
 
@@ -327,8 +332,8 @@ func TestDelayPublish_Ways(t *testing.T) {
 	assert.Contains(t, got.wait(t, 3), "last", "nothing of the call was published: it would have come before")
 }
 
-// An event comes to each queue that is bound to the topic's exchange, once and when it is due, also to one that is bound
-// while it waits.
+// An event comes to each queue that is bound to the topic's exchange, once and when it is due, also
+// to one that is bound while it waits.
 func TestDelayPublish_FanOut(t *testing.T) {
 	t.Parallel()
 
@@ -373,7 +378,8 @@ func TestDelayPublish_FanOut(t *testing.T) {
 	assert.Equal(t, 0, broker.Depth(a.Ladder.Unroutable()))
 }
 
-// Messages for an exchange to which nothing is bound wait in its landing queue. One that is due at once is refused.
+// Messages for an exchange to which nothing is bound wait in its landing queue. One that is due at
+// once is refused.
 func TestDelayPublish_NothingBound(t *testing.T) {
 	t.Parallel()
 
@@ -410,7 +416,8 @@ func notStored(t *testing.T, err error) []string {
 	return uuids
 }
 
-// A queue that does not exist is an error at once, as the broker would only find out when the message is due.
+// A queue that does not exist is an error at once, as the broker would only find out when the
+// message is due.
 func TestDelayPublish_NoQueue(t *testing.T) {
 	t.Parallel()
 
@@ -435,8 +442,8 @@ func TestDelayPublish_NoQueue(t *testing.T) {
 	dueAfter(t, got.wait(t, 1)["a"], now.Add(400*time.Millisecond), published)
 }
 
-// The connection is cut again and again while many publish: each message that Publish has returned nil for arrives, and
-// each that has not arrived is named in an error.
+// The connection is cut again and again while many publish: each message that Publish has returned
+// nil for arrives, and each that has not arrived is named in an error.
 func TestDelayPublish_ConnectionCut(t *testing.T) {
 	t.Parallel()
 
@@ -520,7 +527,8 @@ func TestDelayPublish_ConnectionCut(t *testing.T) {
 	assert.Equal(t, 0, d.Broker.Depth(d.Ladder.Unroutable()))
 }
 
-// While the broker does not answer, Publish returns in time, names the messages, and buffers nothing for later.
+// While the broker does not answer, Publish returns in time, names the messages, and buffers
+// nothing for later.
 func TestDelayPublish_NoAnswer(t *testing.T) {
 	t.Parallel()
 
@@ -648,7 +656,8 @@ func TestDelayPublish_Names(t *testing.T) {
 	assert.Equal(t, 0, queues.Broker.Depth(queues.Ladder.Unroutable()))
 }
 
-// A routing key has room for 255 bytes. A longer one is refused before it could close the connection.
+// A routing key has room for 255 bytes. A longer one is refused before it could close the
+// connection.
 func TestDelayPublish_LongNames(t *testing.T) {
 	t.Parallel()
 

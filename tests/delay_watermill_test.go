@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// These tests run Watermill's own parts, unchanged, with the delay publisher and the retrier's subscriber.
+// These tests run Watermill's own parts, unchanged, with the delay publisher and the retrier's
+// subscriber.
 
 // The cases of Watermill's own test of its delay publisher, with the delays in effect.
 func TestDelayPublish_WatermillsPublisher(t *testing.T) {
@@ -121,8 +122,9 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	assert.Len(t, d.Wrapped.got(), 2, "those without a delay")
 }
 
-// Watermill's delayed requeue, as its SQL requeuer puts it together: DelayOnError writes a growing delay, PoisonQueue
-// publishes to a topic of failed messages, in which they wait, and a requeuer publishes them to where they failed.
+// Watermill's delayed requeue, as its SQL requeuer puts it together: DelayOnError writes a growing
+// delay, PoisonQueue publishes to a topic of failed messages, in which they wait, and a requeuer
+// publishes them to where they failed.
 func TestDelayPublish_Requeuer(t *testing.T) {
 	t.Parallel()
 
@@ -150,7 +152,8 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 
 		return nil
 	}))
-	// Timeout ends the message's context when the handler returns, before the message is published again.
+	// Timeout ends the message's context when the handler returns, before the message is published
+	// again.
 	handler.AddMiddleware(poison, delays.Middleware, wmmiddleware.Timeout(time.Minute))
 	back, err := d.Retrier.NewSubscriber()
 	require.NoError(t, err)

@@ -18,8 +18,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// P1, P6: RabbitMQ 4.4 acts on x-opt-delivery-time, so that a copy with it is late, or stops its queue for good. No
-// copy has it: in a retry queue, as a dead letter, replayed, moved or imported. The handler sees it at each attempt.
+// P1, P6: RabbitMQ 4.4 acts on x-opt-delivery-time, so that a copy with it is late, or stops its
+// queue for good. No copy has it: in a retry queue, as a dead letter, replayed, moved or imported.
+// The handler sees it at each attempt.
 func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 	t.Parallel()
 	for _, stock := range []bool{false, true} {

@@ -15,7 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The retrier tells how many messages wait and how many are dead, for each queue beside the main queues.
+// The retrier tells how many messages wait and how many are dead, for each queue beside the main
+// queues.
 func TestQueueDepths(t *testing.T) {
 	t.Parallel()
 

@@ -20,8 +20,8 @@ import (
 
 const comeTooEarly = "Retries come back too early; they wait again"
 
-// With a policy of the broker under which its retry queues keep nothing, a message waits all the same, goes to them only
-// now and then, and the log tells once.
+// With a policy of the broker under which its retry queues keep nothing, a message waits all the
+// same, goes to them only now and then, and the log tells once.
 func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)
@@ -162,7 +162,8 @@ func TestEarly_NativeWithPolicy_OwnBroker(t *testing.T) {
 	assert.Equal(t, 6, svc.byBroker())
 }
 
-// Hundreds of messages that come back too early do not hold up the others: only some of them are kept for their pause.
+// Hundreds of messages that come back too early do not hold up the others: only some of them are
+// kept for their pause.
 func TestEarly_HealthyOnes_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)

@@ -24,16 +24,17 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// confirmTimeout is after how long the broker of the following test tries again to hand back what a queue did not take.
+// confirmTimeout is after how long the broker of the following test tries again to hand back what a
+// queue did not take.
 const confirmTimeout = 10 * time.Second
 
-// blockedOwn is the number of retries of the blocked queue, and the length limit of the queue that is full. It is more
-// than the 32 that the broker hands back at a time. With a lower limit the queue would fill up again, and the remaining
-// retries would wait for another confirmTimeout.
+// blockedOwn is the number of retries of the blocked queue, and the length limit of the queue that
+// is full. It is more than the 32 that the broker hands back at a time. With a lower limit the
+// queue would fill up again, and the remaining retries would wait for another confirmTimeout.
 const blockedOwn = 200
 
-// A main queue that is full, or was deleted, keeps its own retries waiting and nobody else's, which go through the same
-// queues of the ladder. It gets them when it can take them.
+// A main queue that is full, or was deleted, keeps its own retries waiting and nobody else's, which
+// go through the same queues of the ladder. It gets them when it can take them.
 func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t, brokertest.ConfirmTimeout(t, confirmTimeout))
@@ -80,7 +81,8 @@ type blocked struct {
 	table    *report.Table
 }
 
-// askedFor is the wait for a message with a number: so many that all messages go through the same few queues.
+// askedFor is the wait for a message with a number: so many that all messages go through the same
+// few queues.
 func askedFor(id string) time.Duration {
 	_, number, _ := strings.Cut(id, "-")
 	n, _ := strconv.Atoi(number)
@@ -96,8 +98,9 @@ func (b *blocked) askOnce(msg *message.Message) error {
 	return nil
 }
 
-// measure fails messages of the others over some seconds, and gives how late they came back. A queue that holds them up
-// does so each time, and a busy machine now and then, so the best of three counts.
+// measure fails messages of the others over some seconds, and gives how late they came back. A
+// queue that holds them up does so each time, and a busy machine now and then, so the best of three
+// counts.
 func (b *blocked) measure(name string) [3]float64 {
 	b.t.Helper()
 	const most = float64(confirmTimeout/2) / float64(time.Millisecond)
@@ -143,8 +146,8 @@ func (b *blocked) measureOnce(name string) [3]float64 {
 	return [3]float64{late[messages/2], late[messages*99/100], late[messages-1]}
 }
 
-// during has retries of a queue wait that is blocked meanwhile, measures those of the others, and then lets the queue
-// have its own.
+// during has retries of a queue wait that is blocked meanwhile, measures those of the others, and
+// then lets the queue have its own.
 func (b *blocked) during(name string, configure func(*amqp.Config), block, unblock func(queue string)) {
 	b.t.Helper()
 	c := setup{

@@ -13,8 +13,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// What docs/how-to/operate-exact-delays.md says of unroutable messages: they come without a landing queue, and go on by
-// hand, as retries through the landing queue, and as fresh messages straight to the main queue.
+// What docs/how-to/operate-exact-delays.md says of unroutable messages: they come without a landing
+// queue, and go on by hand, as retries through the landing queue, and as fresh messages straight to
+// the main queue.
 func TestExactDelays_UnroutableByHand(t *testing.T) {
 	t.Parallel()
 	c := setup{URI: brokertest.URI(t), Queue: uniqueName("promise")}

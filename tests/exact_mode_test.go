@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// With STRATEGY=ladder, services of the tests have exact delays, unless their test is about retry queues. They share a
-// ladder, as services of one virtual host do.
+// With STRATEGY=ladder, services of the tests have exact delays, unless their test is about retry
+// queues. They share a ladder, as services of one virtual host do.
 var exactMode = os.Getenv("STRATEGY") == string(config.StrategyLadder)
 
 var exactModeLadder = config.Ladder{Prefix: uniqueName("exact-mode"), Unit: 10 * time.Millisecond, Levels: 8}

@@ -16,9 +16,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// A burst of failures comes back spread evenly over the part of the delay that is random. Retry queues hand it back
-// near the end of the delay, which shows that this test can fail. Both are measured at the same time, as a busy machine
-// makes both late.
+// A burst of failures comes back spread evenly over the part of the delay that is random. Retry
+// queues hand it back near the end of the delay, which shows that this test can fail. Both are
+// measured at the same time, as a busy machine makes both late.
 func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 	t.Parallel()
 	const (
@@ -41,8 +41,9 @@ func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 				bucket := int((one.due+width-1)/width) - 3
 				due[max(bucket, 0)]++
 			}
-			// The number in a bucket has a binomial distribution with the mean n/8 and the variance n/8*7/8. Six times
-			// its standard deviation is exceeded once in hundreds of millions of runs.
+			// The number in a bucket has a binomial distribution with the mean n/8 and the variance
+			// n/8*7/8. Six times its standard deviation is exceeded once in hundreds of millions of
+			// runs.
 			mean := float64(messages) / buckets
 			deviation := math.Sqrt(mean * (buckets - 1) / buckets)
 			for i, n := range due {

@@ -23,8 +23,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// commonLadder is what most tests of exact delays use, as services of one virtual host do: units of 100 ms, up to 99.9 s.
-// A ladder for each test would be more than a thousand quorum queues.
+// commonLadder is what most tests of exact delays use, as services of one virtual host do: units of
+// 100 ms, up to 99.9 s. A ladder for each test would be more than a thousand quorum queues.
 var commonLadder = ownLadder()
 
 // exact are retries with exact delays.
@@ -34,7 +34,8 @@ func exact(delays ...time.Duration) config.Policies {
 	}
 }
 
-// ownLadder is for a test that deletes a ladder, floods it, or looks into the queues that all share.
+// ownLadder is for a test that deletes a ladder, floods it, or looks into the queues that all
+// share.
 func ownLadder() config.Ladder {
 	return config.Ladder{Prefix: uniqueName("ladder"), Unit: 100 * time.Millisecond, Radix: 10, Levels: 3}
 }
@@ -77,8 +78,8 @@ func TestExactDelays(t *testing.T) {
 	})
 }
 
-// Whoever publishes to the ladder reaches only targets that take part: what is for others ends in the unroutable queue,
-// and holds nobody up.
+// Whoever publishes to the ladder reaches only targets that take part: what is for others ends in
+// the unroutable queue, and holds nobody up.
 func TestExact_NobodyElse(t *testing.T) {
 	t.Parallel()
 	var s seen
@@ -106,9 +107,10 @@ func TestExact_NobodyElse(t *testing.T) {
 	assert.Equal(t, key, left[0].RoutingKey, "the key is there, for whoever looks")
 }
 
-// P6: a priority that would hold up others on RabbitMQ 4.0 is lower while a message waits, and is the message's own again
-// for its handler, its next copy and its dead letter. Messages without a priority are as punctual as the others: with
-// their priorities, those of 4.0 were up to 2.7 s late here.
+// P6: a priority that would hold up others on RabbitMQ 4.0 is lower while a message waits, and is
+// the message's own again for its handler, its next copy and its dead letter. Messages without a
+// priority are as punctual as the others: with their priorities, those of 4.0 were up to 2.7 s late
+// here.
 func TestExact_Priority(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
@@ -144,7 +146,8 @@ func TestExact_Priority(t *testing.T) {
 	})
 }
 
-// P1: somebody deletes all that the ladder has, with a message in it; what fails later declares it again.
+// P1: somebody deletes all that the ladder has, with a message in it; what fails later declares it
+// again.
 func TestExact_LadderDeleted(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
@@ -180,8 +183,8 @@ func TestExact_LadderDeleted(t *testing.T) {
 	})
 }
 
-// P1: somebody deletes the exchange to which all targets are bound, while a message waits. It comes back with the binding
-// of the message's queue, so the message is not taken for unroutable.
+// P1: somebody deletes the exchange to which all targets are bound, while a message waits. It comes
+// back with the binding of the message's queue, so the message is not taken for unroutable.
 func TestExact_DeliveryDeleted(t *testing.T) {
 	t.Parallel()
 	var s seen
@@ -197,8 +200,8 @@ func TestExact_DeliveryDeleted(t *testing.T) {
 	assert.Zero(t, svc.Broker.Depth(ladder.Unroutable()))
 }
 
-// Two queues share a ladder. One of them is full; the retries of the other are on time. With a broker of its own,
-// TestExactDelays_BlockedQueue_OwnBroker counts those of the full queue as well.
+// Two queues share a ladder. One of them is full; the retries of the other are on time. With a
+// broker of its own, TestExactDelays_BlockedQueue_OwnBroker counts those of the full queue as well.
 func TestExact_FullQueueHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -240,7 +243,8 @@ func numbers(n int) []string {
 	return ids
 }
 
-// Where nothing may be declared, a landing queue that is missing is an error at once: messages would be unroutable.
+// Where nothing may be declared, a landing queue that is missing is an error at once: messages
+// would be unroutable.
 func TestExact_NotProvisioned(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)

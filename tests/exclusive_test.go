@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// A queue that somebody else has for himself is no matter of permissions: the error says so, and how to find out who it
-// is.
+// A queue that somebody else has for himself is no matter of permissions: the error says so, and
+// how to find out who it is.
 func TestExclusiveToSomebodyElse(t *testing.T) {
 	t.Parallel()
 

@@ -59,8 +59,9 @@ func (r renewed) Response() string {
 	return fmt.Sprintf("\x00%s\x00%s", "service", token(time.Now().Add(r.lives)))
 }
 
-// Tokens of OAuth 2 that end after seconds. With the time of their end connections live on, and without it they are
-// opened again: the broker refuses what is asked of them, or closes them. Everything is handled and retried either way.
+// Tokens of OAuth 2 that end after seconds. With the time of their end connections live on, and
+// without it they are opened again: the broker refuses what is asked of them, or closes them.
+// Everything is handled and retried either way.
 func TestTokens_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)

@@ -19,8 +19,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// The tutorial, to the letter: its program is built, its commands run in their order, and they print what the page says.
-// Two things differ: "go run ." runs the program that was built before, and modules come from this checkout.
+// The tutorial, to the letter: its program is built, its commands run in their order, and they
+// print what the page says. Two things differ: "go run ." runs the program that was built before,
+// and modules come from this checkout.
 func TestGettingStarted_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -102,8 +103,8 @@ func (r *tutorial) command(line string) *exec.Cmd {
 	return command
 }
 
-// check runs a command and compares what it prints. What only reads is asked again, as a reader is slower than a
-// dead letter or its replay.
+// check runs a command and compares what it prints. What only reads is asked again, as a reader is
+// slower than a dead letter or its replay.
 func (r *tutorial) check(line, wanted string) {
 	r.t.Helper()
 	printed := r.run(line)

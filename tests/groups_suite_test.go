@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// TestWatermillSuiteGroups runs Watermill's own suite over groups of one retrier: all of its tests at the same time over
-// one connection.
+// TestWatermillSuiteGroups runs Watermill's own suite over groups of one retrier: all of its tests
+// at the same time over one connection.
 func TestWatermillSuiteGroups(t *testing.T) {
 	t.Parallel()
 	for _, v := range inMakeTest(variants()) {

@@ -27,7 +27,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Consumer groups of one retrier: docs/how-to/use-watermill-parts.md and amqpretry.Group say what they do.
+// Consumer groups of one retrier: docs/how-to/use-watermill-parts.md and amqpretry.Group say what
+// they do.
 
 // groupsApp is a service with one router, one retrier and a handler for each group.
 type groupsApp struct {
@@ -172,8 +173,9 @@ func (a *groupsApp) handledBy(group string, ids []string) {
 	}, "group %s handles %d messages", group, len(ids))
 }
 
-// P5 for the groups of one retrier: only the group that fails gets the message again, under its own policy, and only its
-// dead-letter queue gets it. Depths, plan and the subscriber for dead letters are those of the group.
+// P5 for the groups of one retrier: only the group that fails gets the message again, under its own
+// policy, and only its dead-letter queue gets it. Depths, plan and the subscriber for dead letters
+// are those of the group.
 func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 	t.Parallel()
 
@@ -218,7 +220,8 @@ func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 	}
 }
 
-// checkDeadLettersOf finds two dead letters by the depths, and takes them through a subscriber of the group.
+// checkDeadLettersOf finds two dead letters by the depths, and takes them through a subscriber of
+// the group.
 func (a *groupsApp) checkDeadLettersOf(group string) {
 	a.t.Helper()
 	dlq := a.queue(group) + ".dlq"
@@ -251,8 +254,8 @@ func (a *groupsApp) checkDeadLettersOf(group string) {
 	assert.Empty(a.t, a.broker.Drain(dlq))
 }
 
-// Ten groups take two connections: one to consume, and one for copies. A closed group takes its channel along, and the
-// last one the connection.
+// Ten groups take two connections: one to consume, and one for copies. A closed group takes its
+// channel along, and the last one the connection.
 func TestGroups_ShareOneConnection_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -297,7 +300,8 @@ func TestGroups_ShareOneConnection_OwnBroker(t *testing.T) {
 	require.NoError(t, sub.Close())
 }
 
-// A handler that does not return holds up its own group only, also while its prefetched messages lie in the process.
+// A handler that does not return holds up its own group only, also while its prefetched messages
+// lie in the process.
 func TestGroups_HangingHandlerHoldsUpNoOtherGroup(t *testing.T) {
 	t.Parallel()
 
@@ -350,8 +354,9 @@ func TestGroups_ComeBackAfterALostConnection(t *testing.T) {
 	await.Until(t, func() bool { return network.dialled(groupsName) == 4 }, "one connection each time")
 }
 
-// A group that closes while all are at work disturbs none: nothing is lost, the other groups get each message once and
-// none that was delivered before, and the closed group goes on where it was when it comes back.
+// A group that closes while all are at work disturbs none: nothing is lost, the other groups get
+// each message once and none that was delivered before, and the closed group goes on where it was
+// when it comes back.
 func TestGroups_OneClosesUnderLoad(t *testing.T) {
 	t.Parallel()
 
@@ -425,8 +430,9 @@ func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...
 	return newRetrier(t, conf, options)
 }
 
-// Two groups in one queue would each get some of the messages. A group and a subscriber without one may share it, such as
-// while a service moves from a retrier for each group, as long as they have one policy.
+// Two groups in one queue would each get some of the messages. A group and a subscriber without one
+// may share it, such as while a service moves from a retrier for each group, as long as they have
+// one policy.
 func TestGroups_ShareNoQueue(t *testing.T) {
 	t.Parallel()
 
@@ -518,8 +524,8 @@ func TestGroups_CheckRouter(t *testing.T) {
 	require.ErrorContains(t, told[1].Err, `Options.Groups["of all"]: no subscriber`)
 }
 
-// A broker that is killed twice while ten groups are at work: each group handles every message, or has it among its dead
-// letters.
+// A broker that is killed twice while ten groups are at work: each group handles every message, or
+// has it among its dead letters.
 func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -574,8 +580,8 @@ func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
 	t.Logf("%d groups, %d messages each: 0 lost, %d dead letters twice", len(groups), len(ids), twice)
 }
 
-// A close is bounded while the broker does not answer, and leaves the connection to the other groups. What the closed
-// group had got goes back when the broker answers.
+// A close is bounded while the broker does not answer, and leaves the connection to the other
+// groups. What the closed group had got goes back when the broker answers.
 func TestGroups_CloseWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 

@@ -28,7 +28,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// uniqueName names an object as no other test does. It is short: the broker cuts its error texts at 255 bytes.
+// uniqueName names an object as no other test does. It is short: the broker cuts its error texts at
+// 255 bytes.
 func uniqueName(prefix string) string {
 	return prefix + "-" + watermill.NewShortUUID()
 }
@@ -55,8 +56,8 @@ type setup struct {
 	QueueType string // of the main queue: classic (default, but for the strategy mode) or quorum
 	Prefetch  int    // follows the handlers by default
 	Tiers     bool   // the test is about retry queues: see withLadder and withStrategy
-	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken by the service,
-	// and so is OnEvent, which is called after the event was recorded.
+	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken
+	// by the service, and so is OnEvent, which is called after the event was recorded.
 	Options amqpretry.Options
 	// Configure changes the config before the retrier gets it. Optional.
 	Configure func(*amqp.Config)
@@ -68,8 +69,8 @@ type setup struct {
 	KeepObjects bool
 }
 
-// service is what a user of the library runs: a router with the retry middleware, one handler, and a subscriber of the
-// retrier; with a record of what happened in it.
+// service is what a user of the library runs: a router with the retry middleware, one handler, and
+// a subscriber of the retrier; with a record of what happened in it.
 type service struct {
 	t       *testing.T
 	Queue   string
@@ -84,8 +85,9 @@ type service struct {
 	events []retry.Event
 }
 
-// confirmed is a config for watermill-amqp's publisher. Without confirms that closes its channel right behind a message,
-// and a quorum queue that was declared a moment ago may lose it: 10 of 5,760 on a busy machine.
+// confirmed is a config for watermill-amqp's publisher. Without confirms that closes its channel
+// right behind a message, and a quorum queue that was declared a moment ago may lose it: 10 of
+// 5,760 on a busy machine.
 func confirmed(conf amqp.Config) amqp.Config {
 	conf.Publish.ConfirmDelivery = true
 
@@ -177,9 +179,10 @@ func newService(t *testing.T, s setup) *service {
 	return svc
 }
 
-// objects are what services of tests have declared, by main queue. The last service of a queue removes all of it: a
-// quorum queue that is deleted while another service declares it again can end RabbitMQ's supervisor of dead-lettering
-// (3.10 and 4.0), and with it all further declarations of quorum queues.
+// objects are what services of tests have declared, by main queue. The last service of a queue
+// removes all of it: a quorum queue that is deleted while another service declares it again can end
+// RabbitMQ's supervisor of dead-lettering (3.10 and 4.0), and with it all further declarations of
+// quorum queues.
 var objects = declared{plans: map[string][]topology.Plan{}, users: map[string]int{}}
 
 type declared struct {
@@ -245,8 +248,8 @@ func (s *service) close() time.Duration {
 	return took
 }
 
-// checkEvents holds what every service was told against what events promise, whatever happened to it: each attempt has
-// one end, and each failure one outcome.
+// checkEvents holds what every service was told against what events promise, whatever happened to
+// it: each attempt has one end, and each failure one outcome.
 func (s *service) checkEvents() {
 	s.t.Helper()
 
@@ -295,7 +298,8 @@ func (s *service) retryQueue(d time.Duration) string {
 	return s.Queue + ".retry." + config.FormatDelay(d)
 }
 
-// publish publishes messages with the given ids to the main queue and waits for the broker's confirmation.
+// publish publishes messages with the given ids to the main queue and waits for the broker's
+// confirmation.
 func (s *service) publish(ids ...string) {
 	s.t.Helper()
 	s.Broker.Publish(s.Queue, rabbit.Messages(ids...)...)
@@ -368,7 +372,8 @@ func fastReconnect() *amqp.ReconnectConfig {
 	}
 }
 
-// ---- what handlers were called with --------------------------------------------------------------------------------
+// ---- what handlers were called with
+// --------------------------------------------------------------------------------
 
 // call is one call of a handler.
 type call struct {
@@ -424,11 +429,13 @@ func (c *calls) ids() map[string]int {
 	return n
 }
 
-// ---- conditions ----------------------------------------------------------------------------------------------------
+// ---- conditions
+// ----------------------------------------------------------------------------------------------------
 
 const tick = 20 * time.Millisecond
 
-// often returns how often a test repeats what chance decides: with -short, as in make test, a quarter as often.
+// often returns how often a test repeats what chance decides: with -short, as in make test, a
+// quarter as often.
 func often(whole int) int {
 	if testing.Short() {
 		return (whole + 3) / 4
@@ -437,7 +444,8 @@ func often(whole int) int {
 	return whole
 }
 
-// ---- many messages of known fates ----------------------------------------------------------------------------------
+// ---- many messages of known fates
+// ----------------------------------------------------------------------------------
 
 var errFate = fate.Err
 
@@ -449,7 +457,8 @@ func byFate(msg *message.Message) error {
 
 func succeeds(id string, attempt int) bool { return !fate.Of(id).Fails(attempt) }
 
-// fates gives n ids: two of five succeed at once, one after one or two failures, one never, and one panics.
+// fates gives n ids: two of five succeed at once, one after one or two failures, one never, and one
+// panics.
 func fates(n int) []string {
 	kinds := []string{"ok", "never", "once", "panic", "ok", "ok", "never", "twice", "panic", "ok"}
 	ids := make([]string, n)
@@ -484,7 +493,8 @@ func (s *service) processed() int {
 	return len(done)
 }
 
-// deadLettered counts the messages of which the library says that they are in the dead-letter queue.
+// deadLettered counts the messages of which the library says that they are in the dead-letter
+// queue.
 func (s *service) deadLettered() int {
 	dead := map[string]bool{}
 	for _, l := range s.Letters() {
@@ -496,8 +506,9 @@ func (s *service) deadLettered() int {
 	return len(dead)
 }
 
-// finish waits until every message has met its fate: processed, or in the dead-letter queue for the right reason. Then
-// it closes the service and counts what there was too much of, which may not exceed the bound.
+// finish waits until every message has met its fate: processed, or in the dead-letter queue for the
+// right reason. Then it closes the service and counts what there was too much of, which may not
+// exceed the bound.
 func (s *service) finish(ids []string, within time.Duration, bound int) {
 	s.t.Helper()
 	letters := doomed(ids)
@@ -524,7 +535,8 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 	require.LessOrEqual(s.t, duplicates, bound, "duplicates")
 }
 
-// ---- the broker, without the library -------------------------------------------------------------------------------
+// ---- the broker, without the library
+// -------------------------------------------------------------------------------
 
 // newRabbit returns a client of the broker, also where the service reaches it through a proxy.
 func newRabbit(t *testing.T, uri string) *rabbit.Client { return rabbit.New(t, brokerBehind(uri)) }
@@ -539,7 +551,8 @@ func reasons(letters []amqp091.Delivery) map[string]string {
 	return found
 }
 
-// ---- logs ----------------------------------------------------------------------------------------------------------
+// ---- logs
+// ----------------------------------------------------------------------------------------------------------
 
 // logs keeps what is logged, and shows it when the test fails.
 type logs struct {

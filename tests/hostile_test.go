@@ -26,7 +26,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// What a publisher can do who wants to do harm: to loop for ever, to stop a consumer, to reach a queue of its choice.
+// What a publisher can do who wants to do harm: to loop for ever, to stop a consumer, to reach a
+// queue of its choice.
 
 // alwaysFails is the handler of these tests.
 func alwaysFails(*message.Message) error { return errFate }
@@ -57,8 +58,8 @@ func manyHeaders(n int) amqp091.Table {
 // framed is a message whose content header has a frame of just so many bytes.
 func framed(t *testing.T, id string, bytes int) amqp091.Publishing {
 	t.Helper()
-	// Of the frame 8, of the content header 14, of the table 4, the delivery mode 1; an entry has 1 + its key + 5 + its
-	// text.
+	// Of the frame 8, of the content header 14, of the table 4, the delivery mode 1; an entry has 1
+	// + its key + 5 + its text.
 	p := with(id, amqp091.Table{"big": ""})
 	size := 8 + 14 + 4 + 1
 	for key, value := range p.Headers {
@@ -71,8 +72,9 @@ func framed(t *testing.T, id string, bytes int) amqp091.Publishing {
 	return p
 }
 
-// RabbitMQ hands on what amqp091-go cannot read, and for which that would give up its connection, again and again. No
-// such message stops a consumer: no handler sees it, and it is a dead letter without the headers that cannot be read.
+// RabbitMQ hands on what amqp091-go cannot read, and for which that would give up its connection,
+// again and again. No such message stops a consumer: no handler sees it, and it is a dead letter
+// without the headers that cannot be read.
 func TestHostile_UnreadableHeaders(t *testing.T) {
 	t.Parallel()
 
@@ -151,7 +153,8 @@ func except(calls map[string]int, prefix string) map[string]int {
 	return calls
 }
 
-// What cannot be read lies in a dead-letter queue, put there by somebody: its handler gets what is left of it.
+// What cannot be read lies in a dead-letter queue, put there by somebody: its handler gets what is
+// left of it.
 func TestHostile_UnreadableDeadLetters(t *testing.T) {
 	t.Parallel()
 
@@ -170,8 +173,8 @@ func TestHostile_UnreadableDeadLetters(t *testing.T) {
 	assert.Equal(t, 1, network.dialled(letters))
 }
 
-// Whatever the size of its headers, byte by byte at the edges: a message ends whole, or as too large without its
-// largest header, and no connection is lost.
+// Whatever the size of its headers, byte by byte at the edges: a message ends whole, or as too
+// large without its largest header, and no connection is lost.
 func TestHostile_EveryHeaderSize(t *testing.T) {
 	t.Parallel()
 
@@ -200,8 +203,8 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 				await.Until(t, func() bool { return len(svc.Letters()) >= sent || lost() }, "all end")
 				require.False(t, lost(), "no connection is lost")
 
-				// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose some with the
-				// channel.
+				// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose
+				// some with the channel.
 				for len(messages) > 0 {
 					some := svc.Broker.Drain(svc.dlq())
 					require.NotEmpty(t, some, "%d are missing", len(messages))
@@ -271,8 +274,8 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 	}
 }
 
-// Counts of every kind from a foreign publisher: none gives a message more attempts than the policy, and none takes
-// them all away.
+// Counts of every kind from a foreign publisher: none gives a message more attempts than the
+// policy, and none takes them all away.
 func TestHostile_Counts(t *testing.T) {
 	t.Parallel()
 
@@ -322,7 +325,8 @@ func TestHostile_Counts(t *testing.T) {
 	})
 }
 
-// A publisher's x-delivery-count is not the broker's: nothing is dead-lettered for it before its handler was called.
+// A publisher's x-delivery-count is not the broker's: nothing is dead-lettered for it before its
+// handler was called.
 func TestHostile_ForgedDeliveryCount(t *testing.T) {
 	t.Parallel()
 
@@ -347,7 +351,8 @@ func TestHostile_ForgedDeliveryCount(t *testing.T) {
 	})
 }
 
-// No header sends a message where its publisher wants it: what a copy is published to comes from the plan alone.
+// No header sends a message where its publisher wants it: what a copy is published to comes from
+// the plan alone.
 func TestHostile_Destinations(t *testing.T) {
 	t.Parallel()
 
@@ -437,8 +442,8 @@ func TestHostile_Destinations(t *testing.T) {
 	})
 }
 
-// Texts of ours that are forged, and properties as no honest publisher sets them: all is kept that is the publisher's,
-// all that is ours is readable and bounded, and the message has its attempts.
+// Texts of ours that are forged, and properties as no honest publisher sets them: all is kept that
+// is the publisher's, all that is ours is readable and bounded, and the message has its attempts.
 func TestHostile_TextsAndProperties(t *testing.T) {
 	t.Parallel()
 
@@ -520,8 +525,8 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 	})
 }
 
-// The broker's largest messages go through retries and into the dead-letter queue whole, and leave nothing behind in
-// memory.
+// The broker's largest messages go through retries and into the dead-letter queue whole, and leave
+// nothing behind in memory.
 func TestHostile_LargestBodies(t *testing.T) {
 	t.Parallel()
 
@@ -572,8 +577,8 @@ func TestHostile_LargestBodies(t *testing.T) {
 	}, "memory")
 }
 
-// What somebody publishes straight into what the plan has declared: it comes back as what it is, or it stays where it
-// was put.
+// What somebody publishes straight into what the plan has declared: it comes back as what it is, or
+// it stays where it was put.
 func TestHostile_IntoTheRetryTopology(t *testing.T) {
 	t.Parallel()
 

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// SubscribeInitialize has no context: a broker that does not answer it must not keep it from ending with its subscriber
-// or retrier.
+// SubscribeInitialize has no context: a broker that does not answer it must not keep it from ending
+// with its subscriber or retrier.
 func TestSubscribeInitializeEndsWithClose(t *testing.T) {
 	t.Parallel()
 

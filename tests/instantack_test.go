@@ -19,9 +19,10 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Watermill's InstantAck outside of the retry middleware gives messages up on a stock subscriber. The retrier's own
-// waits for what a middleware says that has the message in hand, if that has it in hand before the acknowledgement is
-// seen. Both are told of it in the same words, which must hold for both.
+// Watermill's InstantAck outside of the retry middleware gives messages up on a stock subscriber.
+// The retrier's own waits for what a middleware says that has the message in hand, if that has it
+// in hand before the acknowledgement is seen. Both are told of it in the same words, which must
+// hold for both.
 func TestInstantAckOutside(t *testing.T) {
 	t.Parallel()
 

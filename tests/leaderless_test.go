@@ -17,9 +17,10 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// leaderless takes a quorum queue's leader away, for good. A member that stays behind alone with a quorum of members
-// that are down never becomes leader, and so does what RabbitMQ 3.10 and 4.0 make of a queue that was declared less
-// than a second before they were killed; this is a third way, which needs no luck.
+// leaderless takes a quorum queue's leader away, for good. A member that stays behind alone with a
+// quorum of members that are down never becomes leader, and so does what RabbitMQ 3.10 and 4.0 make
+// of a queue that was declared less than a second before they were killed; this is a third way,
+// which needs no luck.
 func leaderless(broker *brokertest.Broker, queue string) {
 	broker.Ctl("eval", fmt.Sprintf(`
 		Name = list_to_atom("%%2F_%s"), Id = {Name, node()}, Cluster = quorum_queues,
@@ -38,8 +39,8 @@ func elect(broker *brokertest.Broker, queue string) {
 	broker.Ctl("eval", fmt.Sprintf(`ok = ra:trigger_election({list_to_atom("%%2F_%s"), node()}).`, queue))
 }
 
-// A quorum queue without leader answers nobody: no confirm, no nack, no consume-ok. What is to go into it is held, and
-// who wants to consume from it is told.
+// A quorum queue without leader answers nobody: no confirm, no nack, no consume-ok. What is to go
+// into it is held, and who wants to consume from it is told.
 func TestLeaderless_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)

@@ -58,9 +58,9 @@ func occupiedAt(broker *brokertest.Broker) occupied {
 	return found
 }
 
-// holds waits until exactly this is open. The broker hears a little later of what was closed without an answer.
-// Channels for copies may be fewer: they are closed when they are idle for a minute, and rabbitmqctl takes its time on
-// a busy machine.
+// holds waits until exactly this is open. The broker hears a little later of what was closed
+// without an answer. Channels for copies may be fewer: they are closed when they are idle for a
+// minute, and rabbitmqctl takes its time on a busy machine.
 func holds(t *testing.T, broker *brokertest.Broker, when string, want occupied) {
 	t.Helper()
 	look := func() occupied {
@@ -78,8 +78,8 @@ func holds(t *testing.T, broker *brokertest.Broker, when string, want occupied) 
 	}, "what is open at the broker, %s: found %+v instead of %+v", when, &found, want)
 }
 
-// goroutinesOf are the stacks of the library's goroutines, and its clients', that were begun by goroutines with a
-// label.
+// goroutinesOf are the stacks of the library's goroutines, and its clients', that were begun by
+// goroutines with a label.
 func goroutinesOf(label string) []string {
 	var all bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1) // fails with its writer only
@@ -110,10 +110,11 @@ var leakTopics = map[string]config.Policy{
 	"shared-classic": {Delays: ms(50), Strategy: config.StrategyShared, ClassicQueues: true},
 }
 
-// Whatever happens, a retrier has no more open at the broker than what it says: a connection for each subscriber with a
-// channel for each subscription; one for copies, with a channel for each main queue and exchange that has seen a
-// failure within a minute; and one to look at depths, which keeps no channel. Neither messages nor reconnects nor
-// subscriptions that end or fail add to that, and Close leaves nothing.
+// Whatever happens, a retrier has no more open at the broker than what it says: a connection for
+// each subscriber with a channel for each subscription; one for copies, with a channel for each
+// main queue and exchange that has seen a failure within a minute; and one to look at depths, which
+// keeps no channel. Neither messages nor reconnects nor subscriptions that end or fail add to that,
+// and Close leaves nothing.
 func TestLeaks_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
@@ -197,8 +198,8 @@ func (l *leaks) live(t *testing.T) {
 		{"queues that are deleted, copies that are refused", func() {
 			for range 3 {
 				l.again(t, 2, func() { l.Broker.Remove("", "own", "shared-classic") })
-				// Those two: RabbitMQ 4.3 may close the whole connection over a queue that is deleted while somebody
-				// begins to consume it.
+				// Those two: RabbitMQ 4.3 may close the whole connection over a queue that is
+				// deleted while somebody begins to consume it.
 				await.Until(t, func() bool {
 					return l.Broker.Consumers("own") == 1 && l.Broker.Consumers("shared-classic") == 1
 				}, "the deleted queues are there again")
@@ -258,7 +259,8 @@ func (l *leaks) handle(t *testing.T, sub message.Subscriber, topic string, by me
 	}()
 }
 
-// fail gives every topic n messages that succeed at last and n that do not, and waits for their ends.
+// fail gives every topic n messages that succeed at last and n that do not, and waits for their
+// ends.
 func (l *leaks) fail(t *testing.T, n int) {
 	t.Helper()
 	for topic := range leakTopics {
@@ -272,7 +274,8 @@ func (l *leaks) fail(t *testing.T, n int) {
 	}, "all end")
 }
 
-// look asks for the depths, also of a queue that is missing, and while nobody waits for the answer any more.
+// look asks for the depths, also of a queue that is missing, and while nobody waits for the answer
+// any more.
 func (l *leaks) look(t *testing.T, n int) {
 	t.Helper()
 	for range n {
@@ -293,8 +296,8 @@ func (l *leaks) again(t *testing.T, n int, do func()) {
 	await.Until(t, func() bool { return consuming() >= n }, "they consume again")
 }
 
-// visit is the life of another retrier with all that it can have: a message that fails, a look at the depths, a dead
-// letter.
+// visit is the life of another retrier with all that it can have: a message that fails, a look at
+// the depths, a dead letter.
 func (l *leaks) visit(t *testing.T, oneByOne bool) {
 	t.Helper()
 	dead := make(chan struct{}, 1)

@@ -40,7 +40,8 @@ func newMeasured(t *testing.T, c metrics.Config) measured {
 	return m
 }
 
-// sum adds up the series of a name that have all of these labels: "result=retried". Of histograms it is the count.
+// sum adds up the series of a name that have all of these labels: "result=retried". Of histograms
+// it is the count.
 func (m measured) sum(name string, labels ...string) int {
 	m.t.Helper()
 	families, err := m.registry.Gather()
@@ -233,8 +234,8 @@ func TestMetrics_OfSharedQueues(t *testing.T) {
 	assert.Equal(t, 1, m.sum("queue_depths_up"))
 }
 
-// What the broker does to a service: it freezes, blocks, cuts, refuses. No scrape fails, and none takes longer than it
-// may.
+// What the broker does to a service: it freezes, blocks, cuts, refuses. No scrape fails, and none
+// takes longer than it may.
 func TestMetrics_OfABrokerInTrouble_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)

@@ -22,7 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// A middleware that was forgotten, and a subscriber that is not the retrier's, are said and do not spin.
+// A middleware that was forgotten, and a subscriber that is not the retrier's, are said and do not
+// spin.
 
 // bare gives a service a router with these middlewares and no others.
 func bare(t *testing.T, svc *service, middlewares ...message.HandlerMiddleware) {
@@ -64,7 +65,8 @@ func (c withoutDelivery) Value(key any) any {
 
 const noMiddlewareLog = "No message reaches retrier.Middleware"
 
-// Without the middleware a failing message comes back ever more slowly, others pass it, and one line says why.
+// Without the middleware a failing message comes back ever more slowly, others pass it, and one
+// line says why.
 func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 	t.Parallel()
 
@@ -72,8 +74,8 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 		t.Run(queueType, func(t *testing.T) {
 			t.Parallel()
 
-			// The pause of the library is fixed. A machine that stands still makes a close longer and never shorter, so
-			// the shortest of three closes counts.
+			// The pause of the library is fixed. A machine that stands still makes a close longer
+			// and never shorter, so the shortest of three closes counts.
 			took := closeDuringPause(t, queueType)
 			for again := 0; again < 2 && took >= 4*time.Second; again++ {
 				took = closeDuringPause(t, queueType)
@@ -83,8 +85,8 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 	}
 }
 
-// closeDuringPause runs a service without the middleware until its failing message waits for 5 s. It returns how long
-// a close takes then.
+// closeDuringPause runs a service without the middleware until its failing message waits for 5 s.
+// It returns how long a close takes then.
 func closeDuringPause(t *testing.T, queueType string) time.Duration {
 	t.Helper()
 	c := setup{URI: brokertest.URI(t), QueueType: queueType, Prefetch: 3,
@@ -154,12 +156,12 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
 }
 
-// firstNackPause is the shortest pause before a nack that no middleware has seen. 99 nacks with pauses take 8 minutes,
-// as the pauses grow.
+// firstNackPause is the shortest pause before a nack that no middleware has seen. 99 nacks with
+// pauses take 8 minutes, as the pauses grow.
 const firstNackPause = 100 * time.Millisecond
 
-// shortestGap returns the shortest time between two calls that follow each other. A busy machine makes many of them
-// longer, but a pause makes all of them longer.
+// shortestGap returns the shortest time between two calls that follow each other. A busy machine
+// makes many of them longer, but a pause makes all of them longer.
 func shortestGap(all []call) time.Duration {
 	shortest := time.Hour
 	for i := 1; i < len(all); i++ {
@@ -188,8 +190,8 @@ func TestPlainNackUnderPolicyOff(t *testing.T) {
 
 const foreignLog = "Message was not received through this retrier"
 
-// A subscriber of watermill-amqp that was not made with the retrier's config gets no retries: that is said once for
-// each handler, as an error, and the messages pass untouched.
+// A subscriber of watermill-amqp that was not made with the retrier's config gets no retries: that
+// is said once for each handler, as an error, and the messages pass untouched.
 func TestForeignSubscriberIsAnError(t *testing.T) {
 	t.Parallel()
 
@@ -227,7 +229,8 @@ func TestCopiedMessageIsAnError(t *testing.T) {
 		bare(t, svc, func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
 				copied := msg.Copy()
-				// The names are the router's, as a decorator that copies before it would leave them.
+				// The names are the router's, as a decorator that copies before it would leave
+				// them.
 				copied.SetContext(withoutDelivery{msg.Context()})
 
 				return h(copied)
@@ -245,7 +248,8 @@ func TestCopiedMessageIsAnError(t *testing.T) {
 	assert.Len(t, svc.Logs.with(noMiddlewareLog), 1)
 }
 
-// Messages of another retrier are no mistake, on stock subscribers either, nor are those under policy off.
+// Messages of another retrier are no mistake, on stock subscribers either, nor are those under
+// policy off.
 func TestMessagesOfOtherRetriersAreNoError(t *testing.T) {
 	t.Parallel()
 

@@ -33,8 +33,8 @@ type obsoleteBroker struct {
 	client *httpapi.Client
 }
 
-// An obsoleteTest begins something that takes the broker's statistics, and returns what is to be checked when it is
-// over: so all of them wait at the same time.
+// An obsoleteTest begins something that takes the broker's statistics, and returns what is to be
+// checked when it is over: so all of them wait at the same time.
 type obsoleteTest func(t *testing.T, b *obsoleteBroker) (check func(t *testing.T))
 
 func TestObsolete_OwnBroker(t *testing.T) {
@@ -74,8 +74,8 @@ func TestObsolete_OwnBroker(t *testing.T) {
 	for i, test := range tests {
 		checks[i] = test.begin(t, b)
 		if i == 0 {
-			// The first test has a quorum queue that tells every 5 s, which the API collects every 5 s. The others need
-			// not wait so long for the first one.
+			// The first test has a quorum queue that tells every 5 s, which the API collects every
+			// 5 s. The others need not wait so long for the first one.
 			broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
 		}
 	}
@@ -130,9 +130,9 @@ func (b *obsoleteBroker) retireWithin(t *testing.T, queue retire.Queue, timeout 
 	return done
 }
 
-// keeps begins to retire a queue that has messages. The returned function waits until the API has shown so many for
-// some seconds, which is as late as the broker likes, and at least as long as lasting. Then it ends Retire, and returns
-// its error.
+// keeps begins to retire a queue that has messages. The returned function waits until the API has
+// shown so many for some seconds, which is as late as the broker likes, and at least as long as
+// lasting. Then it ends Retire, and returns its error.
 func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
 	lasting time.Duration) func(*testing.T) *retire.Error {
 	t.Helper()
@@ -271,7 +271,8 @@ func retiresAfterWhatWaits(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	}
 }
 
-// classicTime is more than the 14 s after which Retire takes the statistics of a classic queue for certain.
+// classicTime is more than the 14 s after which Retire takes the statistics of a classic queue for
+// certain.
 const classicTime = 18 * time.Second
 
 func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {

@@ -27,7 +27,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// A wrong order of middlewares is refused: at the start with the plugin, else with the first message.
+// A wrong order of middlewares is refused: at the start with the plugin, else with the first
+// message.
 
 func watermillsDeduplicator() message.HandlerMiddleware {
 	return (&routermiddleware.Deduplicator{KeyFactory: routermiddleware.NewMessageHasherAdler32(math.MaxInt64)}).
@@ -157,7 +158,8 @@ func TestCheckRouter(t *testing.T) {
 	}
 }
 
-// Somebody who puts the middleware around a handler by hand has none in the router, and has not forgotten it.
+// Somebody who puts the middleware around a handler by hand has none in the router, and has not
+// forgotten it.
 func TestCheckRouterKnowsWhoWrapsByHand(t *testing.T) {
 	t.Parallel()
 
@@ -194,8 +196,8 @@ func TestCheckRouterKeepsARouterFromStarting(t *testing.T) {
 	assert.Equal(t, -1, svc.Broker.Depth(svc.Queue))
 }
 
-// Without the plugin a subscription that would lose messages stops with its first one, which no handler sees and nobody
-// loses.
+// Without the plugin a subscription that would lose messages stops with its first one, which no
+// handler sees and nobody loses.
 func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 	t.Parallel()
 
@@ -245,8 +247,8 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 	}
 }
 
-// InstantAck has acknowledged a message before the retry middleware sees it: that one is handled, as nobody gives it
-// back, and no other.
+// InstantAck has acknowledged a message before the retry middleware sees it: that one is handled,
+// as nobody gives it back, and no other.
 func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 	t.Parallel()
 
@@ -295,8 +297,8 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 	assert.Empty(t, svc.Logs.with("Stopped the subscription"))
 }
 
-// A deadline that a middleware outside has set, as Watermill's Timeout does, ends no copy: on a stock subscriber each
-// failure made several, and one that came too late made the message spin.
+// A deadline that a middleware outside has set, as Watermill's Timeout does, ends no copy: on a
+// stock subscriber each failure made several, and one that came too late made the message spin.
 func TestStock_DeadlineOutside(t *testing.T) {
 	t.Parallel()
 

@@ -129,8 +129,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// stageTest plays one column. A message's UUID is the row that it is for; it comes to the stage, its handler returns
-// what the row says, once, and succeeds with any later call.
+// stageTest plays one column. A message's UUID is the row that it is for; it comes to the stage,
+// its handler returns what the row says, once, and succeeds with any later call.
 type stageTest struct {
 	*service
 	stage string
@@ -273,8 +273,8 @@ func (s *stageTest) run(want map[string]string) {
 	require.Equal(s.t, "back in its queue, not counted", want[takenAway])
 }
 
-// retriesBeforeD shows that an error waits for the policy's delay and not for d, which is longer. A machine that stands
-// still makes a wait longer and never shorter, so the shortest of five counts.
+// retriesBeforeD shows that an error waits for the policy's delay and not for d, which is longer. A
+// machine that stands still makes a wait longer and never shorter, so the shortest of five counts.
 func (s *stageTest) retriesBeforeD() {
 	s.t.Helper()
 	var waited time.Duration

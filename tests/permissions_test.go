@@ -193,8 +193,8 @@ func billing(uri string) amqp.Config {
 	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
 }
 
-// The documented permissions are enough for the whole life of each role, and with any single name less something of it
-// is refused.
+// The documented permissions are enough for the whole life of each role, and with any single name
+// less something of it is refused.
 func TestPermissions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -327,8 +327,8 @@ func (r *roleTest) provision(configure func(string) amqp.Config, topic string) t
 	return plan
 }
 
-// consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the
-// depths as well.
+// consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who
+// declares looks at the depths as well.
 func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 	assume bool) error {
 	if assume {
@@ -528,7 +528,8 @@ func (r *roleTest) replay() error {
 	return err
 }
 
-// publish publishes with watermill-amqp's publisher, which does not say why it fails, and with the retrier's.
+// publish publishes with watermill-amqp's publisher, which does not say why it fails, and with the
+// retrier's.
 func (r *roleTest) publish(configure func(string) amqp.Config, topic string, assume bool) error {
 	r.provision(configure, topic)
 	conf := configure(r.uri)

@@ -70,7 +70,8 @@ func TestPrefetch_StuckHandler(t *testing.T) {
 	}
 }
 
-// The connection is lost under a handler that runs on. It is told of, and nothing is taken for a place that it keeps.
+// The connection is lost under a handler that runs on. It is told of, and nothing is taken for a
+// place that it keeps.
 func TestPrefetch_WithdrawnDelivery(t *testing.T) {
 	t.Parallel()
 	stuck := make(chan struct{})
@@ -99,7 +100,8 @@ func TestPrefetch_WithdrawnDelivery(t *testing.T) {
 	await.Until(t, func() bool { return len(svc.Calls.ids()) == 2 }, "it goes on when the handler is done")
 }
 
-// The prefetch grows and shrinks with the handlers. No message is delivered twice for that, and the order stays.
+// The prefetch grows and shrinks with the handlers. No message is delivered twice for that, and the
+// order stays.
 func TestPrefetch_FollowsHandlers(t *testing.T) {
 	t.Parallel()
 	const quick, slow = 400, 30
@@ -140,7 +142,8 @@ func TestPrefetch_FollowsHandlers(t *testing.T) {
 	}
 }
 
-// It grows at once, also where quick handlers are done before the whole prefetch has come over a long way.
+// It grows at once, also where quick handlers are done before the whole prefetch has come over a
+// long way.
 func TestPrefetch_LongWay(t *testing.T) {
 	t.Parallel()
 	const count, soon = 2000, 200
@@ -186,8 +189,8 @@ func (r *redeliveries) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// A message that has crashed its consumers is handled alone, for which the consumer is replaced while others are on
-// their way. They are not delivered twice for that.
+// A message that has crashed its consumers is handled alone, for which the consumer is replaced
+// while others are on their way. They are not delivered twice for that.
 func TestPrefetch_SuspectsAmongOthers(t *testing.T) {
 	t.Parallel()
 	const count, every = 600, 60
@@ -242,8 +245,8 @@ func TestPrefetch_SuspectAmongFew(t *testing.T) {
 	assert.Less(t, published, prefetch/2)
 }
 
-// Some process has died with many messages in flight, and each is a suspect for many instances. They do not bring one
-// another near the crash limit.
+// Some process has died with many messages in flight, and each is a suspect for many instances.
+// They do not bring one another near the crash limit.
 func TestPrefetch_SuspectsAmongInstances(t *testing.T) {
 	t.Parallel()
 	const instances, count = 8, 40
@@ -322,8 +325,8 @@ func TestPrefetch_LargeBodies(t *testing.T) {
 	}
 }
 
-// What waits behind a slow handler does not wait in the process, where RabbitMQ would take it for lost. A handler that
-// is stuck keeps nothing but its own message from others.
+// What waits behind a slow handler does not wait in the process, where RabbitMQ would take it for
+// lost. A handler that is stuck keeps nothing but its own message from others.
 func TestPrefetch_ConsumerTimeout_OwnBroker(t *testing.T) {
 	t.Parallel()
 	const timeout = 12 * time.Second

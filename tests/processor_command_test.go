@@ -141,7 +141,8 @@ func policyFile(t *testing.T, text string) string {
 	return path
 }
 
-// The command processes, answers probes, shows its series, reads its policies again, and ends with a signal.
+// The command processes, answers probes, shows its series, reads its policies again, and ends with
+// a signal.
 func TestProcessorCommand(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -203,8 +204,8 @@ func TestProcessorCommand(t *testing.T) {
 	assert.Empty(t, c.logged("guest:guest"), "no password")
 }
 
-// Two processes side by side share the work. Killing one costs no message, and at most its deliveries in flight are
-// doubled, which keep their message ids.
+// Two processes side by side share the work. Killing one costs no message, and at most its
+// deliveries in flight are doubled, which keep their message ids.
 func TestProcessorCommand_Killed(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)

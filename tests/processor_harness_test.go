@@ -27,11 +27,12 @@ import (
 // unlimited is a delivery limit that nothing reaches.
 const unlimitedDeliveries = int64(2147483647)
 
-// foreignQueue is a main queue of a service in another language: it dead-letters to its failed queue.
+// foreignQueue is a main queue of a service in another language: it dead-letters to its failed
+// queue.
 type foreignQueue struct{ Main, Failed string }
 
-// declareForeign declares a quorum main queue and its failed queue, with further arguments of the main queue. They are
-// removed when the test ends, with all that the default names call theirs.
+// declareForeign declares a quorum main queue and its failed queue, with further arguments of the
+// main queue. They are removed when the test ends, with all that the default names call theirs.
 func declareForeign(t *testing.T, broker *rabbit.Client, main string, arguments ...amqp091.Table) foreignQueue {
 	t.Helper()
 
@@ -61,8 +62,8 @@ func declareForeignTo(
 	return q
 }
 
-// foreigner consumes from main queues as a service in another language does: it acknowledges or rejects, as the fate of
-// a message says, and knows nothing of retries.
+// foreigner consumes from main queues as a service in another language does: it acknowledges or
+// rejects, as the fate of a message says, and knows nothing of retries.
 type foreigner struct {
 	mu   sync.Mutex
 	seen map[string][]sighting // by message id

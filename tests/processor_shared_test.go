@@ -27,8 +27,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// declareShared declares main queues with one failed queue. With a type of exchange they dead-letter through such an
-// exchange, each with its own name as the routing key; without one by the default exchange, all with the same key.
+// declareShared declares main queues with one failed queue. With a type of exchange they
+// dead-letter through such an exchange, each with its own name as the routing key; without one by
+// the default exchange, all with the same key.
 func declareShared(t *testing.T, broker *rabbit.Client, form string, names ...string) []foreignQueue {
 	t.Helper()
 	failed := uniqueName("proc-shared-failed")
@@ -61,8 +62,8 @@ func declareShared(t *testing.T, broker *rabbit.Client, form string, names ...st
 	return queues
 }
 
-// A failed queue of ten main queues with different policies: each message returns to its own queue and nowhere else,
-// and has as many attempts as the policy of that queue says.
+// A failed queue of ten main queues with different policies: each message returns to its own queue
+// and nowhere else, and has as many attempts as the policy of that queue says.
 func TestProcessor_SharedFailedQueue(t *testing.T) {
 	t.Parallel()
 	for name, form := range map[string]string{"x-death": "", "direct exchange": "direct", "topic exchange": "topic"} {
@@ -143,8 +144,8 @@ func TestProcessor_SharedFailedQueue(t *testing.T) {
 	}
 }
 
-// Without an x-dead-letter-routing-key a message keeps the key of its publisher. That is no reason to bring it back to
-// a queue of that name: the queue that has rejected it gets it.
+// Without an x-dead-letter-routing-key a message keeps the key of its publisher. That is no reason
+// to bring it back to a queue of that name: the queue that has rejected it gets it.
 func TestProcessor_SharedFailedQueue_KeyOfThePublisher(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
@@ -172,8 +173,8 @@ func TestProcessor_SharedFailedQueue_KeyOfThePublisher(t *testing.T) {
 	assert.Empty(t, others.of("never-1"))
 }
 
-// A message of none of the main queues is a dead letter of the first of them, and says what is wrong. Where the broker
-// has set the name of a main queue as its routing key, it is retried there.
+// A message of none of the main queues is a dead letter of the first of them, and says what is
+// wrong. Where the broker has set the name of a main queue as its routing key, it is retried there.
 func TestProcessor_SharedFailedQueue_OtherOrigin(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
@@ -214,7 +215,8 @@ func TestProcessor_SharedFailedQueue_OtherOrigin(t *testing.T) {
 	broker.Has(failed, 0)
 }
 
-// A main queue that is missing stops no other. Its messages are dead letters until it is there, which is seen at once.
+// A main queue that is missing stops no other. Its messages are dead letters until it is there,
+// which is seen at once.
 func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]config.Policy{
@@ -262,8 +264,8 @@ func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 	}
 }
 
-// Main queues that match a pattern are found while the processor runs. A message of a new one waits until it is, and is
-// no dead letter of another queue.
+// Main queues that match a pattern are found while the processor runs. A message of a new one waits
+// until it is, and is no dead letter of another queue.
 func TestProcessor_SharedFailedQueue_FindsMainQueues(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
@@ -331,8 +333,8 @@ func TestProcessor_SharedFailedQueue_PoliciesChange(t *testing.T) {
 	}
 }
 
-// Processes that are killed and closed while others go on lose no message of a failed queue of many main queues, and
-// mix up none.
+// Processes that are killed and closed while others go on lose no message of a failed queue of many
+// main queues, and mix up none.
 func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
 	t.Parallel()
 	const mains, each, prefetch = 4, 100, 20
@@ -424,8 +426,8 @@ func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
 	victim.exit(syscall.SIGTERM)
 }
 
-// deadlyTo is a network that takes a connection away when something of a name is declared over it, as RabbitMQ does
-// with an error of its own (541).
+// deadlyTo is a network that takes a connection away when something of a name is declared over it,
+// as RabbitMQ does with an error of its own (541).
 type deadlyTo struct {
 	net.Conn
 	name  string

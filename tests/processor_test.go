@@ -27,8 +27,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// What a consumer in another language rejects is retried after each delay, and ends in the dead-letter queue: with the
-// counts, the reason and everything that the message was.
+// What a consumer in another language rejects is retried after each delay, and ends in the
+// dead-letter queue: with the counts, the reason and everything that the message was.
 func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
 	t.Parallel()
 	policies := map[string]config.Policy{
@@ -325,7 +325,8 @@ func TestProcessor_PoliciesChange(t *testing.T) {
 	p.ready()
 }
 
-// Failed queues that match a pattern are found while the processor runs, and those that are deleted are left.
+// Failed queues that match a pattern are found while the processor runs, and those that are deleted
+// are left.
 func TestProcessor_FindsQueues(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
@@ -499,7 +500,8 @@ func TestProcessor_ManyQueues(t *testing.T) {
 		Default: config.Policy{Delays: ms(300), Strategy: config.StrategyShared},
 	}}
 	options.Names.Shared = prefix + "-shared"
-	// Classic queues: the test is about the processor, and the broker starts a cluster for each quorum queue.
+	// Classic queues: the test is about the processor, and the broker starts a cluster for each
+	// quorum queue.
 	conf, mains := of(t), []string{}
 	t.Cleanup(func() {
 		_ = broker.Try(func(c *amqp091.Channel) error {

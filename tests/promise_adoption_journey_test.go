@@ -27,10 +27,11 @@ import (
 
 // journey knows every message of a queue and what became of it, whoever consumed it.
 type journey struct {
-	// bearsReturns tells whether a stock service bears a message that comes a second time, so that it may fail.
+	// bearsReturns tells whether a stock service bears a message that comes a second time, so that
+	// it may fail.
 	bearsReturns bool
-	// slow is how long handlers take on the way there: a message that somebody returns then goes round among those who
-	// cannot read it, as all others are busy.
+	// slow is how long handlers take on the way there: a message that somebody returns then goes
+	// round among those who cannot read it, as all others are busy.
 	slow time.Duration
 
 	mu        sync.Mutex
@@ -51,7 +52,8 @@ const (
 	kindDoomed = "doomed"
 )
 
-// handler fails a flaky message once, where it comes first, and a doomed one always. All others succeed.
+// handler fails a flaky message once, where it comes first, and a doomed one always. All others
+// succeed.
 func (j *journey) handler(who string) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		if who == stockFirst || who == offFirst {
@@ -80,7 +82,8 @@ func (j *journey) handler(who string) message.NoPublishHandlerFunc {
 
 func is(id, kind string) bool { return strings.HasPrefix(id, kind+"-") }
 
-// count counts the messages for which a condition on who was called with them, and who handled them, holds.
+// count counts the messages for which a condition on who was called with them, and who handled
+// them, holds.
 func (j *journey) count(condition func(id string, calls []string, done string) bool) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -111,8 +114,8 @@ func (j *journey) missing() int {
 	return j.count(func(id string, _ []string, done string) bool { return done == "" && !is(id, kindDoomed) })
 }
 
-// publishing publishes all the time, as a stock publisher does, until the test ends: messages of the kinds that are
-// asked for.
+// publishing publishes all the time, as a stock publisher does, until the test ends: messages of
+// the kinds that are asked for.
 func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask chan<- []string) {
 	t.Helper()
 	conf.Publish.ConfirmDelivery = true
@@ -153,8 +156,8 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 	return kinds
 }
 
-// stock runs a service that knows nothing of the library. Unless it may spin, it may meet no message that it cannot
-// read.
+// stock runs a service that knows nothing of the library. Unless it may spin, it may meet no
+// message that it cannot read.
 func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins bool) (stop func()) {
 	t.Helper()
 	logged := newLogs(t)
@@ -176,7 +179,8 @@ func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins
 	return stop
 }
 
-// bearing is a marshaler as users of quorum queues have one: it bears the broker's headers, which are numbers.
+// bearing is a marshaler as users of quorum queues have one: it bears the broker's headers, which
+// are numbers.
 type bearing struct{ amqp.DefaultMarshaler }
 
 func (m bearing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -198,8 +202,9 @@ type route struct {
 	protect   config.Protection
 	// bearsReturns tells whether stock services bear a message that comes a second time.
 	bearsReturns bool
-	// rolls: instances of the old version and of the new one run side by side on the way there, and stop one by one.
-	// Else publishers pause, and the queue runs empty, before the stock services stop.
+	// rolls: instances of the old version and of the new one run side by side on the way there, and
+	// stop one by one. Else publishers pause, and the queue runs empty, before the stock services
+	// stop.
 	rolls bool
 	// operator does what an operator does at a step. Optional.
 	operator func(step string)
@@ -212,13 +217,14 @@ const (
 	beforeAnything = "before anything"
 )
 
-// P8: the whole way of a queue that is in use, to retries and back, with two instances of each version. Messages come
-// all the time; each is handled, none is lost, and the dead letters are those that were doomed while everybody had
-// policies.
+// P8: the whole way of a queue that is in use, to retries and back, with two instances of each
+// version. Messages come all the time; each is handled, none is lost, and the dead letters are
+// those that were doomed while everybody had policies.
 //
-// On a quorum queue watermill-amqp's own marshaler rejects every message that comes a second time, for its
-// x-delivery-count, and a stock service spins on it, with or without the library. So none fails there in this test
-// while a stock service is on the queue, and none may be returned to it: publishing pauses.
+// On a quorum queue watermill-amqp's own marshaler rejects every message that comes a second time,
+// for its x-delivery-count, and a stock service spins on it, with or without the library. So none
+// fails there in this test while a stock service is on the queue, and none may be returned to it:
+// publishing pauses.
 func TestP8_Journey(t *testing.T) {
 	t.Parallel()
 
@@ -237,9 +243,9 @@ func TestP8_Journey(t *testing.T) {
 	}
 }
 
-// P8: a rolling update of stock services on a quorum queue, whose marshaler rejects what a stopping instance returns.
-// On RabbitMQ 4.0 to 4.2 the broker would drop such messages after 20 rounds, if no policy of the broker raised the
-// limit before.
+// P8: a rolling update of stock services on a quorum queue, whose marshaler rejects what a stopping
+// instance returns. On RabbitMQ 4.0 to 4.2 the broker would drop such messages after 20 rounds, if
+// no policy of the broker raised the limit before.
 func TestP8_RollingUpdateOfQuorumQueue_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -268,8 +274,8 @@ func TestP8_RollingUpdateOfQuorumQueue_OwnBroker(t *testing.T) {
 	}
 }
 
-// P8: the reason for the pause, or for the higher limit. The one stock instance stops, and returns what it has in
-// flight; the other one cannot read it.
+// P8: the reason for the pause, or for the higher limit. The one stock instance stops, and returns
+// what it has in flight; the other one cannot read it.
 func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 	t.Parallel()
 
@@ -325,8 +331,8 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 	await.Until(t, func() bool { return calls.count() == 2 }, "it is handled")
 }
 
-// P8: while policy off is out, PoisonQueue stays: without it, failures are plain nacks, which come back at once. With
-// policies it goes.
+// P8: while policy off is out, PoisonQueue stays: without it, failures are plain nacks, which come
+// back at once. With policies it goes.
 func TestP8_PoisonQueueStaysWithPolicyOff(t *testing.T) {
 	t.Parallel()
 

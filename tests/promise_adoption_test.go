@@ -86,8 +86,8 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 	}
 }
 
-// P8: policy off is what goes out first and last: it declares nothing, forwards nothing, and reads what the retries of
-// others have left on messages, which a stock marshaler would spin on.
+// P8: policy off is what goes out first and last: it declares nothing, forwards nothing, and reads
+// what the retries of others have left on messages, which a stock marshaler would spin on.
 func TestP8_PolicyOff(t *testing.T) {
 	t.Parallel()
 
@@ -133,7 +133,8 @@ func TestP8_PolicyOff(t *testing.T) {
 		t.Run(name+" reads what others have retried", func(t *testing.T) {
 			t.Parallel()
 
-			// One instance already retries. Its messages wait while it is replaced by one with policy off.
+			// One instance already retries. Its messages wait while it is replaced by one with
+			// policy off.
 			handler, closes := failsInAClose(2)
 			c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
 			c.Options.Policies = retries(ms(50, 300)...)
@@ -170,7 +171,8 @@ func TestP8_PolicyOff(t *testing.T) {
 	}
 }
 
-// P8: during a rollout, instances with policy off and with retries share a queue, and no message spins or is lost.
+// P8: during a rollout, instances with policy off and with retries share a queue, and no message
+// spins or is lost.
 func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 	t.Parallel()
 
@@ -376,8 +378,8 @@ func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 	})
 }
 
-// P8: what a user may not do fails Subscribe with the object; a user who may configure nothing at all works with what
-// was provisioned for him.
+// P8: what a user may not do fails Subscribe with the object; a user who may configure nothing at
+// all works with what was provisioned for him.
 func TestP8_Permissions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -450,8 +452,9 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 	})
 }
 
-// With shared retry queues, dead letters go by the default exchange. Who may not write to it learns so from Subscribe;
-// and where nobody asks, one dead letter that is refused again and again takes no retry with it.
+// With shared retry queues, dead letters go by the default exchange. Who may not write to it learns
+// so from Subscribe; and where nobody asks, one dead letter that is refused again and again takes
+// no retry with it.
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	sharing := func(assume bool) amqpretry.Options {
 		return amqpretry.Options{AssumeTopology: assume,

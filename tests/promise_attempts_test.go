@@ -219,8 +219,8 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 	}
 }
 
-// P4: a handler that a shutdown took its message from has not failed it, and what was counted before survives the
-// restart.
+// P4: a handler that a shutdown took its message from has not failed it, and what was counted
+// before survives the restart.
 func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 	t.Parallel()
 
@@ -278,9 +278,10 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 	}
 }
 
-// failsInAClose gives a handler that always fails, and a function that closes its service during the call of this
-// attempt. The attempt fails when the service does not consume any more. So the message waits while nobody runs,
-// however short its delay is. CloseTimeout must be longer than the broker needs to end a consumer.
+// failsInAClose gives a handler that always fails, and a function that closes its service during
+// the call of this attempt. The attempt fails when the service does not consume any more. So the
+// message waits while nobody runs, however short its delay is. CloseTimeout must be longer than the
+// broker needs to end a consumer.
 func failsInAClose(attempt int) (handler func(*message.Message) error, closes func(*service)) {
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	handler = func(msg *message.Message) error {
@@ -459,8 +460,8 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 }
 
-// P4: a handler that passes its input's metadata on, as many do, does not pass the attempts on: not to the next queue,
-// and not round about into its own.
+// P4: a handler that passes its input's metadata on, as many do, does not pass the attempts on: not
+// to the next queue, and not round about into its own.
 func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	t.Parallel()
 
@@ -561,7 +562,8 @@ func again(d amqp091.Delivery) amqp091.Publishing {
 	}
 }
 
-// P4: a dead letter that is moved back by hand gets all of its attempts again, and keeps its history.
+// P4: a dead letter that is moved back by hand gets all of its attempts again, and keeps its
+// history.
 func TestP4_MovedBackByHandIsAReplay(t *testing.T) {
 	t.Parallel()
 
@@ -621,7 +623,8 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 	assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1)[0], header.Replays))
 }
 
-// P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells of an earlier death.
+// P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells
+// of an earlier death.
 func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
 	t.Parallel()
 

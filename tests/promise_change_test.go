@@ -31,9 +31,9 @@ func soak(t *testing.T) time.Duration {
 	return d
 }
 
-// P7: two versions of a service with different policies share a queue under load, then only the new one goes on. Every
-// message is counted: none is lost, none is there twice, none is left behind, and what waits under the old policy goes
-// on under the new.
+// P7: two versions of a service with different policies share a queue under load, then only the new
+// one goes on. Every message is counted: none is lost, none is there twice, none is left behind,
+// and what waits under the old policy goes on under the new.
 func TestP7_TwoVersionsSideBySide(t *testing.T) {
 	t.Parallel()
 
@@ -141,8 +141,8 @@ func (s *seen) everything() []sight {
 	return slices.Clone(s.all)
 }
 
-// requireAttemptsInOrder holds the calls of each message, by whichever version, against its fate: attempts 1, 2, 3 …
-// with the tries of each, without a gap or a repetition, until it succeeds.
+// requireAttemptsInOrder holds the calls of each message, by whichever version, against its fate:
+// attempts 1, 2, 3 … with the tries of each, without a gap or a repetition, until it succeeds.
 func (s *seen) requireAttemptsInOrder(t *testing.T, ids []string) {
 	t.Helper()
 	calls := map[string][]sight{}

@@ -21,12 +21,12 @@ import (
 
 // Close is graceful and bounded.
 
-// longClose is longer than a close that CloseTimeout ends, which is a second where this is used. Without a bound such a
-// close never ends, and the router fails the test as well, after 20 s.
+// longClose is longer than a close that CloseTimeout ends, which is a second where this is used.
+// Without a bound such a close never ends, and the router fails the test as well, after 20 s.
 const longClose = 15 * time.Second
 
-// No goroutine is left behind, after failures, dead letters and a reconnect. Not parallel: others' goroutines are none
-// of its business.
+// No goroutine is left behind, after failures, dead letters and a reconnect. Not parallel: others'
+// goroutines are none of its business.
 func TestCloseLeavesNoGoroutine(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	network := newProxy(t, brokertest.URI(t))
@@ -50,8 +50,8 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	}, "no goroutine is left: %v", &left)
 }
 
-// A handler that runs when the close begins finishes, with its context alive, and what it says is carried out. What was
-// prefetched goes back, and nothing is handed out any more.
+// A handler that runs when the close begins finishes, with its context alive, and what it says is
+// carried out. What was prefetched goes back, and nothing is handed out any more.
 func TestCloseLetsHandlersFinish(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []string{"classic", "quorum"} {
@@ -120,9 +120,9 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 	}
 }
 
-// A close acknowledges all that was handled, also when that takes more commands than RabbitMQ's channel sends to a
-// quorum queue at a time: it drops the others when it closes. The first message ends last, so each of the others needs
-// an acknowledgement of its own.
+// A close acknowledges all that was handled, also when that takes more commands than RabbitMQ's
+// channel sends to a quorum queue at a time: it drops the others when it closes. The first message
+// ends last, so each of the others needs an acknowledgement of its own.
 func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const count = 200
@@ -156,18 +156,20 @@ func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 	}
 }
 
-// countsFailuresOnly tells brokers from 4.3 on: an explicit requeue does not raise the count that a lost channel
-// raises.
+// countsFailuresOnly tells brokers from 4.3 on: an explicit requeue does not raise the count that a
+// lost channel raises.
 func countsFailuresOnly(t *testing.T) bool {
 	t.Helper()
 	return newRabbit(t, brokertest.URI(t)).AtLeast(4, 3)
 }
 
-// A handler that does not finish in time: its context ends, its message goes back, and the close does not wait for it.
+// A handler that does not finish in time: its context ends, its message goes back, and the close
+// does not wait for it.
 func TestCloseDoesNotWaitForever(t *testing.T) {
 	t.Parallel()
 	const timeout = 3 * time.Second
-	// A machine that stands still makes a close longer and never shorter, so the shortest of three counts.
+	// A machine that stands still makes a close longer and never shorter, so the shortest of three
+	// counts.
 	took := closeBesideAHandler(t, timeout)
 	for again := 0; again < 2 && took >= 2*timeout; again++ {
 		took = closeBesideAHandler(t, timeout)
@@ -237,7 +239,8 @@ func TestCloseWhileHeld(t *testing.T) {
 	}
 }
 
-// A forward that is confirmed late, but in time, ends the close early and the message is where it belongs.
+// A forward that is confirmed late, but in time, ends the close early and the message is where it
+// belongs.
 func TestCloseWaitsForForwards(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))

@@ -140,7 +140,8 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 	}
 }
 
-// toldLetters waits for so many events of dead letters: each comes after the dead letter itself. There may be no more.
+// toldLetters waits for so many events of dead letters: each comes after the dead letter itself.
+// There may be no more.
 func (s *service) toldLetters(n int) []retry.Event {
 	s.t.Helper()
 	await.Until(s.t, func() bool { return len(s.Letters()) >= n }, "events of %d dead letters", n)
@@ -175,7 +176,8 @@ type panickyError struct{ text *string }
 
 func (e *panickyError) Error() string { return *e.text }
 
-// P9: no error text, however long or broken, loses a message, breaks a header or the frame that it travels in.
+// P9: no error text, however long or broken, loses a message, breaks a header or the frame that it
+// travels in.
 func TestP9_ErrorTexts(t *testing.T) {
 	t.Parallel()
 
@@ -242,8 +244,8 @@ func TestP9_ErrorTexts(t *testing.T) {
 	svc.toldLetters(len(ids))
 }
 
-// P9: a message whose own headers fill a frame leaves no room for ours. It becomes a dead letter without the largest of
-// them, which are named; the connection lives, and no other message notices.
+// P9: a message whose own headers fill a frame leaves no room for ours. It becomes a dead letter
+// without the largest of them, which are named; the connection lives, and no other message notices.
 func TestP9_TooLarge(t *testing.T) {
 	t.Parallel()
 
@@ -325,8 +327,9 @@ func TestP9_TooLarge(t *testing.T) {
 	}
 }
 
-// P9: the broker adds headers of its own to what has waited and to what is delivered again. Not even with these may a
-// copy be larger than a frame: the client that gets it closes its connection, and gets it again.
+// P9: the broker adds headers of its own to what has waited and to what is delivered again. Not
+// even with these may a copy be larger than a frame: the client that gets it closes its connection,
+// and gets it again.
 func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 	t.Parallel()
 
@@ -545,7 +548,8 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	}
 }
 
-// P9: the final step alone, for handlers without retries: the first failure is the last, whatever the policy says.
+// P9: the final step alone, for handlers without retries: the first failure is the last, whatever
+// the policy says.
 func TestP9_PoisonAlone(t *testing.T) {
 	t.Parallel()
 

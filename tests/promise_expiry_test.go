@@ -25,8 +25,8 @@ func expiring(change func(*config.Policy)) config.Policies {
 	return config.Policies{Default: p}
 }
 
-// P10: a deadline, by the policy or by the message itself, holds across retries, from the timestamp or the first
-// delivery.
+// P10: a deadline, by the policy or by the message itself, holds across retries, from the timestamp
+// or the first delivery.
 func TestP10_Deadline(t *testing.T) {
 	t.Parallel()
 
@@ -104,7 +104,8 @@ func TestP10_Deadline(t *testing.T) {
 			assert.Contains(t, rabbit.Text(dead, header.Error), "failure", "what it failed of before it expired")
 			deadline, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.Deadline))
 			require.NoError(t, err)
-			// The timestamp has whole seconds, so a deadline by it may be up to a second late; never early.
+			// The timestamp has whole seconds, so a deadline by it may be up to a second late;
+			// never early.
 			assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond),
 				calls[0].At.Add(test.lasts+50*time.Millisecond))
 			for _, c := range calls {
@@ -119,8 +120,8 @@ func TestP10_Deadline(t *testing.T) {
 					"no wait begins that would outlive the deadline")
 				return
 			}
-			// It was found out when the next wait would have outlived it. On a busy machine the last call, which began
-			// before the deadline, may have failed after it.
+			// It was found out when the next wait would have outlived it. On a busy machine the
+			// last call, which began before the deadline, may have failed after it.
 			assert.True(t, last.Add(200*time.Millisecond).After(deadline.Add(-time.Millisecond)))
 		})
 	}
@@ -185,7 +186,8 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 	})
 }
 
-// P10: who replays a message wants it handled: its deadlines are those of a new life, and its own expiration is over.
+// P10: who replays a message wants it handled: its deadlines are those of a new life, and its own
+// expiration is over.
 func TestP10_ReplayBeginsAnew(t *testing.T) {
 	t.Parallel()
 
@@ -202,7 +204,8 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	await.Until(t, func() bool {
 		return time.Since(first.Timestamp) > 4500*time.Millisecond
 	}, "all its deadlines are over")
-	// A new life may expire as well, when the machine stands still for its 3 s. Then the next replay counts.
+	// A new life may expire as well, when the machine stands still for its 3 s. Then the next
+	// replay counts.
 	for again := 0; ; again++ {
 		before := s.count()
 		svc.Broker.Publish(svc.Queue,

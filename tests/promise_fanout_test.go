@@ -18,7 +18,8 @@ import (
 
 func noOptions() amqpretry.Options { return amqpretry.Options{} }
 
-// P5: of two consumer groups only the one that fails gets the message again, and only its dead-letter queue gets it.
+// P5: of two consumer groups only the one that fails gets the message again, and only its
+// dead-letter queue gets it.
 func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 	t.Parallel()
 

@@ -106,8 +106,8 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 // wait lets time pass in a handler.
 func wait(d time.Duration) { <-time.After(d) }
 
-// P1, P3: a held delivery, or a handler that takes its time, must not make the others dearer the more there are of
-// them.
+// P1, P3: a held delivery, or a handler that takes its time, must not make the others dearer the
+// more there are of them.
 func TestHealthyBehindASlowHandler(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})

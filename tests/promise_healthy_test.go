@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Healthy messages are not held up: a delivery whose copy cannot be stored costs one slot of the prefetch, nothing
-// else.
+// Healthy messages are not held up: a delivery whose copy cannot be stored costs one slot of the
+// prefetch, nothing else.
 
 // The connection for copies takes nothing any more, in each of the ways in which that can happen.
 func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
@@ -74,7 +74,8 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 	}
 }
 
-// Of two queues one cannot be forwarded: the other's failures are forwarded as if there was nothing.
+// Of two queues one cannot be forwarded: the other's failures are forwarded as if there was
+// nothing.
 func TestHealthyBesideABrokenQueue(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -102,7 +103,8 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 			broker := newRabbit(t, uri)
 			options := amqpretry.Options{Policies: retries(ms(300)...)}
 
-			// Everything is provisioned by a service that declares, and spoiled before the real one starts.
+			// Everything is provisioned by a service that declares, and spoiled before the real one
+			// starts.
 			for _, queue := range []string{broken, sound} {
 				svc := newService(t, setup{Tiers: true, URI: uri, Queue: queue, Options: options, Handler: byFate})
 				require.NoError(t, svc.Sub.SubscribeInitialize(queue))
@@ -143,8 +145,9 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 	}
 }
 
-// What cannot be declared again after a reconnect, such as a classic retry queue whose node is down, or here one that
-// somebody has declared differently meanwhile, holds up those that need it, and nobody else.
+// What cannot be declared again after a reconnect, such as a classic retry queue whose node is
+// down, or here one that somebody has declared differently meanwhile, holds up those that need it,
+// and nobody else.
 func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
@@ -174,9 +177,10 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
 }
 
-// A service that starts consumes one message at first, as it may be one that others have died of. It consumes for all of
-// its handlers before that message is acknowledged. Else the broker could deliver another one to the consumer that is
-// being cancelled: no handler would see it, and it would come again, marked as redelivered.
+// A service that starts consumes one message at first, as it may be one that others have died of.
+// It consumes for all of its handlers before that message is acknowledged. Else the broker could
+// deliver another one to the consumer that is being cancelled: no handler would see it, and it
+// would come again, marked as redelivered.
 func TestHealthyFromTheStart(t *testing.T) {
 	t.Parallel()
 	const count = 30

@@ -25,7 +25,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// No hot loop: whatever comes in and whatever breaks, the number of handler calls and deliveries is known beforehand.
+// No hot loop: whatever comes in and whatever breaks, the number of handler calls and deliveries is
+// known beforehand.
 
 // oneRetry is the policy of these tests: two attempts, half a second at the most.
 var oneRetry = retries(ms(200)...)
@@ -73,7 +74,8 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 	assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
 }
 
-// Headers of every type, and headers that look like the broker's or ours, mean nothing to the count.
+// Headers of every type, and headers that look like the broker's or ours, mean nothing to the
+// count.
 func TestNoHotLoopForeignHeaders(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []string{"classic", "quorum"} {
@@ -207,8 +209,8 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("message"))
 }
 
-// The queue is deleted under its consumer: no handler sees the empty message that a cancelled consumer may get, and the
-// consumer comes back, with everything declared again.
+// The queue is deleted under its consumer: no handler sees the empty message that a cancelled
+// consumer may get, and the consumer comes back, with everything declared again.
 func TestNoHotLoopGhostDeliveries(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []string{"classic", "quorum"} {
@@ -232,7 +234,8 @@ func TestNoHotLoopGhostDeliveries(t *testing.T) {
 	}
 }
 
-// Nobody has provisioned what the copies are published to: deliveries are held, and handlers are not called again.
+// Nobody has provisioned what the copies are published to: deliveries are held, and handlers are
+// not called again.
 func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -258,7 +261,8 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	assert.Equal(t, 56, svc.Calls.count())
 }
 
-// The queue to consume from is deleted and may not be declared again: trying is bounded, and goes on until it is back.
+// The queue to consume from is deleted and may not be declared again: trying is bounded, and goes
+// on until it is back.
 func TestNoHotLoopQueueMissing(t *testing.T) {
 	t.Parallel()
 	queue := uniqueName("promise")
@@ -304,7 +308,8 @@ func giveBack(t *testing.T, broker *rabbit.Client, queue string, times int) {
 	}
 }
 
-// A message that its consumers die of is a failed attempt at the crash limit, without another call of the handler.
+// A message that its consumers die of is a failed attempt at the crash limit, without another call
+// of the handler.
 func TestNoHotLoopCrashLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 3

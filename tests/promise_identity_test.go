@@ -105,8 +105,9 @@ func (m hostile) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// P6: body, properties and headers of a message that another AMQP client has published are the same after its retries
-// and in the dead-letter queue, whatever marshaler and handler do to what they are given.
+// P6: body, properties and headers of a message that another AMQP client has published are the same
+// after its retries and in the dead-letter queue, whatever marshaler and handler do to what they
+// are given.
 func TestP6_MessageStaysItself(t *testing.T) {
 	t.Parallel()
 
@@ -191,8 +192,8 @@ func TestP6_MessageStaysItself(t *testing.T) {
 				assert.Equal(t, "-123.45", v.Metadata["decimal"])
 			}
 
-			// And so does whoever looks at the dead letter. The carbon copy is what the broker makes of the message by
-			// itself.
+			// And so does whoever looks at the dead letter. The carbon copy is what the broker
+			// makes of the message by itself.
 			assert.Equal(t, body, dead.Body)
 			assert.Equal(t, properties(carbon), properties(dead))
 			assert.Equal(t, amqp091.Publishing{
@@ -224,7 +225,8 @@ func TestP6_MessageStaysItself(t *testing.T) {
 	}
 }
 
-// P6: an expiration is not published again: it would end the wait before its time, and the dead letter.
+// P6: an expiration is not published again: it would end the wait before its time, and the dead
+// letter.
 func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	t.Parallel()
 
@@ -258,7 +260,8 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	assert.Empty(t, dead.Expiration)
 }
 
-// P6: a message without any header or property is handed on without any; one without a Watermill UUID keeps a name.
+// P6: a message without any header or property is handed on without any; one without a Watermill
+// UUID keeps a name.
 func TestP6_BareMessage(t *testing.T) {
 	t.Parallel()
 

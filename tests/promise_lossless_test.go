@@ -23,7 +23,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Nothing is lost: a message leaves its queue only when its handler succeeded or the broker has confirmed its copy.
+// Nothing is lost: a message leaves its queue only when its handler succeeded or the broker has
+// confirmed its copy.
 
 // Connections are cut again and again, at any byte, while messages succeed, fail and panic.
 func TestLosslessConnectionsCut(t *testing.T) {
@@ -42,7 +43,8 @@ func TestLosslessConnectionsCut(t *testing.T) {
 			svc.publish(ids...)
 
 			random, _ := env.Random(t)
-			// The broker counts what it delivers again; fewer cuts than a delivery limit keep this test about cuts.
+			// The broker counts what it delivers again; fewer cuts than a delivery limit keep this
+			// test about cuts.
 			cuts := []func(){
 				func() { network.cut(anyone) },
 				func() { network.cutAfter(forwarder, 1+random.Int64N(3000)) },
@@ -65,7 +67,8 @@ func TestLosslessConnectionsCut(t *testing.T) {
 	}
 }
 
-// What takes the copies is deleted while handlers run: it is declared again and they are published again.
+// What takes the copies is deleted while handlers run: it is declared again and they are published
+// again.
 func TestLosslessRetryTopologyDeleted(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -115,7 +118,8 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 	assert.NotEmpty(t, svc.Logs.with("Redeclared the retry topology"))
 }
 
-// The broker has the copies and does not say so: as long as a publish may still be confirmed, there is no second one.
+// The broker has the copies and does not say so: as long as a publish may still be confirmed, there
+// is no second one.
 func TestLosslessNoAnswer(t *testing.T) {
 	t.Parallel()
 	for _, then := range []string{"answers", "connection lost"} {
@@ -163,8 +167,8 @@ func TestLosslessNoAnswer(t *testing.T) {
 	}
 }
 
-// The consumer's connection is cut while a handler runs, as if its process had been killed: the broker delivers again,
-// and that is not an attempt.
+// The consumer's connection is cut while a handler runs, as if its process had been killed: the
+// broker delivers again, and that is not an attempt.
 func TestLosslessConsumerCutMidHandler(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []string{"classic", "quorum"} {
@@ -194,7 +198,8 @@ func TestLosslessConsumerCutMidHandler(t *testing.T) {
 	}
 }
 
-// A held delivery whose channel goes is delivered again; its copy must not be published any more: there would be two.
+// A held delivery whose channel goes is delivered again; its copy must not be published any more:
+// there would be two.
 func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
@@ -329,14 +334,15 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 		broker.Kill()
 		broker.Start()
 		for _, svc := range all {
-			// A classic queue may have forgotten acknowledgements; and what is due before its main queue has a leader
-			// again comes with the broker's next try, which is after 3 minutes.
+			// A classic queue may have forgotten acknowledgements; and what is due before its main
+			// queue has a leader again comes with the broker's next try, which is after 3 minutes.
 			svc.finish(ids, 5*time.Minute, len(ids))
 		}
 	})
 }
 
-// testMemoryAlarm has a service that starts in an alarm, when the broker takes nothing from anybody who publishes.
+// testMemoryAlarm has a service that starts in an alarm, when the broker takes nothing from anybody
+// who publishes.
 func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, strategy config.Strategy) {
 	c := setup{
 		URI: broker.URI, Prefetch: 10, Queue: uniqueName("alarm"),
@@ -379,7 +385,8 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, strategy config.St
 	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
 }
 
-// expectedCalls is how often handlers run when nothing is handled twice and there are so many attempts.
+// expectedCalls is how often handlers run when nothing is handled twice and there are so many
+// attempts.
 func expectedCalls(ids []string, attempts int) int {
 	calls := 0
 	for _, id := range ids {

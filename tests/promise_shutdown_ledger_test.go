@@ -13,11 +13,13 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// shutdownLedger keeps what happened to the messages of one queue, over all the services that came and went.
+// shutdownLedger keeps what happened to the messages of one queue, over all the services that came
+// and went.
 //
-// The ledgers of tests/chaos and tests/cluster follow messages through faults, which explain duplicates. This one
-// follows single calls: when each began, what its handler answered in time or late, whether the output was sent, and by
-// which event it ended. Where nothing fails but the service closes, it allows no call that repeats another.
+// The ledgers of tests/chaos and tests/cluster follow messages through faults, which explain
+// duplicates. This one follows single calls: when each began, what its handler answered in time or
+// late, whether the output was sent, and by which event it ended. Where nothing fails but the
+// service closes, it allows no call that repeats another.
 type shutdownLedger struct {
 	mu       sync.Mutex
 	calls    map[string][]*shutdownCall // by message, in their order
@@ -54,7 +56,8 @@ func newShutdownLedger() *shutdownLedger {
 // succeeded tells that nothing is left to be done: the broker has the outputs, too.
 func (c *shutdownCall) succeeded() bool { return c.ended && c.err == nil && (!c.output || c.sent) }
 
-// unsent tells that a handler has succeeded whose output could not be published: its publisher was closed before.
+// unsent tells that a handler has succeeded whose output could not be published: its publisher was
+// closed before.
 func unsent(c *shutdownCall) bool { return c.err == nil && c.output && !c.sent }
 
 func (l *shutdownLedger) begin(life int, msg *message.Message) *shutdownCall {
@@ -155,9 +158,9 @@ type shutdownSums struct {
 	Crashed      int // messages that were given back so often that they were taken for crashing their consumers
 }
 
-// judge gives what contradicts the promises. On a healthy connection and the retrier's own subscriber (strict) nothing
-// is handled twice: a success is acknowledged, a failure is stored. Otherwise an attempt may be repeated, but none may
-// be skipped.
+// judge gives what contradicts the promises. On a healthy connection and the retrier's own
+// subscriber (strict) nothing is handled twice: a success is acknowledged, a failure is stored.
+// Otherwise an attempt may be repeated, but none may be skipped.
 func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool) (sums shutdownSums, wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,7 +258,8 @@ func (l *shutdownLedger) calledAfter(life int, closed time.Time) {
 	}
 }
 
-// ---- fates -----------------------------------------------------------------------------------------------------------
+// ---- fates
+// -----------------------------------------------------------------------------------------------------------
 
 // shutdownRetries is how many retries a message has here.
 const shutdownRetries = 2

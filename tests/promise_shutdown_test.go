@@ -32,15 +32,15 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Services come and go at random moments while messages of every fate run through a few queues. SEED repeats the
-// choices (what the broker and the scheduler make of them differs), CLOSES says how many services are closed, REPORT is
-// where a table is written.
+// Services come and go at random moments while messages of every fate run through a few queues.
+// SEED repeats the choices (what the broker and the scheduler make of them differs), CLOSES says
+// how many services are closed, REPORT is where a table is written.
 
 const (
 	// shutdownTimeout is CloseTimeout here. No handler takes that long, so no close gives one up.
 	shutdownTimeout = 2 * time.Minute
-	// shutdownBound is how long a close may take on a busy machine. One that waits for its timeout, for the timeout of
-	// a handshake or a write, or for something that never comes, takes longer.
+	// shutdownBound is how long a close may take on a busy machine. One that waits for its timeout,
+	// for the timeout of a handshake or a write, or for something that never comes, takes longer.
 	shutdownBound = 25 * time.Second
 )
 
@@ -49,8 +49,8 @@ type wayToClose struct {
 	name string
 	// close returns when all is closed.
 	close func(*lived) error
-	// early closes at any moment from the start on, while Subscribe may still declare; else the service consumes
-	// before.
+	// early closes at any moment from the start on, while Subscribe may still declare; else the
+	// service consumes before.
 	early bool
 	// plain subscribes without a router.
 	plain bool
@@ -168,15 +168,15 @@ func testShutdowns(t *testing.T) {
 	run.stock.close()
 }
 
-// Nothing hangs and nothing is lost either when the network or the broker fails before the close, or in the middle of
-// it.
+// Nothing hangs and nothing is lost either when the network or the broker fails before the close,
+// or in the middle of it.
 func TestShutdownWhileTheBrokerIsAway(t *testing.T) {
 	t.Parallel()
 	seed, closes := env.Int(t, "SEED", int(time.Now().UnixNano()%1e9)), env.Int(t, "CLOSES", often(40))
 	t.Logf("SEED=%d CLOSES=%d", seed, closes)
 
-	// A close has to give up a channel, two connections, and a dial, which takes up to 6 s. With the heartbeats of
-	// begin, one that waits for the network instead takes minutes.
+	// A close has to give up a channel, two connections, and a dial, which takes up to 6 s. With
+	// the heartbeats of begin, one that waits for the network instead takes minutes.
 	run := newShutdowns(t, 500*time.Millisecond)
 	run.faults = []func(*proxy){
 		func(p *proxy) { p.stall(anyone) },                // frozen
@@ -197,8 +197,9 @@ func TestShutdownWhileTheBrokerIsAway(t *testing.T) {
 	}
 }
 
-// stockSockets are those of watermill-amqp's own publishers and subscribers. One that is closed right after it was made
-// may take its own close for a loss, connect again, and leave that connection behind.
+// stockSockets are those of watermill-amqp's own publishers and subscribers. One that is closed
+// right after it was made may take its own close for a loss, connect again, and leave that
+// connection behind.
 type stockSockets struct {
 	mu   sync.Mutex
 	open []net.Conn
@@ -236,8 +237,8 @@ func newShutdowns(t *testing.T, timeout time.Duration) *shutdowns {
 	return r
 }
 
-// all lets so many services live on the queues, some side by side, and then one on each that does what is left. It
-// returns how long the first lasted.
+// all lets so many services live on the queues, some side by side, and then one on each that does
+// what is left. It returns how long the first lasted.
 func (r *shutdowns) all(queues []*shutdownQueue, closes, seed int) time.Duration {
 	for i, q := range queues {
 		q.name, q.ledger = uniqueName(fmt.Sprintf("shutdown-%d", i)), newShutdownLedger()
@@ -304,8 +305,8 @@ func (s *lived) ended() error {
 	}
 }
 
-// leave is ended where Subscribe may have failed, which is an error then. Such a router is not closed: it would wait
-// for its time to close, for handlers that it has not started.
+// leave is ended where Subscribe may have failed, which is an error then. Such a router is not
+// closed: it would wait for its time to close, for handlers that it has not started.
 func (s *lived) leave() error {
 	select {
 	case <-s.over: //nolint:errcheck // as it may
@@ -391,8 +392,8 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 		s.network.refuse(forwarder)
 	}
 	conf := amqp.NewDurableQueueConfig(uri)
-	// Up to RabbitMQ 4.2 each close counts as a return of what was delivered ahead, so both limits are as high as they
-	// can be.
+	// Up to RabbitMQ 4.2 each close counts as a return of what was delivered ahead, so both limits
+	// are as high as they can be.
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": q.queueType}
 	if q.queueType == "quorum" {
 		conf.Queue.Arguments["x-delivery-limit"] = int64(100_000)
@@ -533,8 +534,8 @@ func (r *shutdowns) archive(s *lived, q *shutdownQueue) error {
 		return err
 	}
 	messages, err := letters.Subscribe(context.Background(), q.name) // ended by Retrier.Close
-	// RabbitMQ 3.10 answers so where a queue that was just declared has not answered in time; a service would be
-	// started again.
+	// RabbitMQ 3.10 answers so where a queue that was just declared has not answered in time; a
+	// service would be started again.
 	for internal := (*amqp091.Error)(nil); errors.As(err, &internal) &&
 		internal.Code == amqp091.InternalError; internal = nil {
 		messages, err = letters.Subscribe(context.Background(), q.name)
@@ -649,8 +650,8 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 	q.sums = sums
 }
 
-// settle waits until the duplicates have met their fate, too: a stock subscriber that closes gives back messages whose
-// copies the broker has confirmed.
+// settle waits until the duplicates have met their fate, too: a stock subscriber that closes gives
+// back messages whose copies the broker has confirmed.
 func (r *shutdowns) settle(q *shutdownQueue, queues []string) {
 	waits := func(queue string) bool { return queue != q.name+".dlq" && r.broker.Depth(queue) > 0 }
 	calls, quiet := -1, 0
@@ -660,8 +661,8 @@ func (r *shutdowns) settle(q *shutdownQueue, queues []string) {
 			calls, quiet = n, 0
 		}
 
-		// A second, which is longer than every delay and every call. It is counted in looks: in a second in which the
-		// process stands still, nothing happens either.
+		// A second, which is longer than every delay and every call. It is counted in looks: in a
+		// second in which the process stands still, nothing happens either.
 		return quiet > 20
 	}, await.Bound, 50*time.Millisecond, "duplicates on %s", q.name)
 }
@@ -702,7 +703,8 @@ func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Durati
 	return b.String()
 }
 
-// ---- small things ----------------------------------------------------------------------------------------------------
+// ---- small things
+// ----------------------------------------------------------------------------------------------------
 
 // firstError calls one after the other, all of them.
 func firstError(calls ...func() error) error {
@@ -730,8 +732,8 @@ func atOnce(calls ...func() error) error {
 	return firstError(waits...)
 }
 
-// A service that is to stop while its router still subscribes, to a broker that does not answer, ends at once with the
-// context of Run.
+// A service that is to stop while its router still subscribes, to a broker that does not answer,
+// ends at once with the context of Run.
 func TestStopWhileTheRouterSubscribes(t *testing.T) {
 	t.Parallel()
 	proxy := newProxy(t, brokertest.URI(t))

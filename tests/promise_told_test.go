@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// late lets the answer to the first message wait, outside of the retry middleware, until its delivery's channel is
-// gone.
+// late lets the answer to the first message wait, outside of the retry middleware, until its
+// delivery's channel is gone.
 type late struct {
 	once     *sync.Once
 	answered chan struct{}
@@ -35,8 +35,8 @@ func (l late) middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// P4: an answer that comes when the delivery's channel is gone is told as what it is: the broker delivers the message
-// again.
+// P4: an answer that comes when the delivery's channel is gone is told as what it is: the broker
+// delivers the message again.
 func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -93,8 +93,8 @@ func (p failingPublisher) Publish(string, ...*message.Message) error {
 
 func (failingPublisher) Close() error { return nil }
 
-// P4: outputs that cannot be published during a shutdown are no failed attempt: the shutdown may have closed their
-// publisher.
+// P4: outputs that cannot be published during a shutdown are no failed attempt: the shutdown may
+// have closed their publisher.
 func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
 	t.Parallel()
 	publisher := failingPublisher{make(chan struct{}), make(chan struct{})}

@@ -38,8 +38,8 @@ func guarded(h func(*message.Message) error, middle ...message.HandlerMiddleware
 	}
 }
 
-// While the breaker is open, messages wait and use no attempt up; when what the handler depends on is back, all are
-// handled.
+// While the breaker is open, messages wait and use no attempt up; when what the handler depends on
+// is back, all are handled.
 func TestCircuitBreakerPostpones(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
@@ -107,7 +107,8 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 	assert.Zero(t, svc.Broker.Depth(svc.Queue))
 }
 
-// The rate is kept over postponed messages too, nothing is counted as a failure, and each is handled once.
+// The rate is kept over postponed messages too, nothing is counted as a failure, and each is
+// handled once.
 func TestRateLimitPostpones(t *testing.T) {
 	t.Parallel()
 	const n, limit, burst = 30, 20, 2
@@ -146,8 +147,8 @@ func TestRateLimitPostpones(t *testing.T) {
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	svc.close()
 	require.Len(t, turns, n)
-	// A call is late on a busy machine, so what was certainly between two times is counted. It is at most the burst, and
-	// what the rate gives in that time.
+	// A call is late on a busy machine, so what was certainly between two times is counted. It is
+	// at most the burst, and what the rate gives in that time.
 	for _, first := range turns {
 		for _, last := range turns {
 			within := 0
@@ -200,7 +201,8 @@ func deduplicator(t *testing.T) message.HandlerMiddleware {
 	return d.Middleware
 }
 
-// withInbox is a deduplicator that keeps what was handled outside of itself, under the messages' UUIDs.
+// withInbox is a deduplicator that keeps what was handled outside of itself, under the messages'
+// UUIDs.
 func withInbox(t *testing.T, inbox store.Inbox) *protect.Deduplicator {
 	t.Helper()
 	d, err := protect.NewDeduplicator(protect.DeduplicatorConfig{
@@ -219,8 +221,8 @@ func memory(t *testing.T) store.Inbox {
 	return m
 }
 
-// A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within the window is
-// dropped, wherever it is in the chain, and the message is gone.
+// A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within
+// the window is dropped, wherever it is in the chain, and the message is gone.
 func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 	t.Parallel()
 	for name, outside := range map[string]bool{"outside of the retry middleware": true, "inside of it": false} {
@@ -258,8 +260,8 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 	}
 }
 
-// Inside of the retry middleware, with keys that tell attempts apart or with ours: duplicates are dropped, and what
-// comes again for a reason is handled.
+// Inside of the retry middleware, with keys that tell attempts apart or with ours: duplicates are
+// dropped, and what comes again for a reason is handled.
 func TestDeduplicatorsThatRetry(t *testing.T) {
 	t.Parallel()
 	for name, middle := range map[string]func() message.HandlerMiddleware{
@@ -332,8 +334,9 @@ func republished(d amqp091.Delivery) amqp091.Publishing {
 	return amqp091.Publishing{Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body}
 }
 
-// A message whose connection is lost while its handler runs comes again as it was. Watermill's Deduplicator drops it
-// then, also with keys by attempt: it is lost. Ours handles it, and only if it has to.
+// A message whose connection is lost while its handler runs comes again as it was. Watermill's
+// Deduplicator drops it then, also with keys by attempt: it is lost. Ours handles it, and only if
+// it has to.
 func TestDeduplicatorAndLostConnection(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -447,7 +450,8 @@ func (p *flakyPublisher) count() int {
 	return p.published
 }
 
-// Two instances get each message several times, in any order, and all first calls fail. Each message has one effect.
+// Two instances get each message several times, in any order, and all first calls fail. Each
+// message has one effect.
 func TestInboxOfTwoInstances(t *testing.T) {
 	t.Parallel()
 	const messages, copies = 20, 3

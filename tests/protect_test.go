@@ -89,7 +89,8 @@ func crash(t *testing.T, broker *rabbit.Client, queue string, times int) {
 	}
 }
 
-// subscribing makes a retrier on a config with these arguments of the main queue, and what subscribes by it.
+// subscribing makes a retrier on a config with these arguments of the main queue, and what
+// subscribes by it.
 func subscribing(t *testing.T, uri string, arguments amqp091.Table,
 	options amqpretry.Options) map[string]func(queue string) error {
 	t.Helper()
@@ -112,8 +113,9 @@ func removeProtected(broker *rabbit.Client, queues ...string) {
 	}
 }
 
-// P8: a new quorum main queue with the protection loses no message: what is rejected beyond the limit lies in the
-// dead-letter queue. Under the mode off it is declared alike, so policies can follow, and go again.
+// P8: a new quorum main queue with the protection loses no message: what is rejected beyond the
+// limit lies in the dead-letter queue. Under the mode off it is declared alike, so policies can
+// follow, and go again.
 func TestProtect_NewQueue(t *testing.T) {
 	t.Parallel()
 
@@ -144,8 +146,8 @@ func TestProtect_NewQueue(t *testing.T) {
 	}
 }
 
-// P8: a queue that exists without the protection's arguments is left alone, and the error has the line that protects
-// it.
+// P8: a queue that exists without the protection's arguments is left alone, and the error has the
+// line that protects it.
 func TestProtect_ExistingQueue(t *testing.T) {
 	t.Parallel()
 
@@ -192,8 +194,8 @@ func TestProtect_ExistingQueue(t *testing.T) {
 	}
 }
 
-// P8: a main queue that can lose messages is told of at the start, once for each retrier, in one line; under policy off to
-// those who look for it.
+// P8: a main queue that can lose messages is told of at the start, once for each retrier, in one
+// line; under policy off to those who look for it.
 func TestProtect_Warning(t *testing.T) {
 	t.Parallel()
 
@@ -266,7 +268,8 @@ func TestProtect_Warning(t *testing.T) {
 	}
 }
 
-// A reconnect, another subscriber and a subscription of another topic to the same queue do not tell again.
+// A reconnect, another subscriber and a subscription of another topic to the same queue do not tell
+// again.
 func TestProtect_WarningIsNotRepeated(t *testing.T) {
 	t.Parallel()
 
@@ -324,8 +327,8 @@ func (o operator) run(lines string) string {
 	return string(out)
 }
 
-// P8: the printed line, run by an operator, protects a quorum queue that exists, with messages in it and whatever its
-// name, and no other queue.
+// P8: the printed line, run by an operator, protects a quorum queue that exists, with messages in
+// it and whatever its name, and no other queue.
 func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -373,7 +376,8 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	}
 	assert.Equal(t, []string{name}, with, "the queues with the policy, of\n%s", listed)
 
-	// Beyond the limit, by rejects and by crashes: not lost, though there is no dead-letter queue yet.
+	// Beyond the limit, by rejects and by crashes: not lost, though there is no dead-letter queue
+	// yet.
 	reject(t, broker, name, 4) // one more than the limit
 	broker.Publish(name, rabbit.Messages("killer")...)
 	crash(t, broker, name, 4)

@@ -23,8 +23,8 @@ const (
 	plainPublisher = "watermill-retry publisher"
 )
 
-// proxy stands between a service and the broker and makes the network's faults. It tells connections apart by their
-// name, which each client sends in its first bytes.
+// proxy stands between a service and the broker and makes the network's faults. It tells
+// connections apart by their name, which each client sends in its first bytes.
 type proxy struct {
 	URI string
 
@@ -136,8 +136,8 @@ func (p *proxy) accept() {
 	}
 }
 
-// pump copies one direction. What it holds while the connection is stalled is lost when the connection is cut, as on a
-// real network.
+// pump copies one direction. What it holds while the connection is stalled is lost when the
+// connection is cut, as on a real network.
 func (p *proxy) pump(f *flow, from, to net.Conn, upwards bool) {
 	defer p.wg.Done()
 	defer p.end(f)
@@ -265,7 +265,8 @@ func (p *proxy) cut(name string) int {
 	return len(found)
 }
 
-// cutAfter resets each connection of this name once n more bytes have passed, in the middle of a frame if so it falls.
+// cutAfter resets each connection of this name once n more bytes have passed, in the middle of a
+// frame if so it falls.
 func (p *proxy) cutAfter(name string, n int64) {
 	for _, f := range p.matching(name) {
 		f.mu.Lock()

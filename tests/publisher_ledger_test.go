@@ -106,9 +106,10 @@ type ledgerRun struct {
 	queue  *rabbit.Client
 }
 
-// Everything fails while messages are published: connections are cut at any byte, the broker does not answer and is
-// killed, a queue is full, an exchange is deleted, contexts end. Each message for which Publish returned nil is stored,
-// and none of which it said that it is not. MESSAGES, KILLS and SEED can be given.
+// Everything fails while messages are published: connections are cut at any byte, the broker does
+// not answer and is killed, a queue is full, an exchange is deleted, contexts end. Each message for
+// which Publish returned nil is stored, and none of which it said that it is not. MESSAGES, KILLS
+// and SEED can be given.
 func TestPublisher_Ledger_OwnBroker(t *testing.T) {
 	t.Parallel()
 	messages, kills := env.Int(t, "MESSAGES", 6000), env.Int(t, "KILLS", 1)
@@ -246,7 +247,8 @@ func (r *ledgerRun) takeAll(queue string) error {
 				if !ok {
 					return amqp091.ErrClosed
 				}
-				// An acknowledgement that is lost brings it back: it is found twice, and was never lost.
+				// An acknowledgement that is lost brings it back: it is found twice, and was never
+				// lost.
 				r.ledger.find(d)
 				if err := d.Ack(false); err != nil {
 					return err

@@ -45,8 +45,8 @@ func slowly(uri string, rate int) amqp.Config {
 	return conf
 }
 
-// On a slow link, calls that take several heartbeats are confirmed, all at the same time; and one that is over its time
-// says what is stored, and leaves a publisher that works.
+// On a slow link, calls that take several heartbeats are confirmed, all at the same time; and one
+// that is over its time says what is stored, and leaves a publisher that works.
 func TestPublisher_SlowLink(t *testing.T) {
 	t.Parallel()
 	uri, topic := brokertest.URI(t), uniqueName("slow")

@@ -70,7 +70,8 @@ func watermillMessages(uuids ...string) []*message.Message {
 	return messages
 }
 
-// It publishes as watermill-amqp does: the message that arrives is the same, but for the id of ours, and it is persistent.
+// It publishes as watermill-amqp does: the message that arrives is the same, but for the id of
+// ours, and it is persistent.
 func TestPublisher_IsADropIn(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -233,8 +234,8 @@ func TestPublisher_FullQueue(t *testing.T) {
 	})
 }
 
-// A queue that is always full, as its consumer is slower than its publishers: their calls bring in what there is room
-// for, and need the consumer's time and not much more.
+// A queue that is always full, as its consumer is slower than its publishers: their calls bring in
+// what there is room for, and need the consumer's time and not much more.
 func TestPublisher_QueueMakesRoomSlowly(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []string{"classic", "quorum"} {
@@ -306,8 +307,9 @@ func (m odd) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return p, err
 }
 
-// A message that the broker refuses for good closes the channel. It is found and named, and takes no other with it: of
-// its own call, and of others at the same time. What is known to be refused is not sent at all.
+// A message that the broker refuses for good closes the channel. It is found and named, and takes
+// no other with it: of its own call, and of others at the same time. What is known to be refused is
+// not sent at all.
 func TestPublisher_RefusedForGood(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -486,8 +488,8 @@ func TestPublisher_Context(t *testing.T) {
 	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
 }
 
-// A broker that is not there is waited for, so long and no longer, and nothing may be stored then. When it comes back, the
-// same publisher goes on.
+// A broker that is not there is waited for, so long and no longer, and nothing may be stored then.
+// When it comes back, the same publisher goes on.
 func TestPublisher_Outage(t *testing.T) {
 	t.Parallel()
 	uri, topic := brokertest.URI(t), uniqueName("publisher")
@@ -508,8 +510,8 @@ func TestPublisher_Outage(t *testing.T) {
 	assert.Equal(t, []string{"b"}, rabbit.Bodies(broker.Drain(topic)))
 }
 
-// An exchange that an operator deletes is declared again. Its bindings are gone, so what no queue gets is an error and no
-// success.
+// An exchange that an operator deletes is declared again. Its bindings are gone, so what no queue
+// gets is an error and no success.
 func TestPublisher_ExchangeDeleted(t *testing.T) {
 	t.Parallel()
 	uri, topic := brokertest.URI(t), uniqueName("publisher")
@@ -542,7 +544,8 @@ func (c countedWrites) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Messages of many callers go to the socket together: 0.1 writes a message, where one waits for no other 0.7.
+// Messages of many callers go to the socket together: 0.1 writes a message, where one waits for no
+// other 0.7.
 func TestPublisher_WritesTogether(t *testing.T) {
 	t.Parallel()
 	var writes atomic.Int64
@@ -622,7 +625,8 @@ func TestPublisher_LargeCall(t *testing.T) {
 	assert.Equal(t, uuids, rabbit.Bodies(broker.Drain(topic)))
 }
 
-// Close waits for what is being published, and ends it when its time is over. Nothing is published after it.
+// Close waits for what is being published, and ends it when its time is over. Nothing is published
+// after it.
 func TestPublisher_Close(t *testing.T) {
 	t.Parallel()
 	uri, topic := brokertest.URI(t), uniqueName("publisher")
@@ -648,7 +652,8 @@ func TestPublisher_Close(t *testing.T) {
 	require.NoError(t, publisher.Close())
 }
 
-// In an alarm of the broker a call ends in time with an error that says so, and its messages were not sent.
+// In an alarm of the broker a call ends in time with an error that says so, and its messages were
+// not sent.
 func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
@@ -676,8 +681,8 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	assert.Contains(t, bodies, "d")
 }
 
-// Some of many messages of a call are too large: the first tells how large they may be, and the others are not sent. So
-// few of their neighbours are published twice.
+// Some of many messages of a call are too large: the first tells how large they may be, and the
+// others are not sent. So few of their neighbours are published twice.
 func TestPublisher_ManyTooLarge_OwnBroker(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "rabbitmq.conf")

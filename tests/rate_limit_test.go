@@ -15,10 +15,11 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 )
 
-// A burst comes through at about the rate, also under delays that grow by factors: a message whose turn is between two
-// of them waits in several short ones. The delays are those of the default policy, ten times faster, and so is the
-// rate. It takes 1.2 s, and 6.5 s each time if each message waits in the one delay that is long enough; so where a busy
-// machine makes it late, it is measured again.
+// A burst comes through at about the rate, also under delays that grow by factors: a message whose
+// turn is between two of them waits in several short ones. The delays are those of the default
+// policy, ten times faster, and so is the rate. It takes 1.2 s, and 6.5 s each time if each message
+// waits in the one delay that is long enough; so where a busy machine makes it late, it is measured
+// again.
 func TestRateLimitKeepsItsRate(t *testing.T) {
 	t.Parallel()
 	var all []time.Duration

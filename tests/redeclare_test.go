@@ -23,8 +23,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// slowDeclares keeps from the broker, on every connection, what is written on a channel from the declaration of a queue
-// on: to the client it is a broker that answers everything but that.
+// slowDeclares keeps from the broker, on every connection, what is written on a channel from the
+// declaration of a queue on: to the client it is a broker that answers everything but that.
 type slowDeclares struct {
 	mu    sync.Mutex
 	queue string
@@ -135,7 +135,8 @@ func (c *slowConn) release(channel uint16, gate <-chan struct{}) {
 	delete(c.held, channel)
 }
 
-// An operator makes the main queue anew, with another type. It is consumed from, and what is wrong is told.
+// An operator makes the main queue anew, with another type. It is consumed from, and what is wrong
+// is told.
 func TestRedeclareWithAnotherType(t *testing.T) {
 	t.Parallel()
 	for was, is := range map[string]string{"classic": "quorum", "quorum": "classic", "quorum ": "stream"} {
@@ -170,8 +171,9 @@ func TestRedeclareWithAnotherType(t *testing.T) {
 	}
 }
 
-// A retry queue that was deleted and cannot be declared again, as the broker does not answer, holds up the copies that
-// are to go there, and no others of the same main queue. They go on when the answer comes.
+// A retry queue that was deleted and cannot be declared again, as the broker does not answer, holds
+// up the copies that are to go there, and no others of the same main queue. They go on when the
+// answer comes.
 func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	t.Parallel()
 	var slow slowDeclares

@@ -41,7 +41,8 @@ func runRouter(t *testing.T, router *message.Router) {
 	}
 }
 
-// What Subscribe refuses, it refuses before it has declared anything, and the subscriber works on for other topics.
+// What Subscribe refuses, it refuses before it has declared anything, and the subscriber works on
+// for other topics.
 func TestSubscribeRefuses(t *testing.T) {
 	t.Parallel()
 
@@ -111,7 +112,8 @@ func TestSubscribeTakesASharedQueueUnderOnePolicy(t *testing.T) {
 	}
 }
 
-// Two retriers in one router, one inside of the other: each has its own messages and leaves the other's alone.
+// Two retriers in one router, one inside of the other: each has its own messages and leaves the
+// other's alone.
 func TestTwoRetriersInOneRouter(t *testing.T) {
 	t.Parallel()
 
@@ -133,7 +135,8 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 				svc.Router = router
 			}))
 
-			// newService has put the second one's middleware into the router that was replaced; here are both.
+			// newService has put the second one's middleware into the router that was replaced;
+			// here are both.
 			middlewares := []message.HandlerMiddleware{first.Retrier.Middleware, svc.Retrier.Middleware}
 			if swapped {
 				middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
@@ -167,8 +170,8 @@ func withRoute(c setup, route func(*service)) setup {
 	return c
 }
 
-// With the retrier's own subscriber a wrong order is reported as with the stock one, and loses no message: what
-// Watermill's Retry does inside is one attempt.
+// With the retrier's own subscriber a wrong order is reported as with the stock one, and loses no
+// message: what Watermill's Retry does inside is one attempt.
 func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	t.Parallel()
 

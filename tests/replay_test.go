@@ -30,7 +30,8 @@ func lettersOf(t *testing.T, svc *service, uri string) *dlq.Queue {
 	return client.Queue(svc.Queue)
 }
 
-// A dead letter that is replayed has a new life, and only in the queue that has failed it; one that dies again says so.
+// A dead letter that is replayed has a new life, and only in the queue that has failed it; one that
+// dies again says so.
 func TestReplayedMessagesLiveAgain(t *testing.T) {
 	t.Parallel()
 	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {

@@ -233,7 +233,8 @@ func TestRetrytestIsFaithful(t *testing.T) {
 	}
 }
 
-// witnessed is what can be seen of a life on both sides. Times are not: a wait on a broker is a minimum.
+// witnessed is what can be seen of a life on both sides. Times are not: a wait on a broker is a
+// minimum.
 type witnessed struct {
 	Calls    []string            // of the handler, with what it was told
 	Verdicts []string            // as they are logged

@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// shared gives options whose retry queues are shared by all who have the same prefix; what is shared goes with the
-// test.
+// shared gives options whose retry queues are shared by all who have the same prefix; what is
+// shared goes with the test.
 func shared(t *testing.T, prefix string, classic bool, delays ...time.Duration) amqpretry.Options {
 	t.Helper()
 	o := amqpretry.Options{Policies: config.Policies{Default: config.Policy{
@@ -40,7 +40,8 @@ func shared(t *testing.T, prefix string, classic bool, delays ...time.Duration) 
 	return o
 }
 
-// Several services share retry queues: everybody gets back what is his, and only that; the dead letters stay apart.
+// Several services share retry queues: everybody gets back what is his, and only that; the dead
+// letters stay apart.
 func TestSharedQueues(t *testing.T) {
 	t.Parallel()
 
@@ -158,8 +159,9 @@ func TestSharedQueues_DeletedObjects(t *testing.T) {
 	})
 }
 
-// What sharing costs, as the docs say: messages of one queue that is gone keep those of all others from coming back,
-// since a quorum retry queue hands back at least once and has no more than 32 under way.
+// What sharing costs, as the docs say: messages of one queue that is gone keep those of all others
+// from coming back, since a quorum retry queue hands back at least once and has no more than 32
+// under way.
 func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	t.Parallel()
 
@@ -215,8 +217,8 @@ func TestSharedQueues_Fanout(t *testing.T) {
 	await.Stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
 }
 
-// The exchange for the return can be deleted without any publish failing. It is declared again before it is missed,
-// where there is time: classic retry queues would lose what comes out of them.
+// The exchange for the return can be deleted without any publish failing. It is declared again
+// before it is missed, where there is time: classic retry queues would lose what comes out of them.
 func TestSharedQueues_WayBackIsLookedAfter(t *testing.T) {
 	t.Parallel()
 

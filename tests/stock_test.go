@@ -56,8 +56,8 @@ func startStock(t *testing.T, c setup) stockService {
 	return s
 }
 
-// The stock subscriber on the retrier's config: retries after their delays, attempts, dead letters, on classic and
-// quorum.
+// The stock subscriber on the retrier's config: retries after their delays, attempts, dead letters,
+// on classic and quorum.
 func TestStock_RetriesAndDeadLetters(t *testing.T) {
 	t.Parallel()
 
@@ -132,7 +132,8 @@ func (m picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-// What the user's marshaler rejects goes to the dead-letter queue as it is, at once, and no handler sees it.
+// What the user's marshaler rejects goes to the dead-letter queue as it is, at once, and no handler
+// sees it.
 func TestStock_Undecodable(t *testing.T) {
 	t.Parallel()
 
@@ -174,8 +175,9 @@ func TestStock_Undecodable(t *testing.T) {
 	}
 }
 
-// A queue that is deleted under a stock subscriber makes it hand out one empty message, a ghost. It reaches no handler,
-// becomes no dead letter, and consuming goes on as soon as the queue is there again.
+// A queue that is deleted under a stock subscriber makes it hand out one empty message, a ghost. It
+// reaches no handler, becomes no dead letter, and consuming goes on as soon as the queue is there
+// again.
 func TestStock_GhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 
@@ -197,8 +199,8 @@ func TestStock_GhostReachesNoHandler(t *testing.T) {
 	assert.Empty(t, svc.Letters())
 }
 
-// A stock subscriber's messages tell the topic and not the queue, so a generator whose names change is refused: a
-// failed message would go to another queue's retries.
+// A stock subscriber's messages tell the topic and not the queue, so a generator whose names change
+// is refused: a failed message would go to another queue's retries.
 func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 	t.Parallel()
 

@@ -63,7 +63,8 @@ func TestStrategy_Refused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A main queue that exists without what its strategy needs is left as it is, and the error says what to do.
+// A main queue that exists without what its strategy needs is left as it is, and the error says
+// what to do.
 func TestStrategy_QueueExists(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		s := withPolicy(t, policy)
@@ -85,7 +86,8 @@ func TestStrategy_QueueExists(t *testing.T) {
 	})
 }
 
-// A main queue keeps a delivery limit of its own; where it ends messages before their retries do, the log says so.
+// A main queue keeps a delivery limit of its own; where it ends messages before their retries do,
+// the log says so.
 func TestStrategy_OwnDeliveryLimit(t *testing.T) {
 	t.Parallel()
 	policies := map[string]config.Policy{"redelivery": redeliveryPolicy()}
@@ -147,8 +149,8 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 	})
 }
 
-// A broker that would accept the arguments of the strategy native and ignore them is found out at the start; what it
-// was tried with is gone.
+// A broker that would accept the arguments of the strategy native and ignore them is found out at
+// the start; what it was tried with is gone.
 func TestStrategy_NativeIsTried(t *testing.T) {
 	t.Parallel()
 	s := withPolicy(t, nativePolicy())
@@ -166,8 +168,8 @@ func TestStrategy_NativeIsTried(t *testing.T) {
 	assert.Equal(t, -1, svc.Broker.Depth(svc.Queue), "nothing was declared")
 }
 
-// P7: copies with protected arguments and redelivery have the same main queue, so one can take the place of the other
-// under load: nothing is lost, and nothing is there twice.
+// P7: copies with protected arguments and redelivery have the same main queue, so one can take the
+// place of the other under load: nothing is lost, and nothing is there twice.
 func TestStrategy_ReplacesAnother(t *testing.T) {
 	t.Parallel()
 	copied := config.Policy{Delays: ms(200), Retries: 3, Protect: config.ProtectionArguments}
@@ -253,8 +255,8 @@ func TestStrategy_ByPolicy_OwnBroker(t *testing.T) {
 	}
 }
 
-// Somebody deletes what a dead-letter cycle goes through, while messages are in it: the main queue keeps what it cannot
-// dead-letter, the service declares what is missing, and nothing is lost.
+// Somebody deletes what a dead-letter cycle goes through, while messages are in it: the main queue
+// keeps what it cannot dead-letter, the service declares what is missing, and nothing is lost.
 func TestStrategy_CycleTopologyDeleted_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// With STRATEGY=redelivery or another strategy of the broker, services of the tests have it where it can do what their
-// policies say, and their main queues are quorum queues, unless the test says otherwise. STRATEGY=ladder is
-// exactMode.
+// With STRATEGY=redelivery or another strategy of the broker, services of the tests have it where
+// it can do what their policies say, and their main queues are quorum queues, unless the test says
+// otherwise. STRATEGY=ladder is exactMode.
 var strategyMode = strategyOf(os.Getenv("STRATEGY"))
 
 func strategyOf(name string) config.Strategy {
@@ -29,8 +29,9 @@ func strategyOf(name string) config.Strategy {
 	return strategy
 }
 
-// withStrategy gives the policies of a test the strategy. A policy stays as it is if it says something of retry queues
-// or of a strategy, if the strategy cannot do what it says, or if the main queue has other arguments.
+// withStrategy gives the policies of a test the strategy. A policy stays as it is if it says
+// something of retry queues or of a strategy, if the strategy cannot do what it says, or if the
+// main queue has other arguments.
 func withStrategy(conf amqp.Config, o amqpretry.Options) amqpretry.Options {
 	if strategyMode == "" || o.AssumeTopology {
 		return o

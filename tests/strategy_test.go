@@ -41,8 +41,8 @@ func hasNative(t *testing.T) bool {
 	return rabbit.New(t, brokertest.URI(t)).AtLeast(4, 3)
 }
 
-// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsRefused is what an older one
-// has instead of native.
+// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsRefused is
+// what an older one has instead of native.
 func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	t.Helper()
 	t.Parallel()
@@ -77,7 +77,8 @@ func (s *service) byBroker() int {
 
 func (s *service) byCopy() int { return len(s.Events(retry.EventRetried)) - s.byBroker() }
 
-// P1 and P2: every message meets its fate, after the attempts of its policy, and no copy is published before the end.
+// P1 and P2: every message meets its fate, after the attempts of its policy, and no copy is
+// published before the end.
 func TestStrategy_Fates(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		s := withPolicy(t, policy)
@@ -129,7 +130,8 @@ func TestStrategy_Delays(t *testing.T) {
 	})
 }
 
-// lateRetries publishes messages that fail always, one after the other, and tells which of their retries came late.
+// lateRetries publishes messages that fail always, one after the other, and tells which of their
+// retries came late.
 func lateRetries(t *testing.T, svc *service, policy config.Policy, ids []string, round int) (late []string) {
 	t.Helper()
 	for _, id := range ids {
@@ -159,7 +161,8 @@ func lateRetries(t *testing.T, svc *service, policy config.Policy, ids []string,
 	return late
 }
 
-// P4 and P6: the dead letter is the message, with what it died of; what the broker cannot know is left out.
+// P4 and P6: the dead letter is the message, with what it died of; what the broker cannot know is
+// left out.
 func TestStrategy_DeadLetter(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		s := withPolicy(t, policy)
@@ -236,10 +239,12 @@ func TestStrategy_Copies(t *testing.T) {
 	})
 }
 
-// P5: a message expires by its age, also if the broker brings it back, and also if only a copy can tell its age.
+// P5: a message expires by its age, also if the broker brings it back, and also if only a copy can
+// tell its age.
 func TestStrategy_MaxAge(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		// More than fit into the age, and the second by which a timestamp, which has whole ones, may be late.
+		// More than fit into the age, and the second by which a timestamp, which has whole ones,
+		// may be late.
 		policy.MaxAge, policy.Retries = 2500*time.Millisecond, 60
 		policy.Delays = policy.Delays[:1]
 		s := withPolicy(t, policy)
@@ -257,7 +262,8 @@ func TestStrategy_MaxAge(t *testing.T) {
 	})
 }
 
-// P10: a message with an expiration waits as a copy: its queue would drop it without a word of what it has failed of.
+// P10: a message with an expiration waits as a copy: its queue would drop it without a word of what
+// it has failed of.
 func TestStrategy_Expiration(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Retries = 30
@@ -390,8 +396,8 @@ func getOne(t *testing.T, channel *amqp091.Channel, queue string) (d amqp091.Del
 	return d
 }
 
-// P9: what its consumers die of ends in the dead-letter queue. Where a return is an attempt, the deaths of all attempts
-// but the last use one up each.
+// P9: what its consumers die of ends in the dead-letter queue. Where a return is an attempt, the
+// deaths of all attempts but the last use one up each.
 func TestStrategy_Killer(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.CrashLimit, policy.Retries = 3, 2
@@ -423,14 +429,14 @@ func TestStrategy_Killer(t *testing.T) {
 	})
 }
 
-// The neighbours of a message that its consumers die of live on: after a death, those that were in hand are handled one
-// at a time.
+// The neighbours of a message that its consumers die of live on: after a death, those that were in
+// hand are handled one at a time.
 func TestStrategy_Neighbours(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Delays, policy.CrashLimit = policy.Delays[:1], 10
 		if policy.Strategy == config.StrategyRedelivery {
-			// The next death that counts against a neighbour would be its end. Not so under native, where all of them
-			// come back later, when the consumer has begun to take others.
+			// The next death that counts against a neighbour would be its end. Not so under native,
+			// where all of them come back later, when the consumer has begun to take others.
 			policy.Retries, policy.CrashLimit = 1, 1
 		}
 		s := withPolicy(t, policy)
@@ -459,9 +465,8 @@ func TestStrategy_Neighbours(t *testing.T) {
 	})
 }
 
-// The rejections of a cycle are no deaths, however many there are: RabbitMQ 4.0 to 4.2 count both, and the counts
-// travel
-// along.
+// The rejections of a cycle are no deaths, however many there are: RabbitMQ 4.0 to 4.2 count both,
+// and the counts travel along.
 func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
 	t.Parallel()
 	policy := cyclePolicy()
@@ -476,7 +481,8 @@ func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
 	assert.Equal(t, 25, svc.byBroker())
 }
 
-// A redelivery has more attempts than the broker's own delivery limit allows, which nobody has set here.
+// A redelivery has more attempts than the broker's own delivery limit allows, which nobody has set
+// here.
 func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Delays, policy.Retries = ms(20), 45
@@ -492,7 +498,8 @@ func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
 	})
 }
 
-// Only what was rejected goes round: what has died of anything else is a dead letter, and the queue goes on.
+// Only what was rejected goes round: what has died of anything else is a dead letter, and the queue
+// goes on.
 func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 	t.Parallel()
 	for _, classic := range []bool{false, true} {

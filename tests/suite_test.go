@@ -68,11 +68,12 @@ func features(v variant, groups bool) tests.Features {
 	}
 }
 
-// suitePolicies are those of the suite, whose handlers nack and never fail. It subscribes to hundreds of topics, so each
-// has as few queues as can be.
+// suitePolicies are those of the suite, whose handlers nack and never fail. It subscribes to
+// hundreds of topics, so each has as few queues as can be.
 var suitePolicies = config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second}}}
 
-// queueArguments gives a main queue its type. The delivery limit of a quorum queue counts the suite's plain nacks.
+// queueArguments gives a main queue its type. The delivery limit of a quorum queue counts the
+// suite's plain nacks.
 func queueArguments(queueType string) amqp091.Table {
 	if queueType == "quorum" {
 		return amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1000)}

@@ -19,17 +19,17 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// lateness is how much later than its delay a retry may be on an idle broker. Quorum queues may round a fraction of a
-// millisecond down.
+// lateness is how much later than its delay a retry may be on an idle broker. Quorum queues may
+// round a fraction of a millisecond down.
 const (
 	lateness = 100 * time.Millisecond
 	rounding = time.Millisecond
 )
 
-// TestAttemptTimes measures from the failure of an attempt to the call of the next. It is not parallel: other tests'
-// load would be measured as well. What else the machine is doing is measured beside it, with a retry queue that the
-// library has no part in, and is not held against it; what is late all the same is measured again; what is early fails
-// at once.
+// TestAttemptTimes measures from the failure of an attempt to the call of the next. It is not
+// parallel: other tests' load would be measured as well. What else the machine is doing is measured
+// beside it, with a retry queue that the library has no part in, and is not held against it; what
+// is late all the same is measured again; what is early fails at once.
 func TestAttemptTimes(t *testing.T) {
 	var late []string
 	for range 3 {
@@ -180,7 +180,8 @@ func measureAttempts(t *testing.T) (late []string) {
 	return late
 }
 
-// Whoever looks at what waits gives it back again: that makes no retry early, whatever the broker counts.
+// Whoever looks at what waits gives it back again: that makes no retry early, whatever the broker
+// counts.
 func TestLookedAtRetriesStayPut(t *testing.T) {
 	t.Parallel()
 	const delay, looks = 4 * time.Second, 45

@@ -20,8 +20,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// A broker that takes only clients with a certificate: all of the retrier's connections have it, also when they come
-// back; and who has none, or does not trust the broker, is told so, and nothing spins.
+// A broker that takes only clients with a certificate: all of the retrier's connections have it,
+// also when they come back; and who has none, or does not trust the broker, is told so, and nothing
+// spins.
 func TestTLS_OwnBroker(t *testing.T) {
 	t.Parallel()
 

@@ -74,8 +74,9 @@ func TestTopologyDeclareIsIdempotent(t *testing.T) {
 	}
 }
 
-// The broker compares the arguments of a second declaration with those it has stored, so leaving out or changing any
-// one of them must be refused with exactly that argument: it is there, and with that value.
+// The broker compares the arguments of a second declaration with those it has stored, so leaving
+// out or changing any one of them must be refused with exactly that argument: it is there, and with
+// that value.
 func TestTopologyBrokerHoldsEveryArgument(t *testing.T) {
 	for _, name := range []string{"quorum", "classic", "dead-letter"} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +139,8 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, "quorum", conflict.Wanted)
-		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its type.
+		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its
+		// type.
 		assert.Contains(t, []string{"none", "classic"}, conflict.Found)
 	})
 	t.Run("dead-letter queue type", func(t *testing.T) {

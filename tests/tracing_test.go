@@ -43,7 +43,8 @@ func newTracing(t *testing.T) (*tracing.Tracing, *tracetest.SpanRecorder) {
 	return traced, r
 }
 
-// tracedService is a service whose handler fails as long as failing says, behind a traced publisher.
+// tracedService is a service whose handler fails as long as failing says, behind a traced
+// publisher.
 func tracedService(t *testing.T, options amqpretry.Options, failing func() bool) (*service, message.Publisher,
 	*tracetest.SpanRecorder) {
 	t.Helper()
@@ -75,7 +76,8 @@ func tracedService(t *testing.T, options amqpretry.Options, failing func() bool)
 	return svc, publisher, recorder
 }
 
-// One trace has the publish, all attempts, the waits and the end. It goes on when the dead letter is replayed.
+// One trace has the publish, all attempts, the waits and the end. It goes on when the dead letter
+// is replayed.
 func TestTracing(t *testing.T) {
 	t.Parallel()
 	var replayed atomic.Bool
@@ -143,7 +145,8 @@ func TestTracing_Destination(t *testing.T) {
 	}
 }
 
-// The handler of dead letters is part of the trace; and so is the end of a message that no handler has seen.
+// The handler of dead letters is part of the trace; and so is the end of a message that no handler
+// has seen.
 func TestTracing_OfDeadLetters(t *testing.T) {
 	t.Parallel()
 	svc, publisher, recorder := tracedService(t, amqpretry.Options{
@@ -179,8 +182,8 @@ func inOrder(spans []sdktrace.ReadOnlySpan) []sdktrace.ReadOnlySpan {
 	return spans
 }
 
-// toldOf tells of spans: the number and the name of each, the numbers of its parent and of the call that it links to,
-// and its error.
+// toldOf tells of spans: the number and the name of each, the numbers of its parent and of the call
+// that it links to, and its error.
 func toldOf(spans []sdktrace.ReadOnlySpan, queue string) (told []string) {
 	number := func(sc trace.SpanContext) int {
 		return 1 + slices.IndexFunc(spans, func(s sdktrace.ReadOnlySpan) bool {

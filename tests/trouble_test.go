@@ -20,8 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// poison is a broker that closes the connection when somebody consumes from a queue, as RabbitMQ does over some errors
-// of its own.
+// poison is a broker that closes the connection when somebody consumes from a queue, as RabbitMQ
+// does over some errors of its own.
 type poison struct {
 	queue string
 	on    atomic.Bool

@@ -16,16 +16,16 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Every kind of object is declared with the same arguments on each version of the broker, again and again, also after a
-// restart, over which what waits and what is dead stays. Run on brokers of several versions, it tells that no argument
-// depends on one.
+// Every kind of object is declared with the same arguments on each version of the broker, again and
+// again, also after a restart, over which what waits and what is dead stays. Run on brokers of
+// several versions, it tells that no argument depends on one.
 func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.Start(t, brokertest.ConfirmTimeout(t, 5*time.Second))
 	wait := ms(10_000)
-	// What comes out of a classic retry queue while its main queue is not available is lost, and while a broker starts,
-	// a quorum queue is not: what was due while the broker was down is lost.
+	// What comes out of a classic retry queue while its main queue is not available is lost, and
+	// while a broker starts, a quorum queue is not: what was due while the broker was down is lost.
 	lossy := func(p config.Policy, queueType string) bool {
 		return p.ClassicQueues && queueType == "quorum"
 	}
@@ -98,8 +98,8 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 		case lossy(kinds[i].policy, kinds[i].queueType):
 			t.Logf("%s: of 1 that was due while the broker was down, %d came back", svc.Queue, svc.Calls.count())
 		default:
-			// What is due before its main queue has a leader again comes with the broker's next try, which is after 3
-			// minutes.
+			// What is due before its main queue has a leader again comes with the broker's next
+			// try, which is after 3 minutes.
 			await.Within(t, 4*time.Minute, func() bool {
 				return svc.Calls.count() > 0
 			}, "%s: what waits comes back", svc.Queue)

@@ -22,8 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// P2: what cannot be decoded has no handler that could be called again at once: with immediate tries it waits like
-// anything else.
+// P2: what cannot be decoded has no handler that could be called again at once: with immediate
+// tries it waits like anything else.
 func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
@@ -113,7 +113,8 @@ func TestP2_ForgedAges(t *testing.T) {
 			t.Parallel()
 
 			c := setup{URI: brokertest.URI(t), Handler: test.handler}
-			// One delay, as long as all waits may be together: with a shorter one a slow machine fits in more of them.
+			// One delay, as long as all waits may be together: with a shorter one a slow machine
+			// fits in more of them.
 			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(1000), MaxPostpone: time.Second}}
 			svc := start(t, c)
 			p := rabbit.Message("1", "x")
@@ -169,7 +170,8 @@ func TestP10_ExpiredInThePrefetch(t *testing.T) {
 	await.Until(t, func() bool { return len(svc.Calls.of("patient")) == 1 }, "the one with time left")
 }
 
-// A handler on the stock subscriber that nacks by itself has given the message back: with a copy there would be two.
+// A handler on the stock subscriber that nacks by itself has given the message back: with a copy
+// there would be two.
 func TestStock_HandlerThatNacksByItself(t *testing.T) {
 	t.Parallel()
 

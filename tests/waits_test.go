@@ -75,8 +75,8 @@ func TestImmediateTries(t *testing.T) {
 	})
 }
 
-// RetryAfter waits in the shortest delay that is long enough, and several times where none is; Postpone too, without an
-// attempt.
+// RetryAfter waits in the shortest delay that is long enough, and several times where none is;
+// Postpone too, without an attempt.
 func TestAskedWaits(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
@@ -123,8 +123,9 @@ func TestAskedWaits(t *testing.T) {
 			calls := s.of(id)
 			require.Len(t, calls, 2, id)
 			assert.GreaterOrEqual(t, gaps(calls)[0], time.Duration(waits[id].least)*time.Millisecond-rounding, id)
-			// The delays tell the upper bound, as a busy machine may be late. What is left after the first one takes the
-			// shortest, unless it was so late that nothing is left. 80 ms leave room for times in whole milliseconds.
+			// The delays tell the upper bound, as a busy machine may be late. What is left after
+			// the first one takes the shortest, unless it was so late that nothing is left. 80 ms
+			// leave room for times in whole milliseconds.
 			first := time.Duration(waits[id].first) * time.Millisecond
 			if waits[id].least == waits[id].first {
 				assert.Equal(t, []time.Duration{first}, delays[id], id)
@@ -265,8 +266,8 @@ func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) 
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-// Jitter spreads within the delay and adds no queue. Who is behind a longer wait in the same retry queue comes later:
-// never before its own time, never after the whole delay.
+// Jitter spreads within the delay and adds no queue. Who is behind a longer wait in the same retry
+// queue comes later: never before its own time, never after the whole delay.
 func TestJitter(t *testing.T) {
 	t.Parallel()
 	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
@@ -294,7 +295,8 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// jitteredInTime publishes a burst and then one message now and then, and tells whether they came back in time.
+// jitteredInTime publishes a burst and then one message now and then, and tells whether they came
+// back in time.
 func jitteredInTime(t *testing.T, svc *service, s *seen, delay time.Duration, round int) bool {
 	t.Helper()
 	const n, apart = 60, 8
@@ -324,7 +326,8 @@ func jitteredInTime(t *testing.T, svc *service, s *seen, delay time.Duration, ro
 		alone[0], alone[apart-1])
 	assert.GreaterOrEqual(t, min(together[0], alone[0]), delay/5, "never before the shortest wait")
 
-	// 8 waits of 200 to 1000 ms: all above 900 would be chance of 1 in 16 million, but they wait behind each other.
+	// 8 waits of 200 to 1000 ms: all above 900 would be chance of 1 in 16 million, but they wait
+	// behind each other.
 	return max(together[n-1], alone[apart-1]) < delay*5/2 && alone[0] < delay*9/10
 }
 

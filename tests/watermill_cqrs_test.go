@@ -241,7 +241,8 @@ func (a *partsApp) cancel(err error) cqrs.CommandHandler {
 	})
 }
 
-// A failing command is retried and dead-lettered in its own queue; another command does not wait for it.
+// A failing command is retried and dead-lettered in its own queue; another command does not wait
+// for it.
 func TestCQRS_Commands(t *testing.T) {
 	t.Parallel()
 
@@ -275,7 +276,8 @@ func TestCQRS_AckCommandHandlingErrors(t *testing.T) {
 	assert.Equal(t, []int{1}, a.attemptsOf("place"))
 }
 
-// A command processor acknowledges commands of other types, so two handlers on one queue lose each other's commands.
+// A command processor acknowledges commands of other types, so two handlers on one queue lose each
+// other's commands.
 func TestCQRS_CommandsOfOneQueueAreLost(t *testing.T) {
 	t.Parallel()
 
@@ -292,7 +294,8 @@ func TestCQRS_CommandsOfOneQueueAreLost(t *testing.T) {
 	assert.Empty(t, a.attemptsOf("place"))
 }
 
-// A body that is no JSON fails before OnHandle. The policy's NeverRetry keeps it from being retried.
+// A body that is no JSON fails before OnHandle. The policy's NeverRetry keeps it from being
+// retried.
 func TestCQRS_MalformedCommands(t *testing.T) {
 	t.Parallel()
 
@@ -376,7 +379,8 @@ func (a *partsApp) placed(handler string, err error) cqrs.EventHandler {
 	})
 }
 
-// Each event handler has a queue, and a retrier that names it: a failure is retried for the handler that failed.
+// Each event handler has a queue, and a retrier that names it: a failure is retried for the handler
+// that failed.
 func TestCQRS_Events(t *testing.T) {
 	t.Parallel()
 
@@ -414,7 +418,8 @@ func TestCQRS_EventsOfOneQueueReachOneHandler(t *testing.T) {
 	assert.Len(t, append(a.attemptsOf("mail"), a.attemptsOf("stock")...), 10)
 }
 
-// With one topic for all events, a handler gets those of others: an error, or nothing, as AckOnUnknownEvent says.
+// With one topic for all events, a handler gets those of others: an error, or nothing, as
+// AckOnUnknownEvent says.
 func TestCQRS_AckOnUnknownEvent(t *testing.T) {
 	t.Parallel()
 
@@ -442,7 +447,8 @@ func TestCQRS_AckOnUnknownEvent(t *testing.T) {
 	}
 }
 
-// The handlers of a group share an attempt: those before the one that failed are called again, those after it never.
+// The handlers of a group share an attempt: those before the one that failed are called again,
+// those after it never.
 func TestCQRS_EventGroups(t *testing.T) {
 	t.Parallel()
 

@@ -33,15 +33,18 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// watermills is a middleware of Watermill and a handler: a row of docs/reference/watermill-middlewares.md.
+// watermills is a middleware of Watermill and a handler: a row of
+// docs/reference/watermill-middlewares.md.
 type watermills struct {
 	name string
 	// handler says what the handler does, in the words of the page; empty: it fails.
 	handler string
 	handle  func(p *play, msg *message.Message) ([]*message.Message, error)
-	// middleware makes the middleware, and further ones right inside of it. nil: there is none, on neither side.
+	// middleware makes the middleware, and further ones right inside of it. nil: there is none, on
+	// neither side.
 	middleware func(t *testing.T, p *play) chained
-	// random makes the middleware, which fails messages with this probability. A message for which it is 0 comes first.
+	// random makes the middleware, which fails messages with this probability. A message for which
+	// it is 0 comes first.
 	random func(probability float32) message.HandlerMiddleware
 	// also says what else there is to see after the message has ended. Optional.
 	also func(p *play) string
@@ -199,9 +202,9 @@ var watermillsMiddlewares = []watermills{
 	}},
 }
 
-// TestWatermillsMiddlewares plays one message with each of Watermill's middlewares inside and outside of the retry
-// middleware, on both subscribers, and compares what was seen with the page. What CheckRouter refuses is played
-// without it.
+// TestWatermillsMiddlewares plays one message with each of Watermill's middlewares inside and
+// outside of the retry middleware, on both subscribers, and compares what was seen with the page.
+// What CheckRouter refuses is played without it.
 func TestWatermillsMiddlewares(t *testing.T) {
 	t.Parallel()
 
@@ -299,7 +302,8 @@ func (w watermills) cell(t *testing.T, uri string, at place) string {
 	return told
 }
 
-// play is a service with a middleware of Watermill on one side of the retry middleware, and one message.
+// play is a service with a middleware of Watermill on one side of the retry middleware, and one
+// message.
 type play struct {
 	t        *testing.T
 	w        watermills
@@ -414,8 +418,8 @@ func (p *play) watch() string {
 	p.svc.Broker.Publish(p.svc.Queue, m)
 	await.Until(p.t, func() bool { return p.arrivals.Load() > 0 || len(ended) > 0 }, "it arrives")
 
-	// Half a second in which nothing happens. It is counted in looks: while the process stands still, nothing happens
-	// either.
+	// Half a second in which nothing happens. It is counted in looks: while the process stands
+	// still, nothing happens either.
 	seen, quiet := -1, 0
 	await.Until(p.t, func() bool {
 		quiet++

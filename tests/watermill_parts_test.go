@@ -40,7 +40,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// These tests hold what docs/how-to/use-watermill-parts.md says of the forwarder, the requeuer and smaller parts.
+// These tests hold what docs/how-to/use-watermill-parts.md says of the forwarder, the requeuer and
+// smaller parts.
 
 // downFor is a publisher that fails the first messages for a topic, and hands all others on.
 type downFor struct {
@@ -87,8 +88,8 @@ func envelope(t *testing.T, uuid, topic string) amqp091.Publishing {
 	return rabbit.Message("envelope-"+uuid, string(body))
 }
 
-// A forwarder on a router with the middleware: what cannot be forwarded is retried, and is a dead letter of the outbox
-// that can be replayed.
+// A forwarder on a router with the middleware: what cannot be forwarded is retried, and is a dead
+// letter of the outbox that can be replayed.
 func TestForwarder(t *testing.T) {
 	t.Parallel()
 
@@ -132,7 +133,8 @@ func TestForwarder(t *testing.T) {
 	assert.Equal(t, []string{"body"}, rabbit.Bodies(a.broker.Drain(broken)), "a replay forwards it")
 }
 
-// A message that is no envelope is a dead letter at once under NeverRetry, or lost with AckWhenCannotUnwrap.
+// A message that is no envelope is a dead letter at once under NeverRetry, or lost with
+// AckWhenCannotUnwrap.
 func TestForwarder_NoEnvelope(t *testing.T) {
 	t.Parallel()
 
@@ -161,7 +163,8 @@ func TestForwarder_NoEnvelope(t *testing.T) {
 	}
 }
 
-// A forwarder with a router of its own needs the middleware in its config; without it nothing is counted.
+// A forwarder with a router of its own needs the middleware in its config; without it nothing is
+// counted.
 func TestForwarder_OwnRouter(t *testing.T) {
 	t.Parallel()
 
@@ -210,8 +213,9 @@ func (a *partsApp) requeue(subscriber message.Subscriber, from, to string) {
 	runs(a.t, r.Run, router.Running(), router.Close)
 }
 
-// A requeuer sends dead letters back for ever. From the retrier's dead-letter subscriber each life begins without what is
-// known of those before; read as they are in the queue, they count as replays. A replay gives one life.
+// A requeuer sends dead letters back for ever. From the retrier's dead-letter subscriber each life
+// begins without what is known of those before; read as they are in the queue, they count as
+// replays. A replay gives one life.
 func TestRequeuer(t *testing.T) {
 	t.Parallel()
 
@@ -316,8 +320,8 @@ func TestDelayMetadata(t *testing.T) {
 	assert.Equal(t, "1h0m0s", s.of("1")[0].Metadata[delay.DelayedForKey])
 }
 
-// Fan-in from a plain subscriber is right: retries begin at its target. From the retrier's subscriber it is a router
-// without the middleware.
+// Fan-in from a plain subscriber is right: retries begin at its target. From the retrier's
+// subscriber it is a router without the middleware.
 func TestFanIn(t *testing.T) {
 	t.Parallel()
 
@@ -352,8 +356,8 @@ func TestFanIn(t *testing.T) {
 	assert.Equal(t, all, rabbit.Text(a.letter(all), header.Queue))
 }
 
-// Handlers that pass messages on take the place of a fan-in: a message that cannot be published is retried, and is a dead
-// letter of its source.
+// Handlers that pass messages on take the place of a fan-in: a message that cannot be published is
+// retried, and is a dead letter of its source.
 func TestFanIn_ByHandlers(t *testing.T) {
 	t.Parallel()
 
@@ -398,8 +402,8 @@ func TestFanIn_FromTheRetriersSubscriber(t *testing.T) {
 	assert.Zero(t, a.broker.Depth(one+".dlq"))
 }
 
-// Deduplicator.PublisherDecorator takes an output for published before it is: the output of the retry is dropped, and
-// the message is acknowledged as a success.
+// Deduplicator.PublisherDecorator takes an output for published before it is: the output of the
+// retry is dropped, and the message is acknowledged as a success.
 func TestPublisherDecoratorLosesOutputs(t *testing.T) {
 	t.Parallel()
 
@@ -434,7 +438,8 @@ func TestPublisherDecoratorLosesOutputs(t *testing.T) {
 // signalled is the queue of the service that TestSignalsHandler runs in a process of its own.
 const signalled = "AMQPRETRY_TEST_SIGNALLED"
 
-// Watermill's plugin closes the router on SIGTERM: the handler that runs ends its work, and Run returns.
+// Watermill's plugin closes the router on SIGTERM: the handler that runs ends its work, and Run
+// returns.
 func TestSignalsHandler(t *testing.T) {
 	t.Parallel()
 

@@ -6,6 +6,6 @@
 //	router.AddMiddleware(retrier.Middleware)              // outermost
 //	router.AddPlugin(retrier.CheckRouter)                 // Run fails if their order is wrong
 //
-// Package amqpretry says what a retrier does; package amqpv3 is for watermill-amqp v3. A service that imports one of them
-// does not compile the other version of watermill-amqp.
+// Package amqpretry says what a retrier does; package amqpv3 is for watermill-amqp v3. A service
+// that imports one of them does not compile the other version of watermill-amqp.
 package amqpv2

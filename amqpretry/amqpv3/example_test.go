@@ -14,7 +14,8 @@ import (
 
 const exampleURI = "amqp://guest:guest@localhost:5672/"
 
-// The retrier in a service on watermill-amqp v3. New checks everything and does not touch the broker.
+// The retrier in a service on watermill-amqp v3. New checks everything and does not touch the
+// broker.
 func Example() {
 	retrier, err := amqpv3.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
 	if err != nil {

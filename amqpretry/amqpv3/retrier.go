@@ -18,7 +18,8 @@ type Retrier struct {
 
 // New validates conf and options, and reports all problems in one error. It does not connect.
 //
-// The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
+// The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder
+// and Marshaler.
 func New(conf amqp.Config, options amqpretry.Options) (*Retrier, error) {
 	// What watermill-amqp would do without, or panic without.
 	if conf.TopologyBuilder == nil {
@@ -35,14 +36,15 @@ func New(conf amqp.Config, options amqpretry.Options) (*Retrier, error) {
 	return &Retrier{retrier, conf}, nil
 }
 
-// Config is the config that New was given, for use with stock watermill-amqp: amqp.NewPublisher, and amqp.NewSubscriber
-// where its limits are acceptable.
+// Config is the config that New was given, for use with stock watermill-amqp: amqp.NewPublisher,
+// and amqp.NewSubscriber where its limits are acceptable.
 //
-// Its TopologyBuilder declares the main queue as before, and the retry topology of the topic's policy. Its Marshaler
-// never fails to unmarshal: what cannot be decoded reaches the middleware, which dead-letters it as it is.
+// Its TopologyBuilder declares the main queue as before, and the retry topology of the topic's
+// policy. Its Marshaler never fails to unmarshal: what cannot be decoded reaches the middleware,
+// which dead-letters it as it is.
 //
-// With Options.Addresses its connection has a Dial that tries them all in turn. That also does TLS, so the URI is then
-// one without.
+// With Options.Addresses its connection has a Dial that tries them all in turn. That also does TLS,
+// so the URI is then one without.
 func (r *Retrier) Config() amqp.Config {
 	c, stock := r.config, r.Stock()
 	c.Connection.AmqpURI, c.Connection.TLSConfig, c.Connection.AmqpConfig = stock.Connection.AmqpURI,

@@ -26,8 +26,8 @@ func (b *builder) BuildTopology(_ *amqp091.Channel, params amqp.BuildTopologyPar
 	return nil
 }
 
-// A user's builder is told what watermill-amqp v3 tells it without the retrier. (That everything else reaches the
-// retrier is tested in package amqpretry, whose tests run over both versions.)
+// A user's builder is told what watermill-amqp v3 tells it without the retrier. (That everything
+// else reaches the retrier is tested in package amqpretry, whose tests run over both versions.)
 func TestBuilderIsToldTheTopic(t *testing.T) {
 	t.Parallel()
 

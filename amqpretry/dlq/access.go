@@ -10,9 +10,9 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// AccessError says which permission the user of the client lacks. Unwrap reaches the *topology.AccessError, and so the
-// *amqp091.Error (403).
-// Access is the right that is missing: configure, write or read, and the name that it is for.
+// AccessError says which permission the user of the client lacks. Unwrap reaches the
+// *topology.AccessError, and so the *amqp091.Error (403). Access is the right that is missing:
+// configure, write or read, and the name that it is for.
 type AccessError struct{ Access *topology.AccessError }
 
 func (e *AccessError) Error() string {

@@ -10,19 +10,19 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// defaultAnswerTime is how long the broker may say nothing while it is to answer. It may never answer, on a connection
-// that is there: nothing else would end the waiting.
+// defaultAnswerTime is how long the broker may say nothing while it is to answer. It may never
+// answer, on a connection that is there: nothing else would end the waiting.
 const defaultAnswerTime = 2 * time.Minute
 
-// asker asks the broker over a connection, and gives that up when there is no answer. The broker then takes back all
-// that it has delivered there.
+// asker asks the broker over a connection, and gives that up when there is no answer. The broker
+// then takes back all that it has delivered there.
 type asker struct {
 	link  *connection.Link
 	limit time.Duration
 }
 
-// ask waits for the answer as long as something comes: over a slow link it comes behind the messages that are on their
-// way.
+// ask waits for the answer as long as something comes: over a slow link it comes behind the
+// messages that are on their way.
 func (a asker) ask(question func() error) error {
 	answered := make(chan error, 1)
 	go func() { answered <- a.reasonOf(question()) }()

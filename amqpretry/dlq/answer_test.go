@@ -68,7 +68,8 @@ func (f *fixture) deafClient() (*dlq.Client, *atomic.Uint32) {
 	return client, silent
 }
 
-// A broker that is there and does not answer hangs nothing up: the connection is given up, and all is where it was.
+// A broker that is there and does not answer hangs nothing up: the connection is given up, and all
+// is where it was.
 func TestBrokerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	const (

@@ -28,7 +28,8 @@ func ends(t *testing.T, run func()) {
 	await.Closed(t, ended, "the run ends")
 }
 
-// A run that fails in the middle of a long queue must end: what was on its way stays, and fills the block.
+// A run that fails in the middle of a long queue must end: what was on its way stays, and fills the
+// block.
 func TestFailedReplayOfALongQueueEnds(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
@@ -50,7 +51,8 @@ func TestFailedReplayOfALongQueueEnds(t *testing.T) {
 	f.Has(f.queue.Name(), deadLetters-report.Done)
 }
 
-// The acknowledger fails while everything that the broker hands out is on its way: nobody wakes the scan.
+// The acknowledger fails while everything that the broker hands out is on its way: nobody wakes the
+// scan.
 func TestFailureWhileTheScanWaits(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
@@ -66,8 +68,8 @@ func TestFailureWhileTheScanWaits(t *testing.T) {
 
 				return p
 			})
-			// The broker hands out a first block of 32 and perhaps a second one of 16. The queue takes one message, so
-			// nothing else becomes free.
+			// The broker hands out a first block of 32 and perhaps a second one of 16. The queue
+			// takes one message, so nothing else becomes free.
 			queue, told := f.watched()
 			var sent atomic.Int64
 			ended := make(chan error, 1)
@@ -92,7 +94,8 @@ func TestFailureWhileTheScanWaits(t *testing.T) {
 	}
 }
 
-// rate.Limiter refuses at once what would take longer than the deadline, while the context has not ended.
+// rate.Limiter refuses at once what would take longer than the deadline, while the context has not
+// ended.
 func TestReplayAtARateWithADeadline(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

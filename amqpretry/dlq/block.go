@@ -11,9 +11,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// block holds a part of a queue: what one consumer with a channel of its own was given and has not acknowledged. A
-// prefetch that the broker honours is what bounds the memory, as amqp091-go buffers whatever comes; and closing a
-// channel gives its messages back in their order, which is true of one consumer for each channel only.
+// block holds a part of a queue: what one consumer with a channel of its own was given and has not
+// acknowledged. A prefetch that the broker honours is what bounds the memory, as amqp091-go buffers
+// whatever comes; and closing a channel gives its messages back in their order, which is true of
+// one consumer for each channel only.
 //
 // Upstream: deliveries are buffered without a bound.
 type block struct {
@@ -31,7 +32,8 @@ type block struct {
 	ending   bool // sealed as nothing came any more
 	goesOn   bool // gets others for those that are acknowledged, until it is full
 
-	// acks is closed when acknowledgements may be written: with each the consumer may be given another message.
+	// acks is closed when acknowledgements may be written: with each the consumer may be given
+	// another message.
 	acks     chan struct{}
 	openAcks func()
 
@@ -101,8 +103,9 @@ func (b *block) keep(tag uint64) {
 	b.firstKept.CompareAndSwap(0, tag)
 }
 
-// goOn lets acknowledgements be written. The block then gets more, so it must not be cancelled any more before it is
-// full: what is on its way to a consumer that is cancelled is given back before its turn.
+// goOn lets acknowledgements be written. The block then gets more, so it must not be cancelled any
+// more before it is full: what is on its way to a consumer that is cancelled is given back before
+// its turn.
 func (b *block) goOn() {
 	b.goesOn = true
 	b.openAcks()
@@ -121,16 +124,17 @@ func (b *block) seal() error {
 	return b.cancel()
 }
 
-// sealAndCount ends the consumer before its messages are given back. It also counts the messages that nobody has come to:
-// they go back with the others, and the broker counts them again only after it has ended the channel.
+// sealAndCount ends the consumer before its messages are given back. It also counts the messages
+// that nobody has come to: they go back with the others, and the broker counts them again only
+// after it has ended the channel.
 func (b *block) sealAndCount() {
 	if !b.sealed && b.seal() == nil { // if it fails, the channel is gone
 		b.inbox.rest(func(arrived) { b.given++ })
 	}
 }
 
-// end seals it and does not wait: what is on its way still comes, over a slow link for long, and only then is the end
-// of the deliveries.
+// end seals it and does not wait: what is on its way still comes, over a slow link for long, and
+// only then is the end of the deliveries.
 func (b *block) end() {
 	b.sealed, b.ending = true, true
 	go func() { _ = b.cancel() }() // if it fails, the channel is gone
@@ -145,9 +149,9 @@ func (b *block) cancel() error {
 	return err
 }
 
-// ack takes messages out of the queue for good: those with these tags, in their order, all that were before them having
-// gone or being kept. It returns when the broker has dealt with it, since what only waits there is lost with the
-// process, and its messages come back.
+// ack takes messages out of the queue for good: those with these tags, in their order, all that
+// were before them having gone or being kept. It returns when the broker has dealt with it, since
+// what only waits there is lost with the process, and its messages come back.
 func (b *block) ack(tags []uint64) error {
 	<-b.acks
 	n, first := len(tags), b.firstKept.Load()
@@ -177,9 +181,10 @@ func (b *block) barrier() error {
 // held is how many messages go back when the channel is closed.
 func (b *block) held() int { return b.given - int(b.acked.Load()) }
 
-// giveBack returns what is not acknowledged. requeue does so by a nack, which RabbitMQ from 4.3 on does not count as a
-// failure; before, it counts everything alike, and only the close keeps the order. The error is that of a broker that
-// does not answer: then it takes back all that came over this connection, at once.
+// giveBack returns what is not acknowledged. requeue does so by a nack, which RabbitMQ from 4.3 on
+// does not count as a failure; before, it counts everything alike, and only the close keeps the
+// order. The error is that of a broker that does not answer: then it takes back all that came over
+// this connection, at once.
 //
 // Upstream: a nack counts as a failed delivery.
 func (b *block) giveBack(requeue bool) error {
@@ -198,8 +203,8 @@ const (
 	firstPrefetch = 32
 	leastPrefetch = 16
 	mostPrefetch  = 1000
-	// windowBytes are on their way, as far as the size of the messages before tells. There is room for defaultRoom, of
-	// one block, where they become larger.
+	// windowBytes are on their way, as far as the size of the messages before tells. There is room
+	// for defaultRoom, of one block, where they become larger.
 	windowBytes = 16 << 20
 	defaultRoom = 4 * windowBytes
 )

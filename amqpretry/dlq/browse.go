@@ -12,14 +12,16 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// Browse gives the dead letters that match, the oldest first, and leaves all of them where they are. While it runs, it
-// holds what it has seen: others see the queue without these, and find all in the old order afterwards. It ends after
-// the last message that was there when it began, with the first error, or when the loop is left. If the order is
-// another one after that, see OrderError, Config.Logger is told.
+// Browse gives the dead letters that match, the oldest first, and leaves all of them where they
+// are. While it runs, it holds what it has seen: others see the queue without these, and find all
+// in the old order afterwards. It ends after the last message that was there when it began, with
+// the first error, or when the loop is left. If the order is another one after that, see
+// OrderError, Config.Logger is told.
 //
-// No number of browses makes the broker drop or dead-letter a message: a queue that is not declared as ours, and counts
-// browses, is refused with an *[UnsafeError] long before its limit. If the process is killed while it browses, the
-// broker gives everything back as well; a longer queue may then be in another order.
+// No number of browses makes the broker drop or dead-letter a message: a queue that is not declared
+// as ours, and counts browses, is refused with an *[UnsafeError] long before its limit. If the
+// process is killed while it browses, the broker gives everything back as well; a longer queue may
+// then be in another order.
 func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		left := false
@@ -75,7 +77,8 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 	}
 }
 
-// Get gives the first dead letter with a UUID, and leaves it where it is. Without one the error is a *[NotFoundError].
+// Get gives the first dead letter with a UUID, and leaves it where it is. Without one the error is
+// a *[NotFoundError].
 func (q *Queue) Get(ctx context.Context, uuid string) (DeadLetter, error) {
 	var deadLetter DeadLetter
 	var scanned *scan
@@ -107,9 +110,9 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 	return stat, err
 }
 
-// Export writes dead letters as JSON Lines, and leaves all of them where they are. Each line has everything of one
-// message: its body, its properties and its headers with their AMQP types. It writes whole lines only, also before an
-// error.
+// Export writes dead letters as JSON Lines, and leaves all of them where they are. Each line has
+// everything of one message: its body, its properties and its headers with their AMQP types. It
+// writes whole lines only, also before an error.
 func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) (Report, error) {
 	if options.Limit < 0 {
 		return Report{}, &config.FieldError{Path: "ExportOptions.Limit", Wanted: "0 (all) or more",

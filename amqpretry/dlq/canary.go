@@ -20,14 +20,14 @@ const defaultWatch = 15 * time.Minute
 // nobodyTime is how long the target may be without a consumer, as in a deployment.
 const nobodyTime = 30 * time.Second
 
-// Canary is how many messages go first, to see what becomes of them. The others follow when they were handled: whoever
-// consumes the target with this library says so. Nobody else is believed: not a queue that is empty, and not a
-// dead-letter queue to which nothing has come back yet.
+// Canary is how many messages go first, to see what becomes of them. The others follow when they
+// were handled: whoever consumes the target with this library says so. Nobody else is believed: not
+// a queue that is empty, and not a dead-letter queue to which nothing has come back yet.
 type Canary struct {
 	// Messages is how many.
 	Messages int
-	// Watch is how long to wait until it is known of each of them. Default: 15 minutes, as the default policy retries
-	// for up to 12m36s. It is over as soon as it is known.
+	// Watch is how long to wait until it is known of each of them. Default: 15 minutes, as the
+	// default policy retries for up to 12m36s. It is over as soon as it is known.
 	Watch time.Duration
 	// Tolerate is how many may fail for good, which is fewer than Messages.
 	Tolerate int
@@ -35,16 +35,18 @@ type Canary struct {
 	OnChange func(CanaryReport)
 }
 
-// CanaryReport is what has become of a canary. Those that are none of Handled, DeadLettered and Dropped are not
-// resolved.
+// CanaryReport is what has become of a canary. Those that are none of Handled, DeadLettered and
+// Dropped are not resolved.
 type CanaryReport struct {
 	// Sent is the number of messages that were sent first.
 	Sent, Handled, DeadLettered, Dropped int
-	// Retried are those not resolved that have failed, or were postponed, and wait for another attempt.
+	// Retried are those not resolved that have failed, or were postponed, and wait for another
+	// attempt.
 	Retried int
 	// Watched is false where no others were to follow: what becomes of it was not waited for.
 	Watched bool
-	// Stopped says why the others were left where they are; empty if they followed, and while it is watched.
+	// Stopped says why the others were left where they are; empty if they followed, and while it is
+	// watched.
 	Stopped string
 }
 
@@ -71,8 +73,8 @@ func (r CanaryReport) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// canary listens to what becomes of the messages that a run has sent first. It listens at the queue that is the run's
-// lock.
+// canary listens to what becomes of the messages that a run has sent first. It listens at the queue
+// that is the run's lock.
 type canary struct {
 	Canary
 

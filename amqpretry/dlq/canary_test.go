@@ -22,8 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// service consumes the main queue, and says of canaries what fate gives for each, as a service with this library does.
-// It returns those without a canary's mark.
+// service consumes the main queue, and says of canaries what fate gives for each, as a service with
+// this library does. It returns those without a canary's mark.
 func (f *fixture) service(fate func(number int) []wire.Outcome) (others func() int) {
 	channel := f.Channel()
 	deliveries := rabbit.Consume(f.t, channel, f.main)
@@ -106,7 +106,8 @@ func TestCanaryThatIsStillRetried(t *testing.T) {
 	var report dlq.ReplayReport
 	var last string
 	left := 12
-	// On a machine that stands still the service may not have said all within 2 s: then it has a minute.
+	// On a machine that stands still the service may not have said all within 2 s: then it has a
+	// minute.
 	for _, watch := range []time.Duration{2 * time.Second, time.Minute} {
 		var err error
 		report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{
@@ -173,8 +174,8 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	assert.Equal(t, append(deadletter.Bodies(50)[20:], `{"n":99}`), rabbit.Bodies(f.drained(f.queue.Name(), 31)))
 }
 
-// Dead letters that arrive during a run are behind the others after it: also those on their way to a consumer when the
-// run ends. The broker returns these late, before the rest.
+// Dead letters that arrive during a run are behind the others after it: also those on their way to
+// a consumer when the run ends. The broker returns these late, before the rest.
 func TestArrivalsDuringARunKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	const deadLetters, rounds = 500, 8
@@ -231,7 +232,8 @@ func TestCanaryHearsOthers(t *testing.T) {
 	assert.Equal(t, 1, report.Canary.Unresolved())
 }
 
-// The connection that listens is lost: nobody knows what becomes of the canary, and that is an error.
+// The connection that listens is lost: nobody knows what becomes of the canary, and that is an
+// error.
 func TestCanaryIsInterrupted(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

@@ -29,7 +29,8 @@ func (f *fixture) uuids() []string {
 	return uuids
 }
 
-// browseUntil browses and cancels its context at a position; 0 is before the first. It returns the error of the browse.
+// browseUntil browses and cancels its context at a position; 0 is before the first. It returns the
+// error of the browse.
 func browseUntil(t *testing.T, q *dlq.Queue, position int) (failed error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -46,8 +47,9 @@ func browseUntil(t *testing.T, q *dlq.Queue, position int) (failed error) {
 	return failed
 }
 
-// Whenever a context ends, a browse of a long queue gives its messages back as a browse does that reads all: in a queue
-// that nobody has read before, then in one that was read a part, and then in one that was read to its end.
+// Whenever a context ends, a browse of a long queue gives its messages back as a browse does that
+// reads all: in a queue that nobody has read before, then in one that was read a part, and then in
+// one that was read to its end.
 func TestCancelledBrowsesKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	const deadLetters, batch = 20_000, 5_000

@@ -32,26 +32,29 @@ type Config struct {
 	AMQP *amqp091.Config
 	// Names must be those of the services. The zero Names are the defaults.
 	Names topology.Names
-	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make browsing unsafe.
-	// Before RabbitMQ 4.3 a quorum dead-letter queue is not read without it, or NoDeliveryLimitPolicy. From 4.4 on
-	// it counts what the broker holds back: see HiddenError. Its VHost, if empty, is that of the URI.
+	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make
+	// browsing unsafe. Before RabbitMQ 4.3 a quorum dead-letter queue is not read without it, or
+	// NoDeliveryLimitPolicy. From 4.4 on it counts what the broker holds back: see HiddenError. Its
+	// VHost, if empty, is that of the URI.
 	Management management.API
-	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue.
-	// Where one does, browsing before RabbitMQ 4.3 lose messages. The answer of Management counts more.
+	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a
+	// dead-letter queue. Where one does, browsing before RabbitMQ 4.3 lose messages. The answer of
+	// Management counts more.
 	NoDeliveryLimitPolicy bool
-	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
+	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default:
+	// _watermill_message_uuid.
 	UUIDHeader string
-	// OnBlocked is called when the broker takes no messages, as in a memory or a disk alarm or because the target is
-	// full, with the reason: what publishes waits. It is called with nil when the broker takes them again; not if the
-	// run ends before because its target is full. It must not block: Import calls it from its caller's goroutine. Nil
-	// means nobody.
+	// OnBlocked is called when the broker takes no messages, as in a memory or a disk alarm or
+	// because the target is full, with the reason: what publishes waits. It is called with nil when
+	// the broker takes them again; not if the run ends before because its target is full. It must
+	// not block: Import calls it from its caller's goroutine. Nil means nobody.
 	OnBlocked func(why error)
-	// OrderTime bounds how long a browse or a run goes on after its context has ended, to leave the queue in its order:
-	// see OrderError. Default: 5 minutes.
+	// OrderTime bounds how long a browse or a run goes on after its context has ended, to leave the
+	// queue in its order: see OrderError. Default: 5 minutes.
 	OrderTime time.Duration
-	// OnOrder is told several times a second, from the goroutine of the browse or the run, that it has all that it
-	// wanted, and passes messages so that their order stays as it is: how many, and of how many at the most. Short
-	// passing is not told of. Nil means nobody.
+	// OnOrder is told several times a second, from the goroutine of the browse or the run, that it
+	// has all that it wanted, and passes messages so that their order stays as it is: how many, and
+	// of how many at the most. Short passing is not told of. Nil means nobody.
 	OnOrder func(passed, most int)
 	// Logger for what happens to the connections. Nil means none.
 	Logger watermill.LoggerAdapter
@@ -229,8 +232,9 @@ func (c *Client) link(ctx context.Context) (*connection.Link, error) {
 
 const closeTimeout = 5 * time.Second
 
-// Close ends browses and runs, which then return an error, and closes the connections. It first waits until they have
-// given their messages back in order, at most Config.OrderTime. Do not call it from a loop over Browse.
+// Close ends browses and runs, which then return an error, and closes the connections. It first
+// waits until they have given their messages back in order, at most Config.OrderTime. Do not call
+// it from a loop over Browse.
 func (c *Client) Close() error {
 	c.scans.close()
 	c.mu.Lock()
@@ -251,9 +255,9 @@ func (c *Client) Queue(mainQueue string) *Queue {
 	return c.DeadLetterQueue(c.config.Names.DeadLetterQueue(mainQueue), mainQueue)
 }
 
-// DeadLetterQueue is a dead-letter queue of any name, with the main queue that it belongs to. For one that has messages
-// of several main queues that may be empty: each message then tells its own. The name of the dead-letter queue itself
-// counts as empty.
+// DeadLetterQueue is a dead-letter queue of any name, with the main queue that it belongs to. For
+// one that has messages of several main queues that may be empty: each message then tells its own.
+// The name of the dead-letter queue itself counts as empty.
 func (c *Client) DeadLetterQueue(name, mainQueue string) *Queue {
 	if mainQueue == name {
 		mainQueue = ""

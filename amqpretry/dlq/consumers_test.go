@@ -52,8 +52,8 @@ const (
 	closeChannel = 20<<16 | 40
 )
 
-// A browse that gives back what it has seen waits longer where nobody else consumes the queue. So none of its own
-// consumers may be there then, also those that get nothing more.
+// A browse that gives back what it has seen waits longer where nobody else consumes the queue. So
+// none of its own consumers may be there then, also those that get nothing more.
 func TestBrowseEndsItsConsumersBeforeItGivesBack(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

@@ -14,22 +14,24 @@ import (
 
 // DeadLetter is one message in a dead-letter queue.
 type DeadLetter struct {
-	// Position is its place in the queue when the browse began, of those that could be seen; 1 is the oldest.
+	// Position is its place in the queue when the browse began, of those that could be seen; 1 is
+	// the oldest.
 	Position int
-	// UUID is Watermill's, else the one that this library has given it, else its message id; empty if it has none.
-	// Copies of one message have the same.
+	// UUID is Watermill's, else the one that this library has given it, else its message id; empty
+	// if it has none. Copies of one message have the same.
 	UUID string
 	// DeadLetter is what it tells of its failure.
 	retry.DeadLetter
 	// Edits are what was changed before replays, the oldest first.
 	Edits []Edit
 
-	// Message has the body, the properties and all headers, ours and the broker's included, with their AMQP types.
+	// Message has the body, the properties and all headers, ours and the broker's included, with
+	// their AMQP types.
 	Message amqp091.Publishing
 	// CameBy is the exchange and the routing key by which it came into the dead-letter queue.
 	CameBy Route
-	// Unreadable names headers that amqp091-go cannot read: Message is without them. Such a dead letter can be counted
-	// and shown, and nothing else: a copy of it would not be the message.
+	// Unreadable names headers that amqp091-go cannot read: Message is without them. Such a dead
+	// letter can be counted and shown, and nothing else: a copy of it would not be the message.
 	Unreadable string
 }
 
@@ -45,18 +47,19 @@ type Edit struct {
 	// Size and SHA256 (hexadecimal) are of the body before it was changed; empty if it was not.
 	Size   int
 	SHA256 string
-	// Body is the body before, if it is text and there was room for it. The undo file of the replay has the whole
-	// message.
+	// Body is the body before, if it is text and there was room for it. The undo file of the replay
+	// has the whole message.
 	Body string
-	// Headers are those that were changed or removed, as they were, as text; added ones are here as nil.
+	// Headers are those that were changed or removed, as they were, as text; added ones are here as
+	// nil.
 	Headers map[string]*string
-	// Properties are those that were changed, as they were, as text, by their names in an export; empty if there was
-	// none.
+	// Properties are those that were changed, as they were, as text, by their names in an export;
+	// empty if there was none.
 	Properties map[string]string
 }
 
-// newDeadLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable names the headers
-// that it came without.
+// newDeadLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable
+// names the headers that it came without.
 func newDeadLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, position int) DeadLetter {
 	text := func(key string) string {
 		s, _ := d.Headers[key].(string)
@@ -103,7 +106,8 @@ func sane(t time.Time) time.Time {
 	return t
 }
 
-// The seconds of the years that RFC 3339 has. Year() will not do: it is wrong for times that are far away.
+// The seconds of the years that RFC 3339 has. Year() will not do: it is wrong for times that are
+// far away.
 const (
 	firstSecond = -62167219200 // 0000-01-01T00:00:00Z
 	lastSecond  = 253402300799 // 9999-12-31T23:59:59Z

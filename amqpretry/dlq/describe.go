@@ -17,10 +17,11 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// describe returns type and arguments of a queue. seen tells whether it also has its policies, which only the
-// management API can tell. AMQP has no question for arguments: so describe declares the queue as it is believed to be,
-// which changes nothing of a queue that exists, and the broker answers with the first difference. The management API
-// gets some time to know the policies of a new queue.
+// describe returns type and arguments of a queue. seen tells whether it also has its policies,
+// which only the management API can tell. AMQP has no question for arguments: so describe declares
+// the queue as it is believed to be, which changes nothing of a queue that exists, and the broker
+// answers with the first difference. The management API gets some time to know the policies of a
+// new queue.
 func (c *Client) describe(ctx context.Context, link *connection.Link, name string, believed amqp091.Table,
 	wait time.Duration) (q httpapi.Queue, seen bool, err error) {
 	api := c.config.Management
@@ -48,13 +49,15 @@ func (c *Client) describe(ctx context.Context, link *connection.Link, name strin
 	}
 }
 
-// statisticsTime is how long the management API may take to know a queue: it gets its statistics every 5 seconds.
+// statisticsTime is how long the management API may take to know a queue: it gets its statistics
+// every 5 seconds.
 const statisticsTime = 15 * time.Second
 
 // mostArguments bounds the questions: a queue has few arguments that are compared.
 const mostArguments = 24
 
-// argumentsOf finds out the arguments of a queue that exists, beginning with those that it is believed to have.
+// argumentsOf finds out the arguments of a queue that exists, beginning with those that it is
+// believed to have.
 func argumentsOf(a asker, queue string, believed amqp091.Table) (_ amqp091.Table, err error) {
 	arguments, flags := maps.Clone(believed), map[string]bool{"durable": true}
 	for range mostArguments {
@@ -79,7 +82,8 @@ func argumentsOf(a asker, queue string, believed amqp091.Table) (_ amqp091.Table
 	return arguments, err
 }
 
-// setArgument takes over what the broker has said of an argument. It does not say clearly of what type it is.
+// setArgument takes over what the broker has said of an argument. It does not say clearly of what
+// type it is.
 func setArgument(arguments amqp091.Table, name, found string) {
 	if found == "none" {
 		delete(arguments, name)

@@ -17,13 +17,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet
-// taken out. It is what can be in both places when a process is killed.
+// window is how many messages are on their way at a time: published and not yet confirmed, or
+// confirmed and not yet taken out. It is what can be in both places when a process is killed.
 const window = 256
 
-// batchSize is how many are acknowledged at a time, while the others are on their way. unsettled leaves room for one
-// batch in the window: the broker's channel keeps acknowledgements for a quorum queue back for a moment, and loses them
-// with the process.
+// batchSize is how many are acknowledged at a time, while the others are on their way. unsettled
+// leaves room for one batch in the window: the broker's channel keeps acknowledgements for a quorum
+// queue back for a moment, and loses them with the process.
 const (
 	batchSize = window / 4
 	unsettled = window - batchSize
@@ -44,7 +44,8 @@ type drain struct {
 	taken  Taken // what the undo file says of it
 	// target is where they go; empty if they are deleted.
 	target string
-	// copyOf makes what is published, for a frame of limit bytes; why not, if that cannot be. Nil if they are deleted.
+	// copyOf makes what is published, for a frame of limit bytes; why not, if that cannot be. Nil
+	// if they are deleted.
 	copyOf func(f *found, limit int) (amqp091.Publishing, LeftReason)
 	// passes tells dead letters that are not filtered. Nil means none.
 	passes func(f *found) bool
@@ -70,7 +71,8 @@ type run struct {
 	target     *Target // nil if messages are deleted
 }
 
-// begin connects, and makes sure that nobody else takes messages out, and that they have somewhere to go.
+// begin connects, and makes sure that nobody else takes messages out, and that they have somewhere
+// to go.
 func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, err error) {
 	r := &run{connection: q.client.connect("replay")}
 	defer func() {
@@ -99,7 +101,8 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 	return r, nil
 }
 
-// guard refuses a run whose target would drop messages. Where the target has a limit that could, it counts first.
+// guard refuses a run whose target would drop messages. Where the target has a limit that could, it
+// counts first.
 func (r *run) guard(ctx context.Context, d *drain, allowDrop bool) error {
 	if d.dryRun || allowDrop || !r.target.limited() || !r.target.loses() {
 		return nil
@@ -224,7 +227,8 @@ func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	return d.copyOf(f, frame)
 }
 
-// Can returns how many of the messages that matched can go. After a dry run that is how many would be Done.
+// Can returns how many of the messages that matched can go. After a dry run that is how many would
+// be Done.
 func (r *Report) Can() int {
 	n := r.Matched
 	for _, left := range r.Left {
@@ -249,8 +253,8 @@ func (r *Report) leave(why LeftReason) {
 	r.Left[why]++
 }
 
-// acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it was sent, and after
-// the undo file has it.
+// acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it
+// was sent, and after the undo file has it.
 type acknowledger struct {
 	drain *drain
 	undo  *lines
@@ -314,7 +318,8 @@ func (s *acknowledger) send(ctx context.Context, publisher *publish.QueuePublish
 	return nil
 }
 
-// enter waits until there is room for a message of that size, in number and in bytes. One has room whatever its size.
+// enter waits until there is room for a message of that size, in number and in bytes. One has room
+// whatever its size.
 func (s *acknowledger) enter(ctx context.Context, size int) error {
 	select {
 	case s.slots <- struct{}{}:
@@ -434,8 +439,8 @@ func (s *acknowledger) batch(first taken) []taken {
 	return batch
 }
 
-// confirm waits until the broker has what was published, and the undo file what is going. It cuts the batch at the
-// first that the broker has not.
+// confirm waits until the broker has what was published, and the undo file what is going. It cuts
+// the batch at the first that the broker has not.
 func (s *acknowledger) confirm(batch *[]taken) error {
 	secured := make(chan error, 1)
 	go func(all []taken) { secured <- s.record(all) }(*batch)
@@ -534,8 +539,8 @@ func (s *acknowledger) idle(ctx context.Context) error {
 	return s.failed()
 }
 
-// secured is how many messages are, or may be, somewhere else: sent to the target and not refused, or whole in the undo
-// file, or on their way out. It is for after wait.
+// secured is how many messages are, or may be, somewhere else: sent to the target and not refused,
+// or whole in the undo file, or on their way out. It is for after wait.
 func (s *acknowledger) secured() int {
 	switch {
 	case s.drain.copyOf != nil:

@@ -137,8 +137,8 @@ func readEdits(text string) []Edit {
 	return edits
 }
 
-// appendEdit appends an edit to a history, and gives up as much as is needed for both to fit. The undo file of the
-// replay has all.
+// appendEdit appends an edit to a history, and gives up as much as is needed for both to fit. The
+// undo file of the replay has all.
 func appendEdit(history string, e Edit) string {
 	e.By = fit(e.By)
 	edits := append(readEdits(history), e)
@@ -152,8 +152,8 @@ func appendEdit(history string, e Edit) string {
 	return text
 }
 
-// giveUp takes away what is least valuable, and the oldest of it first: a body, the values of headers, a whole edit; of
-// the last one half of its headers, its properties, itself.
+// giveUp takes away what is least valuable, and the oldest of it first: a body, the values of
+// headers, a whole edit; of the last one half of its headers, its properties, itself.
 func giveUp(edits []Edit) []Edit {
 	for i := range edits {
 		if edits[i].Body != "" {

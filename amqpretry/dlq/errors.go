@@ -33,8 +33,9 @@ func (e *NoQueueError) Error() string {
 
 func (e *NoQueueError) Unwrap() error { return e.Err }
 
-// IncompleteError says that messages of a dead-letter queue could not be seen that were there when a browse or a run
-// began: somebody else has taken them, or they have expired. The report tells what was done about the others.
+// IncompleteError says that messages of a dead-letter queue could not be seen that were there when
+// a browse or a run began: somebody else has taken them, or they have expired. The report tells
+// what was done about the others.
 type IncompleteError struct {
 	// Queue is the name of the queue.
 	Queue string
@@ -48,9 +49,9 @@ func (e *IncompleteError) Error() string {
 		e.Queue, e.Total, e.Missing)
 }
 
-// OrderError says that a browse or a run was interrupted where it could not end in order: messages that it has passed are
-// now behind others that are younger. A quorum queue puts what it gets back behind what it got back before; see
-// Config.OrderTime. Nothing is lost.
+// OrderError says that a browse or a run was interrupted where it could not end in order: messages
+// that it has passed are now behind others that are younger. A quorum queue puts what it gets back
+// behind what it got back before; see Config.OrderTime. Nothing is lost.
 type OrderError struct {
 	// Queue is the name of the queue.
 	Queue string

@@ -19,7 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// deadLetters makes three dead letters of a queue, as a retrier leaves them there, on the broker at AMQP_URI.
+// deadLetters makes three dead letters of a queue, as a retrier leaves them there, on the broker at
+// AMQP_URI.
 func deadLetters() (queue *dlq.Queue, done func()) {
 	connection, err := amqp091.Dial(os.Getenv("AMQP_URI"))
 	if err != nil {
@@ -136,8 +137,9 @@ func ExampleQueue_Stat() {
 	// Output: 1 of 3
 }
 
-// A replay sends dead letters back to the queue that has failed them. Nothing is lost: each leaves the dead-letter
-// queue when the broker has confirmed its copy, and the undo file has all of them as they were.
+// A replay sends dead letters back to the queue that has failed them. Nothing is lost: each leaves
+// the dead-letter queue when the broker has confirmed its copy, and the undo file has all of them
+// as they were.
 func ExampleQueue_Replay() {
 	queue, done := deadLetters()
 	defer done()
@@ -185,6 +187,7 @@ func ExampleQueue_Export() {
 func ExampleFilter_Validate() {
 	fmt.Println(dlq.Filter{Reasons: []retry.Reason{"bored"}, OlderThan: -time.Hour}.Validate())
 	// Output:
-	// Filter.Reasons[0]: must be one of exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, rejected, delivery-limit, maxlen, too-large, postponed-too-long, got "bored"
+	// Filter.Reasons[0]: must be one of exhausted, permanent, expired, undecodable, panic, crashed,
+	// unpublishable, rejected, delivery-limit, maxlen, too-large, postponed-too-long, got "bored"
 	// Filter.OlderThan: must be 0 (no bound) or more, got -1h0m0s
 }

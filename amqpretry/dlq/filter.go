@@ -19,11 +19,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Filter says which dead letters. The zero Filter matches all. A dead letter must match every field that is set; of a
-// list, one element is enough.
+// Filter says which dead letters. The zero Filter matches all. A dead letter must match every field
+// that is set; of a list, one element is enough.
 type Filter struct {
-	// Reasons, such as retry.ReasonExhausted; Topics and Handlers as the dead letter has them; ErrorTypes as %T prints
-	// them; UUIDs. Of all but the last, the empty text stands for dead letters that do not tell.
+	// Reasons, such as retry.ReasonExhausted; Topics and Handlers as the dead letter has them;
+	// ErrorTypes as %T prints them; UUIDs. Of all but the last, the empty text stands for dead
+	// letters that do not tell.
 	Reasons    []retry.Reason
 	Topics     []string
 	Handlers   []string
@@ -31,13 +32,14 @@ type Filter struct {
 	UUIDs      []string
 	// Fingerprints are IDs: see Fingerprint.
 	Fingerprints []string
-	// ErrorContains is a part of the error text, in its case; ErrorMatches an expression that finds something in it.
+	// ErrorContains is a part of the error text, in its case; ErrorMatches an expression that finds
+	// something in it.
 	ErrorContains string
 	ErrorMatches  *regexp.Regexp
 	// Text is a part of the error text, of a header's value or of the body, in any case.
 	Text string
-	// OlderThan and NewerThan are about the time since the last failure. A dead letter that does not tell it is
-	// neither.
+	// OlderThan and NewerThan are about the time since the last failure. A dead letter that does
+	// not tell it is neither.
 	OlderThan time.Duration
 	NewerThan time.Duration
 	// MinCalls and MaxCalls are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
@@ -45,8 +47,9 @@ type Filter struct {
 	MinReplays, MaxReplays int
 	// NeverReplayed are those without any replay.
 	NeverReplayed bool
-	// Headers are values, as text, of headers of the message, ours included: numbers in decimal, times as RFC 3339,
-	// bytes as they are or in base64 where they are no text, arrays and tables as JSON.
+	// Headers are values, as text, of headers of the message, ours included: numbers in decimal,
+	// times as RFC 3339, bytes as they are or in base64 where they are no text, arrays and tables
+	// as JSON.
 	Headers map[string]string
 	// Fields are values, as text, of fields of a JSON body.
 	Fields []Field
@@ -56,8 +59,8 @@ type Filter struct {
 
 // Field is a value in a JSON body.
 type Field struct {
-	// Path as gjson has it: customer.id, items.0.sku, items.#(sku=="A1"). Of an array, such as that of items.#.sku, one
-	// element is enough.
+	// Path as gjson has it: customer.id, items.0.sku, items.#(sku=="A1"). Of an array, such as that
+	// of items.#.sku, one element is enough.
 	Path string
 	// Value as text: what is in the quotes, a number as it is written, true, false or null.
 	Value string
@@ -201,8 +204,8 @@ func (f Filter) matchesText(l *DeadLetter) bool {
 	return false
 }
 
-// matchesBody uses encoding/json to see whether the body is JSON: gjson's own check is recursive without a bound, and
-// 16 MB of "[" would end the process.
+// matchesBody uses encoding/json to see whether the body is JSON: gjson's own check is recursive
+// without a bound, and 16 MB of "[" would end the process.
 func (f Filter) matchesBody(body []byte) bool {
 	if len(f.Fields) == 0 {
 		return true

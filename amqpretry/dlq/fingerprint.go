@@ -10,20 +10,23 @@ import (
 	"unicode/utf8"
 )
 
-// Fingerprint is what dead letters with the same cause share: the type of their error, its text without what differs
-// from one message to the next, and the handler. It is computed from the dead letter, and in no header.
+// Fingerprint is what dead letters with the same cause share: the type of their error, its text
+// without what differs from one message to the next, and the handler. It is computed from the dead
+// letter, and in no header.
 type Fingerprint struct {
 	// ID stands for the other fields: 12 hexadecimal digits.
 	ID string `json:"id"`
 	// ErrorType and Handler are those of the dead letter; empty if it does not tell.
 	ErrorType string `json:"error_type"`
 	Handler   string `json:"handler"`
-	// Pattern is the text of the error with placeholders: <n> for a number, <uuid>, <hex>, <id> for a longer mix of
-	// letters and digits, and "…" for what is quoted. At most 500 bytes. Where there is no error text it is the reason.
+	// Pattern is the text of the error with placeholders: <n> for a number, <uuid>, <hex>, <id> for
+	// a longer mix of letters and digits, and "…" for what is quoted. At most 500 bytes. Where
+	// there is no error text it is the reason.
 	Pattern string `json:"pattern"`
 }
 
-// fingerprintBytes is the length of an ID: 48 bits, so that two of a thousand different causes meet once in 560 million.
+// fingerprintBytes is the length of an ID: 48 bits, so that two of a thousand different causes meet
+// once in 560 million.
 const fingerprintBytes = 6
 
 // mostPattern is how many bytes of an error text tell causes apart.
@@ -42,7 +45,8 @@ func (l *DeadLetter) Fingerprint() Fingerprint {
 
 var isFingerprint = regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString
 
-// pattern replaces what differs from one message to the next. It takes the text from left to right, once.
+// pattern replaces what differs from one message to the next. It takes the text from left to right,
+// once.
 func pattern(text string) string {
 	p := patterner{rest: text}
 	for p.rest != "" && p.out.Len() < mostPattern {
@@ -60,7 +64,8 @@ type patterner struct {
 	rest string
 	out  strings.Builder
 	last rune // that was taken; 0 in the beginning
-	// unclosed are the single quotes and backticks that do not come again, so that nobody looks for them twice.
+	// unclosed are the single quotes and backticks that do not come again, so that nobody looks for
+	// them twice.
 	unclosed [utf8.RuneSelf]bool
 }
 

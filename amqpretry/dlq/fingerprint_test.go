@@ -66,7 +66,8 @@ func TestPattern_OfAnything(t *testing.T) {
 	})
 }
 
-// A hostile text of the largest frame takes no time: it is a millisecond, and were it quadratic a minute.
+// A hostile text of the largest frame takes no time: it is a millisecond, and were it quadratic a
+// minute.
 func TestPattern_IsLinear(t *testing.T) {
 	t.Parallel()
 

@@ -23,8 +23,9 @@ type fixture struct {
 	client *dlq.Client
 }
 
-// onBroker makes empty queues on the broker that all tests share. dead are the arguments of the dead-letter queue; nil
-// means ours. The main queue is a classic one, which costs the broker less than a quorum queue; see [onQuorumQueues].
+// onBroker makes empty queues on the broker that all tests share. dead are the arguments of the
+// dead-letter queue; nil means ours. The main queue is a classic one, which costs the broker less
+// than a quorum queue; see [onQuorumQueues].
 func onBroker(t testing.TB, dead amqp091.Table) *fixture {
 	t.Helper()
 	return on(t, brokertest.URI(t), dead)

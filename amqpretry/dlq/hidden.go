@@ -15,9 +15,9 @@ import (
 // hiddenUnknown is the number of hidden messages where nobody can tell it.
 const hiddenUnknown = -1
 
-// HiddenError says that a dead-letter queue has nothing to give, and that it may hold messages all the same: RabbitMQ
-// 4.4 and later hold a message with the header x-opt-delivery-time back until that time, and AMQP does not count it.
-// The management API does.
+// HiddenError says that a dead-letter queue has nothing to give, and that it may hold messages all
+// the same: RabbitMQ 4.4 and later hold a message with the header x-opt-delivery-time back until
+// that time, and AMQP does not count it. The management API does.
 type HiddenError struct {
 	// Queue is the name of the queue.
 	Queue string
@@ -34,8 +34,8 @@ func (e *HiddenError) Error() string {
 		"that it holds back until their x-opt-delivery-time, and %s; %s", e.Queue, e.Version, e.Why, e.Do)
 }
 
-// hidden returns how many messages of the queue the broker holds back, hiddenUnknown if only the management API could
-// tell.
+// hidden returns how many messages of the queue the broker holds back, hiddenUnknown if only the
+// management API could tell.
 func (q *Queue) hidden(ctx context.Context, link *connection.Link) (int, error) {
 	api := q.client.config.Management
 	switch {

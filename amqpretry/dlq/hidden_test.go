@@ -12,10 +12,11 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
 )
 
-// RabbitMQ 4.4 holds messages back that AMQP does not count. What cannot be counted is not called empty.
+// RabbitMQ 4.4 holds messages back that AMQP does not count. What cannot be counted is not called
+// empty.
 //
-// The broker here is an earlier one that the client takes for 4.4, and the API is made up: what is tested is whom the
-// client asks, and what it makes of the answer.
+// The broker here is an earlier one that the client takes for 4.4, and the API is made up: what is
+// tested is whom the client asks, and what it makes of the answer.
 func TestHiddenMessages(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

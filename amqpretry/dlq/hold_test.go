@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// A run at a low rate gives what stays in the queue back from time to time, as RabbitMQ would take it back after its
-// consumer_timeout.
+// A run at a low rate gives what stays in the queue back from time to time, as RabbitMQ would take
+// it back after its consumer_timeout.
 func TestRunThatTakesLong(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]time.Duration{"quorum": 200 * time.Millisecond,
@@ -75,8 +75,9 @@ func TestRunThatTakesLong(t *testing.T) {
 	}
 }
 
-// A run that gives back what it holds may have been sent messages that it has not come to. It waits until the broker
-// has counted these, too: else it would take them for messages that somebody else has taken.
+// A run that gives back what it holds may have been sent messages that it has not come to. It waits
+// until the broker has counted these, too: else it would take them for messages that somebody else
+// has taken.
 func TestRunGivesBackWhatItHasNotComeTo(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {

@@ -22,18 +22,18 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file.
-// Properties and headers that RabbitMQ would act on again, or refuse (x-death, CC, expiration, user id), are told in
-// our headers instead; the rest is the same, byte by byte.
+// Import publishes exported dead letters, to the dead-letter queue or another one, in the order of
+// the file. Properties and headers that RabbitMQ would act on again, or refuse (x-death, CC,
+// expiration, user id), are told in our headers instead; the rest is the same, byte by byte.
 //
-// Into the queue of a ladder for unroutable messages (topology.Ladder.Unroutable), messages go by the exchange of the same
-// name, with the routing key that they had, so they keep target and delay. They are no dead letters: all their headers
-// stay the same, except those of the broker.
+// Into the queue of a ladder for unroutable messages (topology.Ladder.Unroutable), messages go by
+// the exchange of the same name, with the routing key that they had, so they keep target and delay.
+// They are no dead letters: all their headers stay the same, except those of the broker.
 //
 // It stops before the first message that would make the target drop one, with a *[DropError].
 //
-// It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]: what was before it is
-// imported.
+// It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]:
+// what was before it is imported.
 func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) (report Report, err error) {
 	if err := options.validate(); err != nil {
 		return report, err
@@ -100,8 +100,8 @@ func (o ImportOptions) validate() error {
 	return err
 }
 
-// longestLine has room for a body of 128 MiB, the most that RabbitMQ takes by default (from 4.0 on 16 MiB), in base64,
-// with its headers.
+// longestLine has room for a body of 128 MiB, the most that RabbitMQ takes by default (from 4.0 on
+// 16 MiB), in base64, with its headers.
 const longestLine = 192 << 20
 
 type importer struct {
@@ -169,8 +169,9 @@ func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
 // errLongLine is the error of a line that is too long for an export.
 var errLongLine = errors.New("it is too long")
 
-// readLine reads up to a line feed, which is given as well, or to the end, which is io.EOF. Of a longer line no more is
-// held in memory than that: in parts, since a buffer that grows is copied, and takes three times as much.
+// readLine reads up to a line feed, which is given as well, or to the end, which is io.EOF. Of a
+// longer line no more is held in memory than that: in parts, since a buffer that grows is copied,
+// and takes three times as much.
 func readLine(in *bufio.Reader, longest int) (line []byte, err error) {
 	var parts [][]byte
 	size := 0
@@ -187,8 +188,8 @@ func readLine(in *bufio.Reader, longest int) (line []byte, err error) {
 	}
 }
 
-// window is how many may be on their way. At a low rate it is as many as go in half a second, so that those confirmed
-// long ago are told.
+// window is how many may be on their way. At a low rate it is as many as go in half a second, so
+// that those confirmed long ago are told.
 func (i *importer) window() int {
 	if i.options.Rate <= 0 {
 		return window
@@ -269,7 +270,8 @@ func (i *importer) explain(err error) error {
 	}
 }
 
-// ask asks whether a message may be imported that was sent on, or that comes from another dead-letter queue.
+// ask asks whether a message may be imported that was sent on, or that comes from another
+// dead-letter queue.
 func (i *importer) ask(r record) error {
 	if ask := i.options.Elsewhere; ask != nil && r.Queue != "" && r.Queue != i.queue.name && !i.asked[r.Queue] {
 		i.asked[r.Queue] = true
@@ -285,8 +287,8 @@ func (i *importer) ask(r record) error {
 	return i.options.Taken(r.Taken)
 }
 
-// cut tells whether a line is the beginning of an object: whoever wrote it was killed. Whatever else is wrong with a
-// last line is wrong with any.
+// cut tells whether a line is the beginning of an object: whoever wrote it was killed. Whatever
+// else is wrong with a last line is wrong with any.
 func cut(line []byte) bool {
 	var object json.RawMessage
 	err := json.NewDecoder(bytes.NewReader(line)).Decode(&object)
@@ -307,7 +309,8 @@ func deliveryOf(r record) amqp091.Delivery {
 	}
 }
 
-// settle waits for confirms, in order, until no more than so many are on their way, and tells how far it is.
+// settle waits for confirms, in order, until no more than so many are on their way, and tells how
+// far it is.
 func (i *importer) settle(ctx context.Context, most int) error {
 	var failed error
 	done := 0

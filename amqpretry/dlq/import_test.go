@@ -50,7 +50,8 @@ func (w *without) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Wherever whoever wrote a line was killed, what is there of it is its beginning; what is wrong otherwise is not.
+// Wherever whoever wrote a line was killed, what is there of it is its beginning; what is wrong
+// otherwise is not.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	line, err := encodeRecord(&DeadLetter{Message: amqp091.Publishing{
@@ -82,7 +83,8 @@ func (xs) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A line of 300 MB is refused with the memory of the longest line that is allowed, not with several times as much.
+// A line of 300 MB is refused with the memory of the longest line that is allowed, not with several
+// times as much.
 func TestLongLineIsBoundedWhileItIsRead(t *testing.T) {
 	const longest, line = 192 << 20, 300 << 20
 	var before, after runtime.MemStats

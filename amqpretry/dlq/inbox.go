@@ -8,11 +8,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// inbox takes what comes to a consumer as soon as it comes: amqp091-go would collect it without a bound in bytes, and a
-// prefetch has none either. Where more comes than there is room for, it keeps of a message only that it was there.
+// inbox takes what comes to a consumer as soon as it comes: amqp091-go would collect it without a
+// bound in bytes, and a prefetch has none either. Where more comes than there is room for, it keeps
+// of a message only that it was there.
 //
-// Upstream: deliveries are buffered without a bound; streadway/amqp#490; amqp091-go 1.16; TestInboxIsBounded,
-// TestScanOfSmallMessagesBeforeLargeOnes; remove when it stops reading for a slow consumer.
+// Upstream: deliveries are buffered without a bound; streadway/amqp#490; amqp091-go 1.16;
+// TestInboxIsBounded, TestScanOfSmallMessagesBeforeLargeOnes; remove when it stops reading for a
+// slow consumer.
 type inbox struct {
 	room int // bytes
 

@@ -52,8 +52,8 @@ func TestInboxIsBounded(t *testing.T) {
 	assert.Len(t, a.delivery.Body, 3*room, "one has room whatever its size")
 }
 
-// Small messages promise that many have room, and large ones follow: those that have none are fetched again, each comes
-// once and in its place.
+// Small messages promise that many have room, and large ones follow: those that have none are
+// fetched again, each comes once and in its place.
 func TestScanOfSmallMessagesBeforeLargeOnes(t *testing.T) {
 	t.Parallel()
 	const small, large, size = 40, 60, 10_000
@@ -98,8 +98,8 @@ func TestScanOfSmallMessagesBeforeLargeOnes(t *testing.T) {
 	assert.Equal(t, small+large+small, n)
 }
 
-// What makes room waits for who sends: the first block acknowledges nothing before it is full, or told that it need not
-// be.
+// What makes room waits for who sends: the first block acknowledges nothing before it is full, or
+// told that it need not be.
 func TestRunOfLargeMessagesGoesOn(t *testing.T) {
 	t.Parallel()
 	const messages, size = 24, 1 << 20 // large enough to come one after the other

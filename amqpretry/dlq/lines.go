@@ -7,7 +7,8 @@ import (
 	"io"
 )
 
-// lines writes dead letters as JSON Lines. After an error it writes nothing more, and gives that error again.
+// lines writes dead letters as JSON Lines. After an error it writes nothing more, and gives that
+// error again.
 type lines struct {
 	out     io.Writer
 	sync    func() error // nil if the writer is no file
@@ -67,8 +68,8 @@ func (l *lines) flush() error {
 	return l.fail(err)
 }
 
-// cut takes the beginning of a line out of a file, whose last line would end in the middle. Other writers keep it: an
-// import leaves it out, and says so.
+// cut takes the beginning of a line out of a file, whose last line would end in the middle. Other
+// writers keep it: an import leaves it out, and says so.
 func (l *lines) cut(torn int64) error {
 	file, ok := l.out.(interface {
 		io.Seeker
@@ -88,7 +89,8 @@ func (l *lines) cut(torn int64) error {
 	return nil
 }
 
-// secure makes sure that what was written survives the process, and the machine where the writer is a file.
+// secure makes sure that what was written survives the process, and the machine where the writer is
+// a file.
 func (l *lines) secure() error {
 	if err := l.flush(); err != nil || l.sync == nil {
 		return err

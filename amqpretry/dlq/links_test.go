@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 )
 
-// network is a poor one between a client and the broker: what comes does so after a delay, at so many bytes a second,
-// and stands still once.
+// network is a poor one between a client and the broker: what comes does so after a delay, at so
+// many bytes a second, and stands still once.
 type network struct {
 	perSecond int
 	latency   time.Duration

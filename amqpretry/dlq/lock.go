@@ -29,9 +29,10 @@ func lockName(queue string) string {
 // lockWait is how long to wait for another run to end.
 const lockWait = 5 * time.Second
 
-// lock keeps two runs from working on one dead-letter queue at a time: they would take the same messages, or give them
-// back in another order. It is an exclusive queue, which the broker deletes as soon as its connection is gone, however
-// that ended. The connection must be the run's own, since the owner may declare it again.
+// lock keeps two runs from working on one dead-letter queue at a time: they would take the same
+// messages, or give them back in another order. It is an exclusive queue, which the broker deletes
+// as soon as its connection is gone, however that ended. The connection must be the run's own,
+// since the owner may declare it again.
 func (q *Queue) lock(ctx context.Context, link *connection.Link) error {
 	for began := time.Now(); ; {
 		err := q.tryLock(link)
@@ -64,7 +65,8 @@ func (q *Queue) tryLock(link *connection.Link) error {
 	return nil
 }
 
-// lockBrowse is the lock of a browse. All browses of a client share a connection, and a place to wait, for each queue.
+// lockBrowse is the lock of a browse. All browses of a client share a connection, and a place to
+// wait, for each queue.
 func (q *Queue) lockBrowse(ctx context.Context) (unlock func(), err error) {
 	place := q.client.place(q.name)
 	wait := time.NewTimer(lockWait)

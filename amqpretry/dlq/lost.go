@@ -8,7 +8,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// lostError is the error of a connection that was lost, in words for the one who has run something over it.
+// lostError is the error of a connection that was lost, in words for the one who has run something
+// over it.
 type lostError struct {
 	text string
 	err  error
@@ -18,8 +19,8 @@ func (e *lostError) Error() string { return e.text }
 
 func (e *lostError) Unwrap() error { return e.err }
 
-// explainLost tells which queue cannot be read (or what else is to be done with it) because the connection was lost, and
-// what to do. Other errors stay as they are.
+// explainLost tells which queue cannot be read (or what else is to be done with it) because the
+// connection was lost, and what to do. Other errors stay as they are.
 func explainLost(do, queue string, err error) error {
 	if all := joined(err); len(all) > 0 {
 		var explained error

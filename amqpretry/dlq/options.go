@@ -11,9 +11,11 @@ import (
 
 // Progress says how far a run is.
 type Progress struct {
-	// Total is how many messages there were when the run began; of an import 0, as a stream does not tell.
+	// Total is how many messages there were when the run began; of an import 0, as a stream does
+	// not tell.
 	Total int
-	// Seen, Matched by the filter, and Done: confirmed where they went, and taken out of where they were.
+	// Seen, Matched by the filter, and Done: confirmed where they went, and taken out of where they
+	// were.
 	Seen, Matched, Done int
 }
 
@@ -29,24 +31,27 @@ type ReplayOptions struct {
 	Rate float64
 	// Canary goes first. The zero Canary means none.
 	Canary Canary
-	// Foreign ones are replayed as well: dead letters whose headers say that another queue has failed them.
+	// Foreign ones are replayed as well: dead letters whose headers say that another queue has
+	// failed them.
 	Foreign bool
 	// AllowDrop sends messages although the target would drop some of them: see DropError.
 	AllowDrop bool
-	// Edit changes a message before it is replayed: its body, its properties, and its own headers, which are all that
-	// it gets to see of them. An error leaves the message where it is. Nil means none.
+	// Edit changes a message before it is replayed: its body, its properties, and its own headers,
+	// which are all that it gets to see of them. An error leaves the message where it is. Nil means
+	// none.
 	Edit func(*amqp091.Publishing) error
 	// By is who edits, for the history: the default is the user and host of the process.
 	By string
 	// DryRun counts and moves nothing.
 	DryRun bool
-	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has a method Sync()
-	// error, as files have, that is called before as well. Nil means none.
+	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has
+	// a method Sync() error, as files have, that is called before as well. Nil means none.
 	Undo io.Writer
 	// Progress is told of every step, from one goroutine. Nil means nobody.
 	Progress func(Progress)
-	// Settled is called once with the report and the error of a run that has begun, when no message is on its way any
-	// more. Giving the others back in order may take long after that: see Config.OnOrder. Nil means nobody.
+	// Settled is called once with the report and the error of a run that has begun, when no message
+	// is on its way any more. Giving the others back in order may take long after that: see
+	// Config.OnOrder. Nil means nobody.
 	Settled func(ReplayReport, error)
 }
 
@@ -66,28 +71,29 @@ type Report struct {
 	Progress
 	// Left are those that matched and could not go, by why.
 	Left map[LeftReason]int
-	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time
-	// (RabbitMQ 4.4 and later): no run sees them before. -1 where only the management API could tell.
+	// Hidden is how many messages of the dead-letter queue the broker holds back until their
+	// x-opt-delivery-time (RabbitMQ 4.4 and later): no run sees them before. -1 where only the
+	// management API could tell.
 	Hidden int
 	// Bytes are those of the bodies of the messages that were sent; in a dry run, that can be sent.
 	Bytes int64
 	// Target is the queue to which the messages go. Nil if they go nowhere.
 	Target *Target
-	// Dropped are those of Done that are not in the target any more, although it had no consumer: a limit has dropped
-	// them, or somebody has taken them. The undo file has them.
+	// Dropped are those of Done that are not in the target any more, although it had no consumer: a
+	// limit has dropped them, or somebody has taken them. The undo file has them.
 	Dropped int
-	// Consumers is how many consumers the dead-letter queue had when the run began. No run sees the messages that they
-	// hold unacknowledged.
+	// Consumers is how many consumers the dead-letter queue had when the run began. No run sees the
+	// messages that they hold unacknowledged.
 	Consumers int
-	// Unsettled counts the messages whose removal from the dead-letter queue is not confirmed, after a run that failed
-	// or was interrupted. A replay or a move has sent them, so they may be in both queues. A purge has them whole in
-	// Undo. At most 256.
+	// Unsettled counts the messages whose removal from the dead-letter queue is not confirmed,
+	// after a run that failed or was interrupted. A replay or a move has sent them, so they may be
+	// in both queues. A purge has them whole in Undo. At most 256.
 	Unsettled int
-	// Refused are those that such a run has sent, and the target has not taken, as it was full to the end: they are in
-	// the dead-letter queue only, and may be in the undo file, at its end.
+	// Refused are those that such a run has sent, and the target has not taken, as it was full to
+	// the end: they are in the dead-letter queue only, and may be in the undo file, at its end.
 	Refused int
-	// Truncated is true of an import whose last line has no end, as whoever wrote it was killed: it was not imported,
-	// and the message of that line was not taken out of its queue either.
+	// Truncated is true of an import whose last line has no end, as whoever wrote it was killed: it
+	// was not imported, and the message of that line was not taken out of its queue either.
 	Truncated bool
 }
 
@@ -98,7 +104,8 @@ type LeftReason string
 const (
 	// LeftForeign: its headers say that another queue has failed it. See ReplayOptions.Foreign.
 	LeftForeign LeftReason = "failed by another queue"
-	// LeftUnreadable: it has headers that amqp091-go cannot read, so a copy would not be the message.
+	// LeftUnreadable: it has headers that amqp091-go cannot read, so a copy would not be the
+	// message.
 	LeftUnreadable LeftReason = "headers that cannot be read"
 	// LeftEdit: ReplayOptions.Edit has given an error for it.
 	LeftEdit LeftReason = "could not be edited"
@@ -158,15 +165,18 @@ type ImportOptions struct {
 	AllowDrop bool
 	// Skip is how many lines are not read, because an earlier run has imported them.
 	Skip int
-	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are
-	// done: confirmed, or not matched. A program that stores it can go on after a crash. Nil means nobody.
+	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped
+	// ones included) are done: confirmed, or not matched. A program that stores it can go on after
+	// a crash. Nil means nobody.
 	Imported func(lines int) error
-	// Taken is asked once for each replay and move whose undo file is imported, before the first of its messages: where
-	// it has sent them they may have been handled, and whoever replays what the import brings back has them handled
-	// twice. An error ends the import there. Nil means to go on.
+	// Taken is asked once for each replay and move whose undo file is imported, before the first of
+	// its messages: where it has sent them they may have been handled, and whoever replays what the
+	// import brings back has them handled twice. An error ends the import there. Nil means to go
+	// on.
 	Taken func(Taken) error
-	// Elsewhere is asked once for each other dead-letter queue from which lines were exported, before the first of its
-	// messages is imported. An error ends the import there. Nil means to go on.
+	// Elsewhere is asked once for each other dead-letter queue from which lines were exported,
+	// before the first of its messages is imported. An error ends the import there. Nil means to go
+	// on.
 	Elsewhere func(queue string) error
 	DryRun    bool
 	Progress  func(Progress)

@@ -23,17 +23,18 @@ func (s *scan) release() error {
 	return err
 }
 
-// giveBack gives back what is held, in its order: the oldest block first, and each one only when the broker has counted
-// the one before among what it has to give, since closing several channels at once would mix them up. It goes on when
-// the context of the caller has ended. The error is that the order is another one now.
+// giveBack gives back what is held, in its order: the oldest block first, and each one only when
+// the broker has counted the one before among what it has to give, since closing several channels
+// at once would mix them up. It goes on when the context of the caller has ended. The error is that
+// the order is another one now.
 func (s *scan) giveBack() error {
 	for _, b := range s.blocks {
 		b.kept = b.held() // also what was on its way when a run failed: nobody takes it out any more
 	}
 	err := s.complete()
 	for _, b := range s.blocks {
-		// An open consumer with room would receive what the others give back. One without room receives nothing, but
-		// the broker counts it, and await would take it for somebody else's.
+		// An open consumer with room would receive what the others give back. One without room
+		// receives nothing, but the broker counts it, and await would take it for somebody else's.
 		b.sealAndCount()
 	}
 	patience := mostUncounted
@@ -52,14 +53,15 @@ func (s *scan) giveBack() error {
 	return err
 }
 
-// defaultOrderTime is how long a run that was interrupted goes on for the sake of the order. With defaultHold it is less
-// than RabbitMQ's consumer_timeout.
+// defaultOrderTime is how long a run that was interrupted goes on for the sake of the order. With
+// defaultHold it is less than RabbitMQ's consumer_timeout.
 const defaultOrderTime = 5 * time.Minute
 
-// complete goes on until the last block is full and its last message was never given back before, or to the end. A
-// quorum queue puts what it gets back behind what it got back before, and both before the rest: whoever stops among
-// those that other browses have given back would turn them round. And the channel returns what is on its way to a
-// consumer that is cancelled, before its turn: so it is taken again, see fetch.
+// complete goes on until the last block is full and its last message was never given back before,
+// or to the end. A quorum queue puts what it gets back behind what it got back before, and both
+// before the rest: whoever stops among those that other browses have given back would turn them
+// round. And the channel returns what is on its way to a consumer that is cancelled, before its
+// turn: so it is taken again, see fetch.
 func (s *scan) complete() error {
 	if !s.safety.quorum || len(s.blocks) == 0 {
 		return nil
@@ -105,10 +107,12 @@ func (s *scan) complete() error {
 	return nil
 }
 
-// fetch takes the next message after the last consumer was cancelled; more is false if there is none. What was on its
-// way to that consumer may not be back in the queue yet, and then nothing counts it: a passive declare reads a state that
-// is older than the return. A basic.get is a command in the log of the queue, behind the return: it gets that message, or
-// else nothing is missing. The message is a block of its own: two consumers of one channel would mix up their order.
+// fetch takes the next message after the last consumer was cancelled; more is false if there is
+// none. What was on its way to that consumer may not be back in the queue yet, and then nothing
+// counts it: a passive declare reads a state that is older than the return. A basic.get is a
+// command in the log of the queue, behind the return: it gets that message, or else nothing is
+// missing. The message is a block of its own: two consumers of one channel would mix up their
+// order.
 func (s *scan) fetch(ctx context.Context, cancelled *block) (more bool, err error) {
 	if err := cancelled.barrier(); err != nil {
 		return false, err
@@ -131,14 +135,15 @@ func (s *scan) fetch(ctx context.Context, cancelled *block) (more bool, err erro
 // errOrderTime ends the passing.
 var errOrderTime = errors.New("restoring the order took too long")
 
-// mostRounds bounds how often a consumer of the dead-letter queue may take away what was to fill a block.
+// mostRounds bounds how often a consumer of the dead-letter queue may take away what was to fill a
+// block.
 const mostRounds = 20
 
 // defaultPatience is how long it takes before somebody is told of the passing, and how often then.
 const defaultPatience = 300 * time.Millisecond
 
-// passOn keeps all that comes until the last block is full and its last message is a fresh one, or to the end. It has
-// begun after so many, then.
+// passOn keeps all that comes until the last block is full and its last message is a fresh one, or
+// to the end. It has begun after so many, then.
 func (s *scan) passOn(ctx context.Context, begun int, began time.Time) error {
 	told := began
 	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
@@ -159,17 +164,18 @@ func (s *scan) passOn(ctx context.Context, begun int, began time.Time) error {
 	return nil
 }
 
-// settleTime is how long a busy broker may take to count what was given back, and consumedTime how long it is waited
-// for where others consume the queue: they take it away before it is counted. mostUncounted bounds the sum of what was
-// waited in vain, as where messages expire.
+// settleTime is how long a busy broker may take to count what was given back, and consumedTime how
+// long it is waited for where others consume the queue: they take it away before it is counted.
+// mostUncounted bounds the sum of what was waited in vain, as where messages expire.
 const (
 	settleTime    = 20 * time.Second
 	consumedTime  = 2 * time.Second
 	mostUncounted = time.Minute
 )
 
-// await waits until the queue has so many messages, and returns how many it has. Whoever consumes it at the same time
-// takes them away, and has no order to lose. It takes off patience what it has waited in vain.
+// await waits until the queue has so many messages, and returns how many it has. Whoever consumes
+// it at the same time takes them away, and has no order to lose. It takes off patience what it has
+// waited in vain.
 func (s *scan) await(messages int, patience *time.Duration) (ready int) {
 	began := time.Now()
 	for pause := 200 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {

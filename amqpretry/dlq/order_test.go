@@ -25,8 +25,9 @@ func (f *fixture) who(config dlq.Config) (*dlq.Queue, *dlq.Client) {
 	return client.Queue(f.main), client
 }
 
-// A quorum queue that was read before gives back behind what it got back before. A run that is interrupted there goes
-// on to the end of these, tells of it, and leaves the order as it was; or says that it has not.
+// A quorum queue that was read before gives back behind what it got back before. A run that is
+// interrupted there goes on to the end of these, tells of it, and leaves the order as it was; or
+// says that it has not.
 func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 	t.Parallel()
 	const deadLetters, limit = 1500, 50

@@ -51,8 +51,8 @@ func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 	})
 }
 
-// Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues; only the management API
-// shows it.
+// Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues;
+// only the management API shows it.
 func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)
@@ -94,8 +94,8 @@ func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	assert.Equal(t, deadletter.Bodies(10), rabbit.Bodies(f.drained(f.queue.Name(), 10)))
 }
 
-// From 4.3 on a browse counts only when its process dies. The lower one of policy and argument is the limit there as
-// well, so whoever does not see the policies goes by the counts.
+// From 4.3 on a browse counts only when its process dies. The lower one of policy and argument is
+// the limit there as well, so whoever does not see the policies goes by the counts.
 func TestBrowsersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)
@@ -135,7 +135,8 @@ func TestBrowsersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 	f.Has(f.queue.Name(), 1)
 }
 
-// Before 4.3 a policy that nobody sees may make browses the end of messages: so nobody browses who has not ruled that out.
+// Before 4.3 a policy that nobody sees may make browses the end of messages: so nobody browses who
+// has not ruled that out.
 func TestBrowsingWherePoliciesAreUnseen(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Purge deletes dead letters, one by one and no other: what comes meanwhile stays. With an undo file each is deleted
-// only when that has it.
+// Purge deletes dead letters, one by one and no other: what comes meanwhile stays. With an undo
+// file each is deleted only when that has it.
 func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (_ Report, err error) {
 	defer func() { err = explainLost("read", q.name, err) }()
 	if err := errors.Join(options.Filter.Validate(), checkRun("PurgeOptions", options.Limit, 0)); err != nil {

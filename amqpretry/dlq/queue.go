@@ -21,9 +21,10 @@ func (q *Queue) Name() string { return q.name }
 // MainQueue is the queue whose dead letters lie in it; empty if each message tells its own.
 func (q *Queue) MainQueue() string { return q.mainQueue }
 
-// Depth is how many messages it has to give, with those that the broker holds back until their x-opt-delivery-time as
-// far as Config.Management tells. Messages that consumers hold are not among them. With none that can be counted, and
-// RabbitMQ 4.4 or later without the management API, it is a *[HiddenError].
+// Depth is how many messages it has to give, with those that the broker holds back until their
+// x-opt-delivery-time as far as Config.Management tells. Messages that consumers hold are not among
+// them. With none that can be counted, and RabbitMQ 4.4 or later without the management API, it is
+// a *[HiddenError].
 func (q *Queue) Depth(ctx context.Context) (int, error) {
 	ready, hidden, err := q.Ready(ctx)
 	if err != nil {
@@ -37,8 +38,8 @@ func (q *Queue) Depth(ctx context.Context) (int, error) {
 	return ready + max(0, hidden), q.certain(link, ready, hidden)
 }
 
-// Ready is how many messages it has to give, and how many more the broker holds back; -1 where only the
-// management API could tell. A classic queue holds none back, whatever is not known.
+// Ready is how many messages it has to give, and how many more the broker holds back; -1 where only
+// the management API could tell. A classic queue holds none back, whatever is not known.
 func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	defer func() { err = explainLost("read", q.name, err) }()
 	link, err := q.client.link(ctx)
@@ -53,8 +54,8 @@ func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	return ready, hidden, err
 }
 
-// Consumers is how many consumers the queue has: those of a browse or a run that is at work, and others, of which a browse
-// does not see the messages that they hold unacknowledged.
+// Consumers is how many consumers the queue has: those of a browse or a run that is at work, and
+// others, of which a browse does not see the messages that they hold unacknowledged.
 func (q *Queue) Consumers(ctx context.Context) (n int, err error) {
 	defer func() { err = explainLost("read", q.name, err) }()
 	link, err := q.client.link(ctx)

@@ -11,7 +11,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// recordVersion is the version of the format of a line. A change that an older reader would misread increments it.
+// recordVersion is the version of the format of a line. A change that an older reader would misread
+// increments it.
 const recordVersion = 1
 
 // errUnreadable refuses a line that would not be the whole message.
@@ -27,7 +28,8 @@ type record struct {
 	Taken Taken // zero in an export
 }
 
-// recordJSON is a line of an export. The members up to Failure are for people and for tools that select by them.
+// recordJSON is a line of an export. The members up to Failure are for people and for tools that
+// select by them.
 type recordJSON struct {
 	Version    int            `json:"v"`
 	Queue      any            `json:"queue,omitempty"`
@@ -96,8 +98,8 @@ func newRecordJSON(l *DeadLetter) (*recordJSON, error) {
 	return line, nil
 }
 
-// decodeRecord reads a line of an export, also after other tools (jq) have rewritten it. It takes the message from the
-// properties, headers and body alone, not from the summary.
+// decodeRecord reads a line of an export, also after other tools (jq) have rewritten it. It takes
+// the message from the properties, headers and body alone, not from the summary.
 func decodeRecord(line []byte) (record, error) {
 	if !utf8.Valid(line) {
 		return record{}, &RecordError{Wanted: "UTF-8", Found: "other bytes"}
@@ -139,8 +141,8 @@ func decodeRecord(line []byte) (record, error) {
 	return read, nil
 }
 
-// checkVersion checks the syntax of the whole line, and the version before all other members, as another version may
-// have others.
+// checkVersion checks the syntax of the whole line, and the version before all other members, as
+// another version may have others.
 func checkVersion(line []byte) error {
 	if bytes.HasPrefix(line, []byte(`{"v":1,`)) && json.Valid(line) { // as encodeRecord writes it
 		return nil

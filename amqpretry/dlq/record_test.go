@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// bits makes values comparable: a float is its bits, so that NaN is NaN and -0 is not 0; a time is its seconds. The
-// kinds of nothing stay.
+// bits makes values comparable: a float is its bits, so that NaN is NaN and -0 is not 0; a time is
+// its seconds. The kinds of nothing stay.
 func bits(value any) any {
 	switch v := value.(type) {
 	case float32:
@@ -142,8 +142,8 @@ func publishing() *rapid.Generator[amqp091.Publishing] {
 	})
 }
 
-// What is written and read again is the message, with its types, bit by bit, also when other tools have sorted or
-// indented it; and the same message is the same line.
+// What is written and read again is the message, with its types, bit by bit, also when other tools
+// have sorted or indented it; and the same message is the same line.
 func TestRecordIsLossless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := publishing().Draw(t, "message")
@@ -511,7 +511,8 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// typicalDeadLetter has what an ordinary message has that has failed four times: 4 headers of its own and ours.
+// typicalDeadLetter has what an ordinary message has that has failed four times: 4 headers of its
+// own and ours.
 func typicalDeadLetter() DeadLetter {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	state := wire.State{

@@ -6,7 +6,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// failureJSON summarizes the headers for people and for tools that select by it. An import ignores it.
+// failureJSON summarizes the headers for people and for tools that select by it. An import ignores
+// it.
 type failureJSON struct {
 	UUID string `json:"uuid,omitempty"`
 	deadLetterJSON

@@ -13,7 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deep objects and arrays may be nested. AMQP allows 32 tables, each of which takes two levels here.
+// maxDepth is how deep objects and arrays may be nested. AMQP allows 32 tables, each of which takes
+// two levels here.
 const maxDepth = 100
 
 // encodeJSON returns value as JSON that is safe to print in a terminal.
@@ -26,8 +27,8 @@ func encodeJSON(value any) ([]byte, error) {
 	return bytes.TrimSuffix(out, []byte("\n")), err
 }
 
-// terminalSafe collects JSON and escapes the characters that control a terminal or reverse the order of a text. JSON
-// has them in strings only.
+// terminalSafe collects JSON and escapes the characters that control a terminal or reverse the
+// order of a text. JSON has them in strings only.
 type terminalSafe []byte
 
 func (t *terminalSafe) Write(data []byte) (int, error) {
@@ -53,9 +54,9 @@ func controlsTerminal(r rune) bool {
 	return r >= 0x7f && r <= 0x9f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069
 }
 
-// decodeJSON reads valid JSON as string, json.Number, bool, nil, []any and map[string]any, except the members of the
-// object that are named by ignored. Unlike encoding/json, it refuses an object with the same name twice, and half a
-// character (a lone surrogate), instead of changing the value.
+// decodeJSON reads valid JSON as string, json.Number, bool, nil, []any and map[string]any, except
+// the members of the object that are named by ignored. Unlike encoding/json, it refuses an object
+// with the same name twice, and half a character (a lone surrogate), instead of changing the value.
 func decodeJSON(text []byte, ignored ...string) (any, error) {
 	if i := loneSurrogate(text); i >= 0 {
 		found := fmt.Sprintf("half a character, %s, at byte %d", text[i:i+6], i+1)

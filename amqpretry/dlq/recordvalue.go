@@ -17,11 +17,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// A string of AMQP is a JSON string, and any other value is {"type": …, "value": …}, so that a header is easy to read
-// and keeps its type. Bytes that are not UTF-8 are {"type": …, "base64": …}. Quotes protect values that tools which
-// compute with float64 would change: integers beyond 2^53, NaN, the infinities, -0.
+// A string of AMQP is a JSON string, and any other value is {"type": …, "value": …}, so that a
+// header is easy to read and keeps its type. Bytes that are not UTF-8 are {"type": …, "base64": …}.
+// Quotes protect values that tools which compute with float64 would change: integers beyond 2^53,
+// NaN, the infinities, -0.
 
-// keyBase64 begins the name of a header that is not UTF-8, in base64, and of one that begins with keyBase64 itself.
+// keyBase64 begins the name of a header that is not UTF-8, in base64, and of one that begins with
+// keyBase64 itself.
 const keyBase64 = "base64:"
 
 // maxShort is the maximum length of a short string of AMQP: a property, or the name of a header.
@@ -118,8 +120,8 @@ func optionalText(s string) any {
 	return textJSON(s)
 }
 
-// floatJSON returns v, the float f, or a text if it is -0 or no JSON number. The text of a NaN is nan, which has its
-// bits, if it is not Go's NaN.
+// floatJSON returns v, the float f, or a text if it is -0 or no JSON number. The text of a NaN is
+// nan, which has its bits, if it is not Go's NaN.
 func floatJSON(v any, f float64, nan string) any {
 	switch {
 	case math.IsNaN(f) && nan != "NaN:7fc00000" && nan != "NaN:7ff8000000000001":
@@ -137,8 +139,8 @@ func floatJSON(v any, f float64, nan string) any {
 	return v
 }
 
-// timeText returns a time in whole seconds, as AMQP has it: as RFC 3339, or as @seconds since 1970 if RFC 3339 does not
-// have the year.
+// timeText returns a time in whole seconds, as AMQP has it: as RFC 3339, or as @seconds since 1970
+// if RFC 3339 does not have the year.
 func timeText(t time.Time) string {
 	if !tellable(t) {
 		return "@" + strconv.FormatInt(t.Unix(), 10)

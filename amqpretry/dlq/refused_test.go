@@ -40,7 +40,8 @@ func (f *fixture) isTold(told chan error) error {
 	return await.Value(f.t, told, "it tells what it waits for")
 }
 
-// Who waits for a full target is told so, and when it is interrupted nothing is said to be where it is not.
+// Who waits for a full target is told so, and when it is interrupted nothing is said to be where it
+// is not.
 func TestMoveToAQueueThatIsFull(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
@@ -70,7 +71,8 @@ func TestMoveToAQueueThatIsFull(t *testing.T) {
 	assert.Positive(t, report.Refused)
 	f.Has(target, 30)
 	f.Has(f.queue.Name(), 70)
-	// Whoever waits for confirms after all takes 10 s each time, and a busy machine takes long only now and then.
+	// Whoever waits for confirms after all takes 10 s each time, and a busy machine takes long only
+	// now and then.
 	for range 3 {
 		if took >= 5*time.Second {
 			_, took = interrupted()
@@ -104,7 +106,8 @@ func TestMoveGoesOnWhenThereIsRoom(t *testing.T) {
 	f.Has(f.queue.Name(), 0)
 }
 
-// Neither the report, nor the progress, nor how far an import is said to be counts what was refused.
+// Neither the report, nor the progress, nor how far an import is said to be counts what was
+// refused.
 func TestImportIntoAQueueThatIsFull(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

@@ -19,15 +19,16 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// Replay sends dead letters back to the queue that has failed them, where they begin a new life: at the first attempt,
-// without deadline, with the history of before. They go straight to the queue, so that no other subscriber sees them
-// again.
+// Replay sends dead letters back to the queue that has failed them, where they begin a new life: at
+// the first attempt, without deadline, with the history of before. They go straight to the queue,
+// so that no other subscriber sees them again.
 //
-// It can be interrupted at any moment and run again: what was not replayed is where it was. Of what is on its way when
-// the process is killed, up to 256 messages, some may then be both in the queue and among the dead letters.
+// It can be interrupted at any moment and run again: what was not replayed is where it was. Of what
+// is on its way when the process is killed, up to 256 messages, some may then be both in the queue
+// and among the dead letters.
 //
-// With a Canary, that many go first, and the others only when those were handled. Dead letters of the same run are
-// never replayed again.
+// With a Canary, that many go first, and the others only when those were handled. Dead letters of
+// the same run are never replayed again.
 func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report ReplayReport, err error) {
 	defer func() { err = explainLost("read", q.name, err) }()
 	report.Run = rand.Text()

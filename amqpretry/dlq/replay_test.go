@@ -166,7 +166,8 @@ func TestReplayReportsForeign(t *testing.T) {
 	assert.Equal(t, 1, state.Replays)
 }
 
-// returning puts what comes to the main queue back among the dead letters, as a service does that fails again.
+// returning puts what comes to the main queue back among the dead letters, as a service does that
+// fails again.
 func (f *fixture) returning(ctx context.Context) {
 	channel := f.Channel()
 	deliveries := rabbit.Consume(f.t, channel, f.main)

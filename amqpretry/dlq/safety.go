@@ -16,13 +16,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// safety is what keeps browsing from losing messages: a quorum queue counts how often a message was given back, and
-// drops it, or dead-letters it, when that is more than its delivery limit.
+// safety is what keeps browsing from losing messages: a quorum queue counts how often a message was
+// given back, and drops it, or dead-letters it, when that is more than its delivery limit.
 type safety struct {
 	// limit of the queue; noLimit if it has none, or none that a person could reach.
 	limit int64
-	// requeue is how messages go back: see block.giveBack. Then a browse counts only when its process, or its connection,
-	// has died.
+	// requeue is how messages go back: see block.giveBack. Then a browse counts only when its
+	// process, or its connection, has died.
 	requeue bool
 	quorum  bool
 	// unseen tells that a policy may have another limit, of which nobody has told.
@@ -31,7 +31,8 @@ type safety struct {
 
 const noLimit = math.MaxInt32
 
-// leastLimit is the least with which browsing is safe at all: half of it is for lost connections, and for others.
+// leastLimit is the least with which browsing is safe at all: half of it is for lost connections,
+// and for others.
 const leastLimit = 4
 
 // safety finds out what the delivery limit of the queue is.
@@ -84,7 +85,8 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 	return s, nil
 }
 
-// unseen is the refusal of a queue that browsing might empty: counted says what makes that possible.
+// unseen is the refusal of a queue that browsing might empty: counted says what makes that
+// possible.
 func (q *Queue) unseen(counted string) error {
 	found := counted + ", and a policy with a delivery-limit, which AMQP does not show, would then drop messages"
 	if q.client.config.Management.URL != "" {

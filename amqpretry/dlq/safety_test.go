@@ -8,7 +8,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// What a quorum queue's own delivery limit is depends on the version: a negative one is none from 4.0 on, and 0 before.
+// What a quorum queue's own delivery limit is depends on the version: a negative one is none from
+// 4.0 on, and 0 before.
 func TestLimitOf(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one
-// goroutine; only block.ack may be called from another one.
+// scan goes once through a queue, from its head, and holds what it passes until it is released. It
+// belongs to one goroutine; only block.ack may be called from another one.
 type scan struct {
 	ctx    context.Context // ends with that of the caller, and with the client
 	queue  *Queue
@@ -28,19 +28,21 @@ type scan struct {
 	began  time.Time
 	most   int // messages in a block
 
-	// first is how many messages the queue had to give in the beginning. What comes later is behind them.
+	// first is how many messages the queue had to give in the beginning. What comes later is behind
+	// them.
 	first int
-	// total is how many it had when the scan has begun anew, see renew, and passed how many of these were passed since.
-	// The first skip of them were passed before; gone is how many were taken out before, and short how many others have
-	// taken meanwhile.
+	// total is how many it had when the scan has begun anew, see renew, and passed how many of
+	// these were passed since. The first skip of them were passed before; gone is how many were
+	// taken out before, and short how many others have taken meanwhile.
 	total, passed, skip, gone, short int
-	// hidden is how many the broker holds back besides, and others how many consumers it had besides this one.
+	// hidden is how many the broker holds back besides, and others how many consumers it had
+	// besides this one.
 	hidden, others int
 	// idle waits until nothing is on its way out of the queue. Nil where nothing is taken out.
 	idle func(context.Context) error
 
-	// losses is how often a message came for which there was no room, and atOnce how many messages there is room for
-	// since then; 0: any.
+	// losses is how often a message came for which there was no room, and atOnce how many messages
+	// there is room for since then; 0: any.
 	losses, atOnce int
 
 	// eager acknowledges at once also what the first block has given.
@@ -49,7 +51,8 @@ type scan struct {
 	blocks       []*block
 	depthChannel *amqp091.Channel
 	asker        asker // of depthChannel
-	// returned tells that the last message had been given back before, so that others of those may follow.
+	// returned tells that the last message had been given back before, so that others of those may
+	// follow.
 	returned, released bool
 }
 
@@ -142,11 +145,12 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	}, nil
 }
 
-// consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than
-// one.
+// consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with
+// room for more than one.
 const consumerTimeout = 5 * time.Minute
 
-// eagerRate is up to how many a second the first block acknowledges at once: at a higher rate it is soon full.
+// eagerRate is up to how many a second the first block acknowledges at once: at a higher rate it is
+// soon full.
 const eagerRate = 100
 
 // slow has no more messages at hand than can go at a rate before the broker takes them back.
@@ -158,8 +162,9 @@ func (s *scan) slow(perSecond float64) {
 // idleTime is how long nothing may come before the queue is asked whether it has anything.
 const idleTime = 500 * time.Millisecond
 
-// endTime is how long nothing may come while the queue says that it has nothing more to give. A busy broker has counted
-// what it has not sent yet, and gives that back at once and in any order when its consumer is cancelled.
+// endTime is how long nothing may come while the queue says that it has nothing more to give. A
+// busy broker has counted what it has not sent yet, and gives that back at once and in any order
+// when its consumer is cancelled.
 const endTime = 5 * time.Second
 
 // stuckTime is how long a queue may say that it has messages and give none.
@@ -297,14 +302,16 @@ func (s *scan) over() error {
 	return io.EOF
 }
 
-// settle lets what the first block has given be acknowledged, which otherwise waits until that is cancelled.
+// settle lets what the first block has given be acknowledged, which otherwise waits until that is
+// cancelled.
 func (s *scan) settle() {
 	if len(s.blocks) > 0 {
 		s.blocks[0].goOn()
 	}
 }
 
-// block is the one that gives the next message. The first one is small, as nobody knows how large the messages are.
+// block is the one that gives the next message. The first one is small, as nobody knows how large
+// the messages are.
 func (s *scan) block(ctx context.Context) (*block, error) {
 	prefetch := firstPrefetch
 	if n := len(s.blocks); n > 0 {

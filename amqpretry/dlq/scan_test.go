@@ -42,12 +42,14 @@ func filled(t *testing.T, n int, wrap func(net.Conn) net.Conn) *Queue {
 	return client.Queue(main)
 }
 
-// What is held of a channel that is gone comes again, behind the rest: nobody may take the browse for a whole one.
+// What is held of a channel that is gone comes again, behind the rest: nobody may take the browse
+// for a whole one.
 func TestScanNoticesAChannelThatIsGone(t *testing.T) {
 	t.Parallel()
 	const n = 200
 	q := filled(t, n, nil)
-	// Nothing is released: that would wait long for what the closed channel has held to come back once more.
+	// Nothing is released: that would wait long for what the closed channel has held to come back
+	// once more.
 	s, err := q.scan(t.Context(), false)
 	require.NoError(t, err)
 	for seen := 0; ; seen++ {
@@ -131,7 +133,8 @@ func TestAcknowledgementsAreWaitedFor(t *testing.T) {
 	require.Error(t, await.Value(t, done, "it fails"))
 }
 
-// A first block that has had to acknowledge gets others for that: it is not cancelled while these are on their way.
+// A first block that has had to acknowledge gets others for that: it is not cancelled while these
+// are on their way.
 func TestScanGoesOnAfterSettling(t *testing.T) {
 	t.Parallel()
 	q := filled(t, 2*firstPrefetch, nil)

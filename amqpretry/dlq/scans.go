@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// scans are those of a client that hold messages, or may. They end before the client closes its connections: the broker
-// takes back what a closed connection held, in any order.
+// scans are those of a client that hold messages, or may. They end before the client closes its
+// connections: the broker takes back what a closed connection held, in any order.
 type scans struct {
 	client context.Context // ends when the client is closed
 	end    context.CancelCauseFunc
@@ -25,8 +25,8 @@ func newScans() *scans {
 	return &scans{client: client, end: end}
 }
 
-// enter counts one more scan. Its context ends with ctx and with the client. release is called when the owner of the
-// scan has done with it, and what that returns when the messages are back.
+// enter counts one more scan. Its context ends with ctx and with the client. release is called when
+// the owner of the scan has done with it, and what that returns when the messages are back.
 func (s *scans) enter(ctx context.Context) (_ context.Context, release func() (left func()), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +54,8 @@ func (s *scans) count(open, released int) {
 	s.released += released
 }
 
-// close ends all scans, and waits for those that give messages back: they have a limit of their own. The others have
-// that long to begin: the loop of a caller may never go on.
+// close ends all scans, and waits for those that give messages back: they have a limit of their
+// own. The others have that long to begin: the loop of a caller may never go on.
 func (s *scans) close() {
 	s.end(errClosed)
 	for began := time.Now(); s.holdMessages(time.Since(began) < settleLimit+closeTimeout); {

@@ -10,12 +10,12 @@ import (
 
 // Stat counts dead letters.
 type Stat struct {
-	// Ready is how many messages the queue had to give when the browse began; Seen how many of them were looked at.
-	// Messages that other consumers hold are in neither.
+	// Ready is how many messages the queue had to give when the browse began; Seen how many of them
+	// were looked at. Messages that other consumers hold are in neither.
 	Ready int `json:"ready"`
 	Seen  int `json:"seen"`
-	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no
-	// look sees them before. -1 where only the management API could tell.
+	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ
+	// 4.4 and later): no look sees them before. -1 where only the management API could tell.
 	Hidden int `json:"hidden"`
 	// Consumers is how many other consumers the queue had when the browse began.
 	Consumers int `json:"consumers"`
@@ -23,11 +23,13 @@ type Stat struct {
 	Matched int `json:"matched"`
 	// Bytes of their bodies.
 	Bytes int64 `json:"bytes"`
-	// Oldest and Newest are the times of the first and the last of their last failures; Untimed is how many tell none.
+	// Oldest and Newest are the times of the first and the last of their last failures; Untimed is
+	// how many tell none.
 	Oldest  time.Time `json:"oldest,omitzero"`
 	Newest  time.Time `json:"newest,omitzero"`
 	Untimed int       `json:"untimed"`
-	// Replayed is how many have been replayed before; Unreadable how many have headers that cannot be read.
+	// Replayed is how many have been replayed before; Unreadable how many have headers that cannot
+	// be read.
 	Replayed   int `json:"replayed"`
 	Unreadable int `json:"unreadable"`
 	// By reason, topic, handler and type of error. A dead letter without it counts under "".
@@ -48,8 +50,8 @@ type Counts struct {
 	Others int `json:"others"`
 }
 
-// maxNames is how many different names are counted by themselves, so that whoever makes up names cannot fill the
-// memory.
+// maxNames is how many different names are counted by themselves, so that whoever makes up names
+// cannot fill the memory.
 const maxNames = 10_000
 
 // Count is how many have a name.
@@ -60,7 +62,8 @@ type Count struct {
 	N int `json:"n"`
 }
 
-// Sorted gives the names, the most frequent first and equally frequent ones by name. Others are not among them.
+// Sorted gives the names, the most frequent first and equally frequent ones by name. Others are not
+// among them.
 func (c Counts) Sorted() []Count {
 	counts := make([]Count, 0, len(c.ByName))
 	for name, n := range c.ByName {

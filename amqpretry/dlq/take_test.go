@@ -40,7 +40,8 @@ func TestPurge(t *testing.T) {
 	assert.Len(t, f.drained(f.queue.Name(), 100), 100)
 }
 
-// full is a file on a disk that has room for so many bytes more. Of a write that is larger it takes a part.
+// full is a file on a disk that has room for so many bytes more. Of a write that is larger it takes
+// a part.
 type full struct {
 	*os.File
 	room int
@@ -304,8 +305,8 @@ func TestBrowsingForeignQueues(t *testing.T) {
 	}
 }
 
-// What stays behind one that goes, and before the next one, must not go with them: acknowledgements are for many at a
-// time.
+// What stays behind one that goes, and before the next one, must not go with them: acknowledgements
+// are for many at a time.
 func TestTakingTheFirstOfMany(t *testing.T) {
 	t.Parallel()
 	const n = 400

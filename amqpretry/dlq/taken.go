@@ -13,7 +13,8 @@ type Taken struct {
 	At time.Time
 }
 
-// IsElsewhere tells whether the message was sent somewhere: what has become of it there, an import does not undo.
+// IsElsewhere tells whether the message was sent somewhere: what has become of it there, an import
+// does not undo.
 func (t Taken) IsElsewhere() bool { return t.To != "" }
 
 type takenJSON struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
 
-// The undo file of a replay or a move is none of what has become of the messages since: whoever imports it is asked,
-// once for each run.
+// The undo file of a replay or a move is none of what has become of the messages since: whoever
+// imports it is asked, once for each run.
 func TestImportOfWhatWasSentOn(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

@@ -15,17 +15,19 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// Target is what a run knows of the queue to which it sends messages. It asks before it sends the first one.
+// Target is what a run knows of the queue to which it sends messages. It asks before it sends the
+// first one.
 type Target struct {
 	// Queue is its name, Type is classic, quorum or stream; empty if it is unknown.
 	Queue string `json:"queue"`
 	Type  string `json:"type,omitempty"`
-	// Ready is the number of messages that wait for a consumer, Consumers the number of its consumers.
+	// Ready is the number of messages that wait for a consumer, Consumers the number of its
+	// consumers.
 	Ready     int `json:"ready"`
 	Consumers int `json:"consumers"`
-	// MaxLength and MaxLengthBytes limit the ready messages, Overflow says what a full queue does: drop-head,
-	// reject-publish or reject-publish-dlx. MessageTTL, in milliseconds, limits the time that a message waits. Nil means
-	// no limit.
+	// MaxLength and MaxLengthBytes limit the ready messages, Overflow says what a full queue does:
+	// drop-head, reject-publish or reject-publish-dlx. MessageTTL, in milliseconds, limits the time
+	// that a message waits. Nil means no limit.
 	MaxLength      *int64 `json:"max_length,omitempty"`
 	MaxLengthBytes *int64 `json:"max_length_bytes,omitempty"`
 	Overflow       string `json:"overflow,omitempty"`
@@ -94,9 +96,9 @@ func (t *Target) limited() bool {
 	return t != nil && (t.MaxLength != nil || t.MaxLengthBytes != nil || t.expires())
 }
 
-// Excess returns how many messages would not stay in the queue if n messages with so many bytes in all were sent while
-// nobody consumes: the queue has no room for them, or they expire. Messages that are in the queue now are counted too,
-// as a full queue drops the oldest first.
+// Excess returns how many messages would not stay in the queue if n messages with so many bytes in
+// all were sent while nobody consumes: the queue has no room for them, or they expire. Messages
+// that are in the queue now are counted too, as a full queue drops the oldest first.
 func (t *Target) Excess(n int, bytes int64) int {
 	if t == nil || n == 0 || t.Type == "stream" {
 		return 0
@@ -117,7 +119,8 @@ func (t *Target) Excess(n int, bytes int64) int {
 	return excess
 }
 
-// loses tells whether messages that do not stay in the queue are lost. Else the broker dead-letters or rejects them.
+// loses tells whether messages that do not stay in the queue are lost. Else the broker dead-letters
+// or rejects them.
 func (t *Target) loses() bool {
 	return !t.DeadLetters && (t.expires() || t.Overflow == "drop-head")
 }
@@ -185,7 +188,8 @@ func (t *Target) fate() string {
 	return "are lost"
 }
 
-// Check returns a *[DropError] if the target would lose some of n messages with so many bytes in all.
+// Check returns a *[DropError] if the target would lose some of n messages with so many bytes in
+// all.
 func (t *Target) Check(n int, bytes int64) error {
 	if excess := t.Excess(n, bytes); excess > 0 && t.loses() {
 		return &DropError{Target: *t, Dropped: excess, why: t.excess(excess, n)}
@@ -193,8 +197,8 @@ func (t *Target) Check(n int, bytes int64) error {
 	return nil
 }
 
-// DropError refuses a run because its target would drop messages. A replay or a move has sent nothing then, and an import
-// only messages for which there was room.
+// DropError refuses a run because its target would drop messages. A replay or a move has sent
+// nothing then, and an import only messages for which there was room.
 type DropError struct {
 	// Target is the queue, Dropped how many messages it would drop.
 	Target  Target
@@ -207,8 +211,9 @@ func (e *DropError) Error() string {
 		"--allow-drop)", e.Target.Queue, e.why)
 }
 
-// missing returns how many of the messages that a run has sent are not in its target, although nobody has consumed them:
-// a limit that the run could not see has dropped them. The broker may say 0 for a quorum queue that is busy.
+// missing returns how many of the messages that a run has sent are not in its target, although
+// nobody has consumed them: a limit that the run could not see has dropped them. The broker may say
+// 0 for a quorum queue that is busy.
 func (t *Target) missing(a asker, sent int) int {
 	if t == nil || t.Consumers > 0 || sent == 0 || t.Type == "stream" {
 		return 0

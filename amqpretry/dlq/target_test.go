@@ -19,7 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// A target confirms messages that it drops, so a run that would lose some of them that way is refused.
+// A target confirms messages that it drops, so a run that would lose some of them that way is
+// refused.
 func TestTargetThatDrops(t *testing.T) {
 	t.Parallel()
 	const deadLetters = 30

@@ -21,7 +21,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 )
 
-// What a redaction does to its copy, nested values included, happens to no message. One that panics shows nothing.
+// What a redaction does to its copy, nested values included, happens to no message. One that panics
+// shows nothing.
 func TestRedactChangesNoMessage(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *dlqweb.Config) {
@@ -273,7 +274,8 @@ func TestOddRequests(t *testing.T) {
 	}
 }
 
-// Messages of a megabyte in a classic dead-letter queue: shown in part, downloaded whole, replayed and put back.
+// Messages of a megabyte in a classic dead-letter queue: shown in part, downloaded whole, replayed
+// and put back.
 func TestLargeMessages(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)

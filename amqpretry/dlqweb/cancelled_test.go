@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// A visitor leaves while a message of a long queue is looked for, and the service ends: the console is closed when the
-// messages are back.
+// A visitor leaves while a message of a long queue is looked for, and the service ends: the console
+// is closed when the messages are back.
 func TestCancelledRequestKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	const deadLetters, batch = 20_000, 5_000

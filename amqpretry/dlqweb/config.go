@@ -17,29 +17,35 @@ import (
 
 // Config says what the console shows, and to whom.
 type Config struct {
-	// Broker says how to reach the broker, as for dlq.Open. The console connects when it is first asked, so a service
-	// starts without its broker. With Broker.Management it finds the dead-letter queues itself.
+	// Broker says how to reach the broker, as for dlq.Open. The console connects when it is first
+	// asked, so a service starts without its broker. With Broker.Management it finds the
+	// dead-letter queues itself.
 	Broker dlq.Config
-	// Queues are the main queues whose dead-letter queues are shown, beside those that the management API knows.
+	// Queues are the main queues whose dead-letter queues are shown, beside those that the
+	// management API knows.
 	Queues []string
-	// Prefix is the path under which the handler is mounted without http.StripPrefix, such as /dead-letters. Default:
-	// none. A reverse proxy that cuts a prefix off needs none: all links are relative.
+	// Prefix is the path under which the handler is mounted without http.StripPrefix, such as
+	// /dead-letters. Default: none. A reverse proxy that cuts a prefix off needs none: all links
+	// are relative.
 	Prefix string
-	// Authorize says who asks and what he may do. It must not trust what a client can set by itself. Nil means that
-	// everybody has RoleMetadata.
+	// Authorize says who asks and what he may do. It must not trust what a client can set by
+	// itself. Nil means that everybody has RoleMetadata.
 	Authorize func(*http.Request) (User, Role, error)
 	// ReadOnly removes all that changes something: no role is higher than RoleView then.
 	ReadOnly bool
-	// Folder keeps the runs: what was asked for, how far it came, undo files, exports. They have whole messages, so the
-	// folder and its files are for their owner only (0700, 0600). One console at a time uses it, and nothing in it is
-	// ever deleted. Needed with Authorize, unless ReadOnly.
+	// Folder keeps the runs: what was asked for, how far it came, undo files, exports. They have
+	// whole messages, so the folder and its files are for their owner only (0700, 0600). One
+	// console at a time uses it, and nothing in it is ever deleted. Needed with Authorize, unless
+	// ReadOnly.
 	Folder string
-	// Audit is told of every action before it is done: who, what, which messages, how many, the undo file. If it
-	// returns an error, the action is refused. Needed with Authorize, unless ReadOnly.
+	// Audit is told of every action before it is done: who, what, which messages, how many, the
+	// undo file. If it returns an error, the action is refused. Needed with Authorize, unless
+	// ReadOnly.
 	Audit slog.Handler
-	// Redact changes a dead letter before anybody sees it: in lists, in details, in exports, and in what filters
-	// compare. It gets a copy of its own, whose headers are without those that repeat Error, History and Edits. The
-	// message itself is sent, and is in undo files, as it is; nobody can edit it then. Nil redacts nothing.
+	// Redact changes a dead letter before anybody sees it: in lists, in details, in exports, and in
+	// what filters compare. It gets a copy of its own, whose headers are without those that repeat
+	// Error, History and Edits. The message itself is sent, and is in undo files, as it is; nobody
+	// can edit it then. Nil redacts nothing.
 	Redact func(*dlq.DeadLetter)
 	// Logger for what happens besides. Nil means none.
 	Logger watermill.LoggerAdapter

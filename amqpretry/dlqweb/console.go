@@ -75,9 +75,10 @@ func New(config Config) (*Console, error) {
 	return c, nil
 }
 
-// Close stops the runs, waits for what they have on its way, and closes the connections when all messages that were read
-// are back in their queues, which takes up to Config.Broker.OrderTime. A run that was stopped this way is told as stopped
-// when the console is started again. Close what serves the console first, so that no request is on its way.
+// Close stops the runs, waits for what they have on its way, and closes the connections when all
+// messages that were read are back in their queues, which takes up to Config.Broker.OrderTime. A
+// run that was stopped this way is told as stopped when the console is started again. Close what
+// serves the console first, so that no request is on its way.
 func (c *Console) Close() error {
 	c.cancel()
 	c.running.Wait()
@@ -137,7 +138,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.handler.ServeHTTP(w, inner)
 }
 
-// lastSegment is that of the path that the client has asked for, which http.StripPrefix leaves in RequestURI.
+// lastSegment is that of the path that the client has asked for, which http.StripPrefix leaves in
+// RequestURI.
 func lastSegment(r *http.Request) string {
 	asked := r.URL.Path
 	if uri, err := url.ParseRequestURI(r.RequestURI); err == nil {

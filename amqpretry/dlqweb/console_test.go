@@ -177,7 +177,8 @@ func TestOneRun(t *testing.T) {
 	f.Has(f.main, 20)
 }
 
-// While a run goes on, another one of the same queue is refused, and one that is stopped leaves the rest.
+// While a run goes on, another one of the same queue is refused, and one that is stopped leaves the
+// rest.
 func TestStopAndGoOn(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -251,7 +252,8 @@ func TestClosedWhileItRuns(t *testing.T) {
 	f.Has(f.dead, 200)
 }
 
-// One that was killed tells what is known. What is going on in the folder is what a killed process leaves.
+// One that was killed tells what is known. What is going on in the folder is what a killed process
+// leaves.
 func TestKilledWhileItRan(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -330,7 +332,8 @@ func (f *fixture) followsLinks(root string) {
 	assert.Greater(f.t, seen, 20)
 }
 
-// Nothing that somebody may not see is in any answer, nor what was redacted, nor can it be searched for.
+// Nothing that somebody may not see is in any answer, nor what was redacted, nor can it be searched
+// for.
 func TestWhatIsHidden(t *testing.T) {
 	t.Parallel()
 	paths := func(f *fixture) []string {
@@ -570,7 +573,8 @@ func TestFirstPageIsSmall(t *testing.T) {
 	assert.Greater(t, size, 10<<10)
 }
 
-// Without JavaScript a page that waits comes again by itself, and one with a form that somebody fills in does not.
+// Without JavaScript a page that waits comes again by itself, and one with a form that somebody
+// fills in does not.
 func TestWithoutScripts(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -603,7 +607,8 @@ func TestTooManyPlans(t *testing.T) {
 	assert.Equal(t, http.StatusCreated, last.Status)
 }
 
-// The plan says what the target would do, and fails if it would lose messages, unless that is wanted.
+// The plan says what the target would do, and fails if it would lose messages, unless that is
+// wanted.
 func TestTargetThatDrops(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)

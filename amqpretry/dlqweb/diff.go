@@ -134,7 +134,8 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	return c.render(w, http.StatusOK, "diff", page{Title: "What changes", Visitor: who, Data: data})
 }
 
-// headers takes what a form says of them: each row has a name, a type and a value. One without a name is removed.
+// headers takes what a form says of them: each row has a name, a type and a value. One without a
+// name is removed.
 func (e *edit) headers(before []headerLine, form url.Values) {
 	names, types, values := form["header-name"], form["header-type"], form["header-value"]
 	kept := map[string]typed{}

@@ -17,8 +17,8 @@ import (
 // isStop tells an error that says no more than that somebody has stopped the run.
 func isStop(err error) bool { return errors.Is(err, errStopped) || errors.Is(err, context.Canceled) }
 
-// do does a run, or counts what it would do. Looks of the queue make room for it; who else works on the queue is waited
-// for.
+// do does a run, or counts what it would do. Looks of the queue make room for it; who else works on
+// the queue is waited for.
 func (k *runs) do(ctx context.Context, r *running, filter dlq.Filter, dry bool) (dlq.Report, error) {
 	now := r.snapshot()
 	defer k.console.looks.hold(now.Queue)()
@@ -234,9 +234,9 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 	return report, err
 }
 
-// missing selects those of a file that are not in the dead-letter queue. In it are those that an import before has put
-// there, those that have failed again since they were replayed, and those that a run had sent and not yet taken out when
-// it ended.
+// missing selects those of a file that are not in the dead-letter queue. In it are those that an
+// import before has put there, those that have failed again since they were replayed, and those
+// that a run had sent and not yet taken out when it ended.
 func (e *execution) missing(ctx context.Context) (dlq.Filter, error) {
 	there := &present{newest: map[uint64]life{}, all: map[uint64]bool{}, undo: e.run.UndoOf != ""}
 	now := time.Now()

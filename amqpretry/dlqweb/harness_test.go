@@ -38,7 +38,8 @@ type fixture struct {
 	role     dlqweb.Role
 }
 
-// start makes empty queues and a console, whose visitor may do everything unless change says otherwise.
+// start makes empty queues and a console, whose visitor may do everything unless change says
+// otherwise.
 func start(t testing.TB, change func(*dlqweb.Config)) *fixture {
 	t.Helper()
 	uri := brokertest.URI(t)
@@ -112,8 +113,8 @@ func (f *fixture) get(path string) answer {
 	return f.do(request)
 }
 
-// looked gets the page of a queue until the console has looked at the queue: on a busy machine that takes longer than the
-// page waits. The pages before go to waiting, if that is not nil.
+// looked gets the page of a queue until the console has looked at the queue: on a busy machine that
+// takes longer than the page waits. The pages before go to waiting, if that is not nil.
 func (f *fixture) looked(path string, waiting func(page string)) answer {
 	f.t.Helper()
 	var a answer

@@ -80,7 +80,8 @@ func (j *journal) create(r Run) error {
 	return syncFolder(j.folder)
 }
 
-// save replaces what is known of a run: whoever reads it reads the old or the new one, also after a crash.
+// save replaces what is known of a run: whoever reads it reads the old or the new one, also after a
+// crash.
 func (j *journal) save(r Run) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -166,7 +167,8 @@ func (j *journal) newFileAgain(id, name string) (*os.File, error) {
 // remove forgets a run that has not begun.
 func (j *journal) remove(id string) { _ = os.RemoveAll(filepath.Join(j.folder, id)) }
 
-// wholeLines is how many bytes of a file are whole lines: a process that was killed leaves a part of one.
+// wholeLines is how many bytes of a file are whole lines: a process that was killed leaves a part
+// of one.
 func wholeLines(file *os.File) (int64, error) {
 	info, err := file.Stat()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// The life of a main queue as a picture: main queue, retry queues, dead-letter queue, with what lies in each.
+// The life of a main queue as a picture: main queue, retry queues, dead-letter queue, with what
+// lies in each.
 const (
 	lifeWidth    = 640
 	boxWidth     = 168

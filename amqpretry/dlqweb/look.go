@@ -18,7 +18,8 @@ const (
 	mostSummary = 300
 )
 
-// look is what one browse of a dead-letter queue has seen: numbers, groups and one page, however long the queue is.
+// look is what one browse of a dead-letter queue has seen: numbers, groups and one page, however
+// long the queue is.
 type look struct {
 	Began, Ended time.Time
 	numbers
@@ -27,7 +28,8 @@ type look struct {
 	// Others is how many belong to fingerprints beyond mostGroups.
 	Others int
 	Page   []summary
-	// After is the position behind which the page begins; More tells whether it goes on, behind the position Next.
+	// After is the position behind which the page begins; More tells whether it goes on, behind the
+	// position Next.
 	After, Next int
 	More        bool
 

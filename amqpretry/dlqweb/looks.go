@@ -14,8 +14,8 @@ import (
 const (
 	// mostLooks is how many are remembered. A look has at most some hundred kilobytes.
 	mostLooks = 64
-	// leastAge is how long a look is good for, and ageShare how many times as long as it took: so that a queue is not
-	// held by looks all the time.
+	// leastAge is how long a look is good for, and ageShare how many times as long as it took: so
+	// that a queue is not held by looks all the time.
 	leastAge = 3 * time.Second
 	ageShare = 10
 	// longestLook ends one, and unwanted one that nobody has asked for since.
@@ -169,7 +169,8 @@ func (p *pending) saw(seen int) {
 	}
 }
 
-// hold keeps looks of a queue from beginning, and ends those that go on, until it is released: a run is at work.
+// hold keeps looks of a queue from beginning, and ends those that go on, until it is released: a
+// run is at work.
 func (k *looks) hold(queue string) (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

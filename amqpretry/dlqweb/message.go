@@ -237,8 +237,8 @@ func propertiesOf(m *amqp091.Publishing) []fact {
 	return slices.DeleteFunc(facts, fact.isEmpty)
 }
 
-// showBody chooses how a body is shown: JSON that is not too long is indented, text is as it is, anything else is a
-// dump.
+// showBody chooses how a body is shown: JSON that is not too long is indented, text is as it is,
+// anything else is a dump.
 func showBody(body []byte) bodyShown {
 	shown := bodyShown{Size: len(body)}
 	switch {

@@ -34,7 +34,8 @@ type overviewData struct {
 	Unknown  bool
 	Problem  *problem
 	Runs     []Run
-	// Cards are queues with messages, the fullest first; Others are the rest, up to mostQueues; More are not shown.
+	// Cards are queues with messages, the fullest first; Others are the rest, up to mostQueues;
+	// More are not shown.
 	Cards, Others []queueState
 	More          int
 	Name          string

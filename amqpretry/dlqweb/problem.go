@@ -24,7 +24,8 @@ type problem struct {
 
 func (p *problem) Error() string { return p.Title + ": " + p.Detail }
 
-// problemOf makes one of any error. Nothing of an error that is not known is told: it may name addresses.
+// problemOf makes one of any error. Nothing of an error that is not known is told: it may name
+// addresses.
 func problemOf(err error) *problem {
 	var known *problem
 	var noQueue *dlq.NoQueueError

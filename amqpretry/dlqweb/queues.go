@@ -16,7 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// sampleEvery is how often the depths are asked for. The management API has new ones every 5 seconds.
+// sampleEvery is how often the depths are asked for. The management API has new ones every 5
+// seconds.
 const sampleEvery = 5 * time.Second
 
 // queueState is a dead-letter queue with what lies around it. A number that is not known is nil.
@@ -30,7 +31,8 @@ type queueState struct {
 	Main            *mainState   `json:"main,omitempty"`
 	Retry           []retryState `json:"retry_queues"`
 	Deaths          deaths       `json:"deaths"`
-	// Oldest and Newest are times of last failures, as a look at LookedAt has seen them; not known before one.
+	// Oldest and Newest are times of last failures, as a look at LookedAt has seen them; not known
+	// before one.
 	Oldest   time.Time `json:"oldest,omitzero"`
 	Newest   time.Time `json:"newest,omitzero"`
 	LookedAt time.Time `json:"looked_at,omitzero"`
@@ -69,8 +71,8 @@ type retryState struct {
 	wait     time.Duration
 }
 
-// deaths are how often the depth was seen to grow. It is a lower bound: what dies and is taken out between two samples
-// is not seen.
+// deaths are how often the depth was seen to grow. It is a lower bound: what dies and is taken out
+// between two samples is not seen.
 type deaths struct {
 	AtLeast int64     `json:"at_least"`
 	Since   time.Time `json:"since,omitzero"`
@@ -271,14 +273,16 @@ func (c *Console) around(all []httpapi.Queue) []queueState {
 	return queues
 }
 
-// looksWorthIt is up to how many messages a queue is looked at unasked, and visited how long after somebody was there.
+// looksWorthIt is up to how many messages a queue is looked at unasked, and visited how long after
+// somebody was there.
 const (
 	looksWorthIt = 10_000
 	visited      = 10 * time.Minute
 	lookAgain    = time.Minute
 )
 
-// lookAround finds the oldest and the newest death of queues that are not long, as long as somebody looks at them.
+// lookAround finds the oldest and the newest death of queues that are not long, as long as somebody
+// looks at them.
 func (s *sampler) lookAround(ctx context.Context) {
 	s.mu.Lock()
 	queues, idle := s.last.Queues, time.Since(s.visit) > visited

@@ -54,7 +54,8 @@ func (c *Console) redact(shown *dlq.DeadLetter) (ended bool) {
 	return true
 }
 
-// asShown makes a filter compare what is shown, so that nobody finds out by searching what was redacted.
+// asShown makes a filter compare what is shown, so that nobody finds out by searching what was
+// redacted.
 func (c *Console) asShown(f dlq.Filter) dlq.Filter {
 	if c.config.Redact == nil {
 		return f

@@ -79,7 +79,8 @@ func thousands(n any) string {
 	}
 }
 
-// ago is a time for people, with the exact one on hover and for the script that keeps it up to date.
+// ago is a time for people, with the exact one on hover and for the script that keeps it up to
+// date.
 func ago(at time.Time) template.HTML {
 	if at.IsZero() {
 		return `<span class="none">not known</span>`
@@ -130,8 +131,8 @@ func sizeOf(n any) string {
 
 func number(n int) string { return strconv.Itoa(n) }
 
-// link is a relative URL: the page, and the query in pairs of name and value. A value may be url.Values, whose name is
-// then of no use.
+// link is a relative URL: the page, and the query in pairs of name and value. A value may be
+// url.Values, whose name is then of no use.
 func link(page string, pairs ...any) (template.URL, error) {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -162,8 +163,8 @@ type page struct {
 	Visitor visitor
 	// Acts tells whether the console can do more than show.
 	Acts bool
-	// Live pages are asked for again by the script; without JavaScript only where Waits, as that takes what somebody
-	// has typed.
+	// Live pages are asked for again by the script; without JavaScript only where Waits, as that
+	// takes what somebody has typed.
 	Live, Waits bool
 	Data        any
 }

@@ -47,8 +47,8 @@ func ParseRole(name string) (Role, error) {
 	return 0, fmt.Errorf("role %q: must be metadata, view, replay or delete", name)
 }
 
-// ErrUnauthenticated is what Config.Authorize returns, or wraps, for somebody who has not said who he is. The answer is
-// 401 then, and 403 for any other error.
+// ErrUnauthenticated is what Config.Authorize returns, or wraps, for somebody who has not said who
+// he is. The answer is 401 then, and 403 for any other error.
 var ErrUnauthenticated = errors.New("not authenticated")
 
 // visitor is who asks.

@@ -74,7 +74,8 @@ func (s runState) IsOver() bool {
 // IsBusy tells whether something is going on.
 func (s runState) IsBusy() bool { return s == stateCounting || s == stateRunning || s == stateStopping }
 
-// wish is what somebody wants to be done: the part of a run that never changes. It is the body of POST /runs.
+// wish is what somebody wants to be done: the part of a run that never changes. It is the body of
+// POST /runs.
 type wish struct {
 	Kind      runKind `json:"kind"`
 	Queue     string  `json:"queue"`
@@ -163,7 +164,8 @@ type counts struct {
 	Refused   int    `json:"refused"`
 	Hidden    int    `json:"hidden"`
 	Left      []left `json:"left"`
-	// Warnings are about the target. WouldDrop messages would not stay in it; Dropped ones are not in it after the run.
+	// Warnings are about the target. WouldDrop messages would not stay in it; Dropped ones are not
+	// in it after the run.
 	Warnings  []string `json:"warnings,omitempty"`
 	WouldDrop int      `json:"would_drop,omitempty"`
 	Dropped   int      `json:"dropped,omitempty"`
@@ -243,7 +245,8 @@ type Run struct {
 	// Undo tells whether it has an undo file, and Undone is the run that has imported it.
 	Undo   bool   `json:"undo"`
 	Undone string `json:"undone_by,omitempty"`
-	// Lines of its file that an import has done. Truncated tells that the last one had no end, and was left out.
+	// Lines of its file that an import has done. Truncated tells that the last one had no end, and
+	// was left out.
 	Lines     int  `json:"lines,omitempty"`
 	Truncated bool `json:"truncated,omitempty"`
 	// Waits is why nothing happens now: the broker takes no messages.
@@ -339,7 +342,8 @@ func (w wish) FilterText() string {
 type edit struct {
 	// Body is the new body; nil leaves it.
 	Body *string `json:"body,omitempty"`
-	// Set are headers by name; a value is a string, or {"type", "value"}. Remove are names of headers.
+	// Set are headers by name; a value is a string, or {"type", "value"}. Remove are names of
+	// headers.
 	Set    map[string]typed `json:"set_headers,omitempty"`
 	Remove []string         `json:"remove_headers,omitempty"`
 }

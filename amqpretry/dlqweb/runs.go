@@ -151,8 +151,8 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	return r.snapshot(), nil
 }
 
-// mostPending is how many runs may be counted, or wait for somebody's yes. Each remembers its selection: 8 MB for a
-// million messages.
+// mostPending is how many runs may be counted, or wait for somebody's yes. Each remembers its
+// selection: 8 MB for a million messages.
 const mostPending = 50
 
 func (k *runs) pending() int {
@@ -293,7 +293,8 @@ func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter) {
 // explain tells of an error on the page of a run, which only those see who may.
 func explain(err error) string { return cut(err.Error(), 2000) }
 
-// confirm begins what was counted. It begins once: for whoever confirms it again it is the same run.
+// confirm begins what was counted. It begins once: for whoever confirms it again it is the same
+// run.
 func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error) {
 	r, err := k.find(id)
 	if err != nil {

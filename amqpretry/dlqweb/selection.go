@@ -9,8 +9,8 @@ import (
 // seed of all hashes of messages: they are compared within one process.
 var seed = maphash.MakeSeed()
 
-// identity tells dead letters from each other: by their UUID, when and how often they have failed, and their body. Two
-// with the same are copies of one message.
+// identity tells dead letters from each other: by their UUID, when and how often they have failed,
+// and their body. Two with the same are copies of one message.
 func identity(l *dlq.DeadLetter) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -23,8 +23,9 @@ func identity(l *dlq.DeadLetter) uint64 {
 // selection is which messages were counted: 8 bytes for each.
 type selection []uint64
 
-// filter selects those and no others: neither what has come since, nor what has taken a place of theirs. It says the same
-// as often as it is asked, as a run with a canary goes through the queue twice.
+// filter selects those and no others: neither what has come since, nor what has taken a place of
+// theirs. It says the same as often as it is asked, as a run with a canary goes through the queue
+// twice.
 func (s selection) filter() dlq.Filter {
 	counted := make(map[uint64]struct{}, len(s))
 	for _, key := range s {
@@ -37,8 +38,8 @@ func (s selection) filter() dlq.Filter {
 	}}
 }
 
-// present is what lies in a dead-letter queue, for an import that must not double it. A message without a UUID cannot be
-// told from others like it, so it is always imported.
+// present is what lies in a dead-letter queue, for an import that must not double it. A message
+// without a UUID cannot be told from others like it, so it is always imported.
 type present struct {
 	newest map[uint64]life
 	all    map[uint64]bool

@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// filterKeys are the names of the filters in a URL, which are those of the command line's flags; open those that
-// RoleMetadata may use: the others would tell what it may not see.
+// filterKeys are the names of the filters in a URL, which are those of the command line's flags;
+// open those that RoleMetadata may use: the others would tell what it may not see.
 var (
 	openKeys = []string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "older-than", "newer-than",
 		"min-calls", "max-calls", "min-replays", "max-replays", "never-replayed"}
@@ -31,8 +31,8 @@ func isSingle(key string) bool {
 		"json-field"}, key)
 }
 
-// filterValues are the filters of a page's query or a form, in their order, without what was left empty. Blanks around
-// a value are not meant, but for a UUID, which may be anything.
+// filterValues are the filters of a page's query or a form, in their order, without what was left
+// empty. Blanks around a value are not meant, but for a UUID, which may be anything.
 func filterValues(query url.Values) url.Values {
 	values := url.Values{}
 	for _, key := range filterKeys {
@@ -49,7 +49,8 @@ func filterValues(query url.Values) url.Values {
 	return values
 }
 
-// checkKeys refuses what is no filter: a mistyped one would select more than was meant. others are allowed as well.
+// checkKeys refuses what is no filter: a mistyped one would select more than was meant. others are
+// allowed as well.
 func checkKeys(query url.Values, others ...string) error {
 	var errs []error
 	for _, key := range sortedKeys(query) {
@@ -65,8 +66,8 @@ func checkKeys(query url.Values, others ...string) error {
 	return errors.Join(errs...)
 }
 
-// parseFilter makes a filter of the filters of a query, or says all that is wrong with them. A text of one that means
-// "does not tell" is -.
+// parseFilter makes a filter of the filters of a query, or says all that is wrong with them. A text
+// of one that means "does not tell" is -.
 func parseFilter(values url.Values, who visitor) (dlq.Filter, error) {
 	p := filterParser{values: values}
 	for _, key := range closedKeys {
@@ -178,8 +179,8 @@ func (p *filterParser) number(key string) int {
 	return n
 }
 
-// target is a dead-letter queue as a query names it: by its own name, and by its main queue where that does not follow
-// from it.
+// target is a dead-letter queue as a query names it: by its own name, and by its main queue where
+// that does not follow from it.
 type target struct{ Queue, MainQueue string }
 
 // targetOf reads queue and main-queue of a query.

@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// API is the HTTP API of RabbitMQ's management plugin. Unlike AMQP it lists queues, bindings and policies, and counts all
-// messages of a queue.
+// API is the HTTP API of RabbitMQ's management plugin. Unlike AMQP it lists queues, bindings and
+// policies, and counts all messages of a queue.
 type API struct {
 	// URL of the API with user and password, such as http://user:password@host:15672.
 	URL string

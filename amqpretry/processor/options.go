@@ -33,34 +33,38 @@ const (
 type Queue struct {
 	// Name of the failed queue. Several main queues may have the same one.
 	Name string
-	// MainQueue dead-letters to it, and gets its messages back. Its name is the topic whose policy holds.
+	// MainQueue dead-letters to it, and gets its messages back. Its name is the topic whose policy
+	// holds.
 	MainQueue string
 }
 
-// Config says how a processor reaches the broker, and which failed queues it processes. URI is required, and
-// Queues or Match.
+// Config says how a processor reaches the broker, and which failed queues it processes. URI is
+// required, and Queues or Match.
 type Config struct {
 	// URI of the broker, such as amqp://user:password@host:5672/vhost.
 	URI string
-	// Addresses are those of further nodes of the cluster, as in amqpretry.Options.Addresses. Optional.
+	// Addresses are those of further nodes of the cluster, as in amqpretry.Options.Addresses.
+	// Optional.
 	Addresses []string
 	// TLS is for amqps. Optional.
 	TLS *tls.Config
 	// AMQP is what else amqp091-go is to know. Optional.
 	AMQP *amqp091.Config
 
-	// Queues are failed queues by name. A Name that is there several times, with one MainQueue each, is a failed queue of
-	// all of these: see [Processor].
+	// Queues are failed queues by name. A Name that is there several times, with one MainQueue
+	// each, is a failed queue of all of these: see [Processor].
 	Queues []Queue
-	// Match are patterns of failed queues, such as "*.failed". The one star stands for the name of the main queue. The
-	// first pattern that matches a name counts, and Queues count before all patterns. Main queues whose policy has the
-	// mode off are left alone.
+	// Match are patterns of failed queues, such as "*.failed". The one star stands for the name of
+	// the main queue. The first pattern that matches a name counts, and Queues count before all
+	// patterns. Main queues whose policy has the mode off are left alone.
 	//
-	// A pattern such as "failed=shop.*" finds the main queues of the failed queue before the "=" instead. It skips failed
-	// queues, retry queues and dead-letter queues, as far as their arguments and names tell them. If the policy of a
-	// main queue has the mode off, the processor refuses the failed queue.
+	// A pattern such as "failed=shop.*" finds the main queues of the failed queue before the "="
+	// instead. It skips failed queues, retry queues and dead-letter queues, as far as their
+	// arguments and names tell them. If the policy of a main queue has the mode off, the processor
+	// refuses the failed queue.
 	Match []string
-	// Management lists the queues of the virtual host for Match. Without a VHost it is that of the URI.
+	// Management lists the queues of the virtual host for Match. Without a VHost it is that of the
+	// URI.
 	Management management.API
 }
 
@@ -71,33 +75,35 @@ func (c Config) Format(f fmt.State, _ rune) {
 
 // Options say what a processor does. The zero value is useful.
 type Options struct {
-	// Policies by the names of main queues. Their strategy must be config.StrategyQueues. Lists of errors do not count:
-	// the broker does not report which error a consumer had.
+	// Policies by the names of main queues. Their strategy must be config.StrategyQueues. Lists of
+	// errors do not count: the broker does not report which error a consumer had.
 	Policies config.Policies
-	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
+	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s
+	// and Q.dlq.
 	Names topology.Names
-	// AssumeTopology declares nothing: an operator has provisioned the retry topology. The main queues and the failed
-	// queues are never declared.
+	// AssumeTopology declares nothing: an operator has provisioned the retry topology. The main
+	// queues and the failed queues are never declared.
 	AssumeTopology bool
 
-	// Prefetch is how many messages of a failed queue are in flight at most, those that are held included. Main queues
-	// that share the failed queue share them. Defaults to 50.
+	// Prefetch is how many messages of a failed queue are in flight at most, those that are held
+	// included. Main queues that share the failed queue share them. Defaults to 50.
 	Prefetch int
-	// PollInterval is how often the processor looks for failed queues, and at least how often it tries again to consume
-	// from one. Defaults to 30s.
+	// PollInterval is how often the processor looks for failed queues, and at least how often it
+	// tries again to consume from one. Defaults to 30s.
 	PollInterval time.Duration
 	// CloseTimeout is how long a shutdown waits for the copies in flight. Defaults to 10s.
 	CloseTimeout time.Duration
-	// HoldWarning is how long a delivery is held, because the broker does not confirm its copy, before that is reported
-	// (retry.EventHeld). Defaults to 30s.
+	// HoldWarning is how long a delivery is held, because the broker does not confirm its copy,
+	// before that is reported (retry.EventHeld). Defaults to 30s.
 	HoldWarning time.Duration
 
-	// Logger gets what the processor logs. Defaults to slog.Default(). watermill.NopLogger{} logs nothing.
+	// Logger gets what the processor logs. Defaults to slog.Default(). watermill.NopLogger{} logs
+	// nothing.
 	Logger watermill.LoggerAdapter
-	// OnEvent is told of everything that happens, see retry.Event. The Topic of an event is the main queue. Queue is the
-	// failed queue, and with events about the topology or held deliveries the main queue. A rejected message has an
-	// EventUnhandled with retry.ClassRejected and a *retry.RejectedError, and then the event of its outcome. It must
-	// not block. Optional.
+	// OnEvent is told of everything that happens, see retry.Event. The Topic of an event is the
+	// main queue. Queue is the failed queue, and with events about the topology or held deliveries
+	// the main queue. A rejected message has an EventUnhandled with retry.ClassRejected and a
+	// *retry.RejectedError, and then the event of its outcome. It must not block. Optional.
 	OnEvent func(retry.Event)
 }
 
@@ -160,7 +166,8 @@ func parsePatterns(c Config) (patterns []pattern, errs []error) {
 	return patterns, errs
 }
 
-// newManagement is nil without a management API. Its virtual host is that of the connection, unless it has another.
+// newManagement is nil without a management API. Its virtual host is that of the connection, unless
+// it has another.
 func newManagement(c Config) (*httpapi.Client, error) {
 	if c.Management.URL == "" {
 		return nil, nil //nolint:nilnil // there is none, which is no error

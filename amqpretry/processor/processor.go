@@ -25,20 +25,22 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Processor retries the messages of services that this module is no part of, such as those in other languages. Their
-// consumers only reject:
+// Processor retries the messages of services that this module is no part of, such as those in other
+// languages. Their consumers only reject:
 //
 //	Q ─► consumer ─ nack, requeue=false ─► failed queue F ─► Processor ─ confirmed copy ─► Q.retry.30s ─ TTL ─► Q
 //	                                                              └─────────────────────► Q.dlq
 //
-// The main queue Q dead-letters to the failed queue F. The processor consumes from F. It counts the failure, publishes
-// a copy that waits and returns to Q by its name, or a dead letter to Q.dlq, and acknowledges when the broker has
-// confirmed that. Body, message id and all other properties stay as they are. No handler runs in its process.
+// The main queue Q dead-letters to the failed queue F. The processor consumes from F. It counts the
+// failure, publishes a copy that waits and returns to Q by its name, or a dead letter to Q.dlq, and
+// acknowledges when the broker has confirmed that. Body, message id and all other properties stay
+// as they are. No handler runs in its process.
 //
-// F can be the failed queue of many main queues. The processor consumes from it once. A message belongs to the main
-// queue that its routing key names, if the broker has set that key while it dead-lettered (x-dead-letter-routing-key),
-// else to the queue of the newest x-death. A message of no main queue becomes a dead letter of the first one by name. A
-// main queue that does not exist stops no other: its messages become dead letters of its own until it is there.
+// F can be the failed queue of many main queues. The processor consumes from it once. A message
+// belongs to the main queue that its routing key names, if the broker has set that key while it
+// dead-lettered (x-dead-letter-routing-key), else to the queue of the newest x-death. A message of
+// no main queue becomes a dead letter of the first one by name. A main queue that does not exist
+// stops no other: its messages become dead letters of its own until it is there.
 //
 // Several processors may consume from the same queues.
 type Processor struct {
@@ -131,9 +133,9 @@ func (p *Processor) checkTargets(policies config.Policies) error {
 	return errors.Join(errs...)
 }
 
-// Run processes until ctx ends or Close is called. Then it waits until the copies in flight are confirmed, for
-// CloseTimeout at the longest, and returns nil. While the broker or a queue is not available it tries again. It can be
-// called once.
+// Run processes until ctx ends or Close is called. Then it waits until the copies in flight are
+// confirmed, for CloseTimeout at the longest, and returns nil. While the broker or a queue is not
+// available it tries again. It can be called once.
 func (p *Processor) Run(ctx context.Context) error {
 	p.mu.Lock()
 	if p.state != notStarted {
@@ -219,8 +221,8 @@ func (p *Processor) Close() error {
 	return nil
 }
 
-// SetPolicies replaces the policies while the processor runs. Messages that wait come back after the delay that they
-// were sent to. After an error the old policies stay.
+// SetPolicies replaces the policies while the processor runs. Messages that wait come back after
+// the delay that they were sent to. After an error the old policies stay.
 func (p *Processor) SetPolicies(policies config.Policies) error {
 	if err := errors.Join(policies.Validate(), p.checkTargets(policies)); err != nil {
 		return err
@@ -241,7 +243,8 @@ func (p *Processor) look() {
 	}
 }
 
-// turn looks for the failed queues, and subscribes to those that are new and leaves those that are gone.
+// turn looks for the failed queues, and subscribes to those that are new and leaves those that are
+// gone.
 func (p *Processor) turn(ctx context.Context) {
 	asked := time.Now()
 	queues, err := p.list(ctx)
@@ -305,8 +308,9 @@ func (p *Processor) list(ctx context.Context) ([]httpapi.Queue, error) {
 // lookAgainAfter is how often queues are looked for at most because of messages of unknown queues.
 const lookAgainAfter = 2 * time.Second
 
-// isUnsure tells whether a queue that is no main queue of a failed queue may be one that is new: it matches a pattern,
-// and the queues were not listed since a message of it arrived. If so, they are soon.
+// isUnsure tells whether a queue that is no main queue of a failed queue may be one that is new: it
+// matches a pattern, and the queues were not listed since a message of it arrived. If so, they are
+// soon.
 func (p *Processor) isUnsure(s *subscription, queue string, arrived time.Time) bool {
 	if !slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
 		return pattern.failed == s.target.failed && pattern.isMain(httpapi.Queue{Name: queue})
@@ -332,9 +336,9 @@ func (p *Processor) isUnsure(s *subscription, queue string, arrived time.Time) b
 // safeLimit is a delivery limit that no failed queue reaches.
 const safeLimit = 1000
 
-// warnOfLimit tells of a failed queue that drops messages after some returns. From RabbitMQ 4.3 on, a message brings
-// the count of its main queue with it, and one that has reached the limit there can be dropped at its first return here:
-// by a shutdown, say.
+// warnOfLimit tells of a failed queue that drops messages after some returns. From RabbitMQ 4.3 on,
+// a message brings the count of its main queue with it, and one that has reached the limit there
+// can be dropped at its first return here: by a shutdown, say.
 func (p *Processor) warnOfLimit(q httpapi.Queue) {
 	matches := slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
 		_, matches := pattern.main(q.Name)

@@ -14,13 +14,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
-// queuesPerShard is how many main queues share their connections. A failed queue takes a channel to consume, and each
-// of its main queues one or two for the copies; a connection has 2047 by default.
+// queuesPerShard is how many main queues share their connections. A failed queue takes a channel to
+// consume, and each of its main queues one or two for the copies; a connection has 2047 by default.
 const queuesPerShard = 500
 
-// shard has three connections: one to consume from some of the queues; one for their copies, as a blocked publisher
-// must stop no acknowledgement; and one to declare, as RabbitMQ can answer a declaration by closing the connection
-// (541), which must stop no consumer.
+// shard has three connections: one to consume from some of the queues; one for their copies, as a
+// blocked publisher must stop no acknowledgement; and one to declare, as RabbitMQ can answer a
+// declaration by closing the connection (541), which must stop no consumer.
 type shard struct {
 	consumer  *consumer.Consumer
 	declarer  *connection.Connection
@@ -35,7 +35,8 @@ type shards struct {
 	open func(context.Context) (*shard, error)
 	size int // main queues of a shard at most, unless one failed queue has more
 
-	// mu is held while a shard connects. Events come meanwhile: no other lock is held when it is taken.
+	// mu is held while a shard connects. Events come meanwhile: no other lock is held when it is
+	// taken.
 	mu     sync.Mutex
 	all    []*shard
 	closed bool
@@ -67,7 +68,8 @@ func (s *shards) reserve(ctx context.Context, queues int) (*shard, error) {
 	return opened, nil
 }
 
-// release gives the room back. An error of the subscription tells whether the shard has channels left.
+// release gives the room back. An error of the subscription tells whether the shard has channels
+// left.
 func (s *shards) release(shard *shard, queues int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -82,7 +82,8 @@ func TestFullShard(t *testing.T) {
 	assert.Same(t, one, found)
 }
 
-// A failed queue with many main queues takes the room of as many, and gets a shard of its own if it needs one.
+// A failed queue with many main queues takes the room of as many, and gets a shard of its own if it
+// needs one.
 func TestShardRoom(t *testing.T) {
 	t.Parallel()
 	one, two := &shard{}, &shard{}
@@ -129,7 +130,8 @@ func TestNoBroker(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// A message of a queue that may be a new main queue waits until the queues were listed after it arrived.
+// A message of a queue that may be a new main queue waits until the queues were listed after it
+// arrived.
 func TestIsUnsure(t *testing.T) {
 	t.Parallel()
 	p, err := New(Config{URI: "amqp://localhost:1", Match: []string{"failed=orders-*"},

@@ -19,12 +19,13 @@ type Status struct {
 	Queue
 	// Consuming tells whether the processor consumes from the failed queue.
 	Consuming bool
-	// Err is why it does not, if that is known. While it consumes, Err says that MainQueue is missing: others share the
-	// failed queue.
+	// Err is why it does not, if that is known. While it consumes, Err says that MainQueue is
+	// missing: others share the failed queue.
 	Err error
 }
 
-// Queues returns the failed queues that the processor knows with each of their main queues, sorted by name.
+// Queues returns the failed queues that the processor knows with each of their main queues, sorted
+// by name.
 func (p *Processor) Queues() []Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,8 +49,8 @@ func (p *Processor) Queues() []Status {
 	return all
 }
 
-// Healthy returns an error if Run has ended, or does nothing any more. It is for liveness probes: a broker that is down
-// is no error.
+// Healthy returns an error if Run has ended, or does nothing any more. It is for liveness probes: a
+// broker that is down is no error.
 func (p *Processor) Healthy() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -64,9 +65,9 @@ func (p *Processor) Healthy() error {
 	}
 }
 
-// Ready returns an error unless the processor is connected and consumes from its queues. It is for readiness probes. A
-// queue that Match has found and that cannot be consumed from is no error, nor is a main queue that is missing while
-// others share its failed queue: see [Processor.Queues].
+// Ready returns an error unless the processor is connected and consumes from its queues. It is for
+// readiness probes. A queue that Match has found and that cannot be consumed from is no error, nor
+// is a main queue that is missing while others share its failed queue: see [Processor.Queues].
 func (p *Processor) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,9 +96,10 @@ func (p *Processor) Ready() error {
 	return nil
 }
 
-// QueueDepths returns the number of ready messages in the failed queues that the processor consumes from, and in the
-// retry queues and dead-letter queues of their main queues, sorted by name. middleware/metrics asks it at each scrape.
-// Where it cannot read some of them, it returns the rest and an error.
+// QueueDepths returns the number of ready messages in the failed queues that the processor consumes
+// from, and in the retry queues and dead-letter queues of their main queues, sorted by name.
+// middleware/metrics asks it at each scrape. Where it cannot read some of them, it returns the rest
+// and an error.
 func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	p.mu.Lock()
 	var plans []topology.Plan

@@ -36,7 +36,8 @@ func (p *Processor) start(t target) {
 	go p.keep(s)
 }
 
-// keep subscribes, again and again with backoff while that fails. The consumer handles later errors.
+// keep subscribes, again and again with backoff while that fails. The consumer handles later
+// errors.
 func (p *Processor) keep(s *subscription) {
 	defer close(s.done)
 	defer func() {
@@ -130,7 +131,8 @@ type missingError struct{ main string }
 
 func (e missingError) Error() string { return fmt.Sprintf("its main queue %q does not exist", e.main) }
 
-// declare declares the topology of those main queues of a subscription that exist. It fails if there is none.
+// declare declares the topology of those main queues of a subscription that exist. It fails if
+// there is none.
 func (p *Processor) declare(shard *shard, s *subscription) error {
 	mains := s.target.mains
 	errs, wg := make([]error, len(mains)), sync.WaitGroup{}
@@ -165,8 +167,9 @@ func (p *Processor) declare(shard *shard, s *subscription) error {
 	return nil
 }
 
-// stillMissing looks again for a main queue that was missing, and declares its topology if it is there. It returns an
-// error while a message must not wait for it: a retry queue could drop the message when the wait is over.
+// stillMissing looks again for a main queue that was missing, and declares its topology if it is
+// there. It returns an error while a message must not wait for it: a retry queue could drop the
+// message when the wait is over.
 func (p *Processor) stillMissing(shard *shard, s *subscription, m mainQueue) error {
 	p.mu.Lock()
 	known := s.missing[m.name]
@@ -184,7 +187,8 @@ func (p *Processor) stillMissing(shard *shard, s *subscription, m mainQueue) err
 	return err
 }
 
-// declareMain declares the topology of a main queue, if it exists. A user who may not look for it sees nothing wrong.
+// declareMain declares the topology of a main queue, if it exists. A user who may not look for it
+// sees nothing wrong.
 func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) error {
 	select {
 	case shard.declaring <- struct{}{}:
@@ -214,8 +218,9 @@ func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) erro
 	return nil
 }
 
-// checkMain fails if a main queue is missing: its messages would wait for it in their retry queues. One that the broker
-// refuses to look up, as a permission is missing or the queue is exclusive, is none.
+// checkMain fails if a main queue is missing: its messages would wait for it in their retry queues.
+// One that the broker refuses to look up, as a permission is missing or the queue is exclusive, is
+// none.
 func checkMain(channel *amqp091.Channel, main string) error {
 	_, err := channel.QueueDeclarePassive(main, true, false, false, false, nil)
 	broker := (*amqp091.Error)(nil)

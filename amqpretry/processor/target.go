@@ -48,9 +48,9 @@ func (t target) main(name string) mainQueue {
 	return mainQueue{}
 }
 
-// resolve makes the targets of all failed queues: those that the config lists, and those among the queues of the broker
-// that match a pattern, of which the first counts. A matching failed queue whose main queue has the mode off is left
-// alone.
+// resolve makes the targets of all failed queues: those that the config lists, and those among the
+// queues of the broker that match a pattern, of which the first counts. A matching failed queue
+// whose main queue has the mode off is left alone.
 func resolve(listed []Queue, patterns []pattern, queues []httpapi.Queue, policies config.Policies,
 	named topology.Names,
 ) map[string]target {
@@ -97,8 +97,9 @@ func resolve(listed []Queue, patterns []pattern, queues []httpapi.Queue, policie
 	return targets
 }
 
-// addMatching adds the main queues that match a pattern of their failed queue. The failed queues, retry queues and
-// dead-letter queues that match it as well are none: their names are longer than those of their main queues.
+// addMatching adds the main queues that match a pattern of their failed queue. The failed queues,
+// retry queues and dead-letter queues that match it as well are none: their names are longer than
+// those of their main queues.
 func addMatching(targets map[string]target, patterns []pattern, queues []httpapi.Queue,
 	add func(failed, main string, listed bool) mainQueue,
 ) {
@@ -144,7 +145,8 @@ func newMain(failed, name string, policy config.Policy, names topology.Names) ma
 	return m
 }
 
-// refuseCollisions finds queues with two meanings: one from which the processor would consume what it has published.
+// refuseCollisions finds queues with two meanings: one from which the processor would consume what
+// it has published.
 func refuseCollisions(targets map[string]target) {
 	owners := map[string]string{} // main queues, by the names of their retry queues and dead-letter queues
 	for _, t := range targets {
@@ -193,8 +195,8 @@ func refuseCollisions(targets map[string]target) {
 	}
 }
 
-// pattern matches names of failed queues, and the star stands for the name of the main queue. With a failed queue, as
-// in failed=orders-*, it matches names of the main queues of that one.
+// pattern matches names of failed queues, and the star stands for the name of the main queue. With
+// a failed queue, as in failed=orders-*, it matches names of the main queues of that one.
 type pattern struct{ before, after, failed string }
 
 func parsePattern(text string) (pattern, error) {
@@ -234,8 +236,8 @@ func (p pattern) main(failed string) (main string, matches bool) {
 	return p.star(failed)
 }
 
-// isMain tells whether the pattern matches a main queue of its failed queue. A retry queue that matches as well
-// dead-letters elsewhere; where a policy of the broker says so, that is not known.
+// isMain tells whether the pattern matches a main queue of its failed queue. A retry queue that
+// matches as well dead-letters elsewhere; where a policy of the broker says so, that is not known.
 func (p pattern) isMain(q httpapi.Queue) bool {
 	_, matches := p.star(q.Name)
 	exchange, key := q.Arguments["x-dead-letter-exchange"], q.Arguments["x-dead-letter-routing-key"]

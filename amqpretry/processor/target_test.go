@@ -45,7 +45,8 @@ func queuesOf(names ...string) (queues []httpapi.Queue) {
 	return queues
 }
 
-// Each failed queue has one main queue, and none is one from which the processor would read what it has written.
+// Each failed queue has one main queue, and none is one from which the processor would read what it
+// has written.
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	policies := config.Policies{
@@ -86,8 +87,8 @@ func TestResolve(t *testing.T) {
 	assert.NotContains(t, errs, "deadly.failed")
 }
 
-// A failed queue has any number of main queues, each with its policy. One that cannot be processed stops all: none of
-// its messages could be left alone.
+// A failed queue has any number of main queues, each with its policy. One that cannot be processed
+// stops all: none of its messages could be left alone.
 func TestResolve_SharedFailedQueue(t *testing.T) {
 	t.Parallel()
 	pairs := []Queue{{"failed", "orders"}, {"failed", "bills"}, {"failed", "orders"}, {"x", "orders"}}

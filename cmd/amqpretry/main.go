@@ -1,4 +1,5 @@
-// Command amqpretry works with the retries and dead-letter queues that this module makes on RabbitMQ.
+// Command amqpretry works with the retries and dead-letter queues that this module makes on
+// RabbitMQ.
 package main
 
 import (

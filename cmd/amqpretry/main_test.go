@@ -143,7 +143,8 @@ func canBeTyped(t *testing.T, args []string) {
 	}
 }
 
-// Flags that many commands have are in a help topic, which the help of each of them names in one line.
+// Flags that many commands have are in a help topic, which the help of each of them names in one
+// line.
 func TestHelpNamesTopics(t *testing.T) {
 	topics := map[string][]string{
 		"connection": {"topology plan", "topology prune", "dlq", "dlq list", "dlq import", "doctor"},

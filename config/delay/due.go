@@ -7,13 +7,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Due returns when a message is due that is published now, by the metadata that Watermill's components/delay writes, and
-// false if it has none. Its errors are *[MetadataError]s without a topic and a UUID.
+// Due returns when a message is due that is published now, by the metadata that Watermill's
+// components/delay writes, and false if it has none. Its errors are *[MetadataError]s without a
+// topic and a UUID.
 //
-// Watermill writes the time until which the message is delayed without the fraction of its second, and the duration in
-// full. Due takes the fraction from the duration: it is now plus the duration, but neither before the second that is
-// written nor after it. So a message that is published again, or late, is due at the time that was written. A message
-// with one of both values is due by that.
+// Watermill writes the time until which the message is delayed without the fraction of its second,
+// and the duration in full. Due takes the fraction from the duration: it is now plus the duration,
+// but neither before the second that is written nor after it. So a message that is published again,
+// or late, is due at the time that was written. A message with one of both values is due by that.
 func Due(metadata message.Metadata, now time.Time) (due time.Time, delayed bool, err error) {
 	writtenUntil, writtenFor := metadata.Get(delay.DelayedUntilKey), metadata.Get(delay.DelayedForKey)
 	if writtenUntil == "" && writtenFor == "" {

@@ -74,8 +74,8 @@ func TestDue_Malformed(t *testing.T) {
 	}
 }
 
-// What Watermill writes is due when it was meant to be, to the nanosecond if it is published at once, and within its
-// second whenever it is published.
+// What Watermill writes is due when it was meant to be, to the nanosecond if it is published at
+// once, and within its second whenever it is published.
 func TestDue_Watermill(t *testing.T) {
 	t.Parallel()
 

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// MetadataError says that the delay in a message's metadata cannot be read. No message of the call was published.
+// MetadataError says that the delay in a message's metadata cannot be read. No message of the call
+// was published.
 type MetadataError struct {
 	// Topic and UUID tell the message.
 	Topic, UUID string
@@ -23,7 +24,8 @@ func (e *MetadataError) Error() string {
 
 func (e *MetadataError) Unwrap() error { return e.Err }
 
-// TooLongError says that a message is to be delayed for longer than the ladder can. No message of the call was published.
+// TooLongError says that a message is to be delayed for longer than the ladder can. No message of
+// the call was published.
 type TooLongError struct {
 	// Topic and UUID tell the message.
 	Topic, UUID string

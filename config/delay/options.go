@@ -15,18 +15,21 @@ const defaultPublishTimeout = 30 * time.Second
 
 // Options say how messages with a delay are published. The zero value is useful.
 type Options struct {
-	// Ladder is what the messages wait in. Defaults to config.ScheduleLadder, field by field: units of 1s, and delays up
-	// to 3.1 years. A delay is rounded up to the unit. All services of a virtual host that use the same ladder share it.
+	// Ladder is what the messages wait in. Defaults to config.ScheduleLadder, field by field: units
+	// of 1s, and delays up to 3.1 years. A delay is rounded up to the unit. All services of a
+	// virtual host that use the same ladder share it.
 	Ladder config.Ladder
 
-	// DefaultDelayGenerator gives a delay to messages that have none, neither in their metadata nor in their context. It
-	// is that of Watermill's delay.PublisherConfig. Without it these messages are published without a delay. Optional.
+	// DefaultDelayGenerator gives a delay to messages that have none, neither in their metadata nor
+	// in their context. It is that of Watermill's delay.PublisherConfig. Without it these messages
+	// are published without a delay. Optional.
 	DefaultDelayGenerator func(delay.DefaultDelayGeneratorParams) (delay.Delay, error)
 
-	// PublishTimeout is how long Publish tries until the broker has confirmed the messages with a delay: while it is not
-	// reachable, refuses them, or blocks the connection because of an alarm. The context of a message can end it earlier,
-	// unless it has ended before Publish is called, as Watermill's Timeout leaves it. Publish returns later only while a
-	// message is being written on a slow line. Defaults to 30s.
+	// PublishTimeout is how long Publish tries until the broker has confirmed the messages with a
+	// delay: while it is not reachable, refuses them, or blocks the connection because of an alarm.
+	// The context of a message can end it earlier, unless it has ended before Publish is called, as
+	// Watermill's Timeout leaves it. Publish returns later only while a message is being written on
+	// a slow line. Defaults to 30s.
 	PublishTimeout time.Duration
 }
 

@@ -27,7 +27,8 @@ type source struct {
 	variable string
 }
 
-// decoder puts nodes into values, and remembers where each came from, so that Validate's errors can say it, too.
+// decoder puts nodes into values, and remembers where each came from, so that Validate's errors can
+// say it, too.
 type decoder struct {
 	errs    []error
 	sources map[string]source // by path; what is not there has that of what it is missing from
@@ -96,7 +97,8 @@ func (d *decoder) decode(n *node, v reflect.Value, path string, at source) {
 	}
 }
 
-// noneForZero: a 0 that somebody has written for a topic says that there is to be none, whatever the default has.
+// noneForZero: a 0 that somebody has written for a topic says that there is to be none, whatever
+// the default has.
 func noneForZero(v reflect.Value, path string) {
 	if !v.IsZero() || !strings.HasPrefix(path, "topics") {
 		return
@@ -109,7 +111,8 @@ func noneForZero(v reflect.Value, path string) {
 	}
 }
 
-// mark remembers where a value comes from, with all of its fields: those that are there are marked again.
+// mark remembers where a value comes from, with all of its fields: those that are there are marked
+// again.
 func (d *decoder) mark(t reflect.Type, path string, at source) {
 	d.sources[path] = at
 	delete(d.untrue, path)
@@ -288,8 +291,8 @@ func (d *decoder) boolean(n *node, v reflect.Value, path string, at source) {
 	}
 }
 
-// validate adds what is wrong with the policies as a whole to what was wrong with their values, and returns all of it,
-// in the order of the file, and of variables after it.
+// validate adds what is wrong with the policies as a whole to what was wrong with their values, and
+// returns all of it, in the order of the file, and of variables after it.
 func (d *decoder) validate(p config.Policies, file string) error {
 	if d.values >= maxFileValues {
 		p = config.Policies{} // it is not all there
@@ -317,8 +320,8 @@ func (d *decoder) validate(p config.Policies, file string) error {
 	return joined(d.errs, file)
 }
 
-// inFile is how the path of a field is written in a file, which begins below the policies. Names of topics are quoted,
-// and stay.
+// inFile is how the path of a field is written in a file, which begins below the policies. Names of
+// topics are quoted, and stay.
 func inFile(path string) string {
 	var b strings.Builder
 	before, quoted, escaped := '.', false, false

@@ -18,19 +18,21 @@ const (
 	variablePrefix    = "AMQPRETRY" + variableSeparator
 )
 
-// Override returns the policies with single fields replaced by what variables say, in the form of os.Environ:
+// Override returns the policies with single fields replaced by what variables say, in the form of
+// os.Environ:
 //
 //	AMQPRETRY__DEFAULT__MAX_AGE=10m
 //	AMQPRETRY__TOPICS__ORDERS_CREATED__BACKOFF__MAX=1m  (of the topic "orders.created")
 //	AMQPRETRY__TOPICS__PAYMENTS__DELAYS=1s,5s,30s
 //
-// Topic is a key of Topics, in upper case and with _ for all that is neither a letter of ASCII nor a digit: for several
-// in a row one, for those at the ends none. The value null leaves the field out; an empty one is an error. So is a
-// variable with this prefix that is no field's. Others are not looked at.
+// Topic is a key of Topics, in upper case and with _ for all that is neither a letter of ASCII nor
+// a digit: for several in a row one, for those at the ends none. The value null leaves the field
+// out; an empty one is an error. So is a variable with this prefix that is no field's. Others are
+// not looked at.
 //
-// It validates the result, and reports all problems in one error, as joined [*config.FieldError]s: with the
-// variable, where one is to blame. [Load] has called it already; it is for policies that come from elsewhere. It is
-// pure.
+// It validates the result, and reports all problems in one error, as joined [*config.FieldError]s:
+// with the variable, where one is to blame. [Load] has called it already; it is for policies that
+// come from elsewhere. It is pure.
 func Override(p config.Policies, environ []string) (config.Policies, error) {
 	d := newDecoder()
 	p = d.override(p, environ)
@@ -104,7 +106,8 @@ func (d *decoder) topic(keys []string, segment string, at source) (key string, o
 
 var notSpelled = regexp.MustCompile(`[^A-Z0-9]+`)
 
-// spelling of a topic in a variable. It has no double underscore, so that segments can be told apart.
+// spelling of a topic in a variable. It has no double underscore, so that segments can be told
+// apart.
 func spelling(topic string) string {
 	return strings.Trim(notSpelled.ReplaceAllString(strings.ToUpper(topic), "_"), "_")
 }

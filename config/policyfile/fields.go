@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The fields of the structs, with the names in their tags, are the one table of what a file can say: the decoder, the
-// environment and the schema go by it.
+// The fields of the structs, with the names in their tags, are the one table of what a file can
+// say: the decoder, the environment and the schema go by it.
 
 // field of a struct.
 type field struct {
@@ -46,7 +46,8 @@ func inStruct(path, name string) string {
 	return path + "." + name
 }
 
-// ignored keys at the root: x- is for anchors and notes, $schema tells an editor what a JSON file is checked against.
+// ignored keys at the root: x- is for anchors and notes, $schema tells an editor what a JSON file
+// is checked against.
 func ignored(key string) bool { return strings.HasPrefix(key, "x-") || key == "$schema" }
 
 // nearest of the names to one that is none of them, or empty: what somebody may have meant.
@@ -65,7 +66,8 @@ func bare(name string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "").Replace(name))
 }
 
-// distance of Levenshtein: how many bytes are added, removed or replaced. Long texts are far from everything.
+// distance of Levenshtein: how many bytes are added, removed or replaced. Long texts are far from
+// everything.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return len(a) + len(b)

@@ -9,9 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// Load reads policies from a file, YAML or JSON, overrides single fields with what the environment says
-// ([Override]), and validates the result. It reports all problems in one error, as joined [*config.FieldError]s
-// with file and line, or with the variable:
+// Load reads policies from a file, YAML or JSON, overrides single fields with what the environment
+// says ([Override]), and validates the result. It reports all problems in one error, as joined
+// [*config.FieldError]s with file and line, or with the variable:
 //
 //	retry.yaml:7: topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs
 //
@@ -29,8 +29,8 @@ func Load(path string) (config.Policies, error) {
 	return load(data, path, os.Environ())
 }
 
-// Parse reads policies from YAML or JSON and validates them, as [Load] does, but is pure: it knows neither a file, so
-// that errors have lines only, nor the environment.
+// Parse reads policies from YAML or JSON and validates them, as [Load] does, but is pure: it knows
+// neither a file, so that errors have lines only, nor the environment.
 func Parse(data []byte) (config.Policies, error) { return load(data, "", nil) }
 
 func load(data []byte, file string, environ []string) (config.Policies, error) {

@@ -68,7 +68,8 @@ func everyFieldInCode() config.Policies {
 	}
 }
 
-// files that are right or wrong, with what Parse says of the latter. They are the first seeds of the fuzz test, too.
+// files that are right or wrong, with what Parse says of the latter. They are the first seeds of
+// the fuzz test, too.
 var files = []struct {
 	name, text string
 	want       []string
@@ -399,7 +400,8 @@ func TestLoad(t *testing.T) {
 	assert.Equal(t, 10*time.Minute, policies.Default.MaxAge)
 	assert.Equal(t, []time.Duration{time.Second, 2 * time.Minute}, policies.Topics["orders.*"].Delays)
 
-	// A bound is checked after overriding: what the file says no longer counts, and the variable is to blame.
+	// A bound is checked after overriding: what the file says no longer counts, and the variable is
+	// to blame.
 	t.Setenv("AMQPRETRY__DEFAULT__CRASH_LIMIT", "50")
 	t.Setenv("AMQPRETRY__DEFAULT__JITER", "1")
 	path := write("default:\n  crash_limit: 99\n  max_age: 1ns\n  retires: 5\ntopics:\n  orders.*:\n    jitter: 7\n")
@@ -412,7 +414,8 @@ func TestLoad(t *testing.T) {
 		"AMQPRETRY__DEFAULT__JITER: unknown field JITER, did you mean JITTER?",
 	}, faults(t, err))
 
-	// A value that the file spells wrongly stays an error, and so is what the variable says instead.
+	// A value that the file spells wrongly stays an error, and so is what the variable says
+	// instead.
 	_, err = policyfile.Load(write("default:\n  crash_limit: x\n"))
 	assert.Equal(t, []string{
 		path + `:2: default.crash_limit: wrong type: must be a whole number in decimal digits, without quotes, got "x"`,
@@ -463,7 +466,8 @@ func faults(t *testing.T, err error) (texts []string) {
 	return texts
 }
 
-// A 0 that is written for a topic says that there is to be none; in the default there is nothing that it could replace.
+// A 0 that is written for a topic says that there is to be none; in the default there is nothing
+// that it could replace.
 func TestZeroIsNoneForTopics(t *testing.T) {
 	policies, err := policyfile.Parse([]byte("default: {jitter: 0.5, immediate: 2, max_age: 1h}\ntopics: {a: " +
 		"{jitter: 0, immediate: 0, max_age: 0s}, b: {retries: 2}}"))
@@ -479,7 +483,8 @@ func TestZeroIsNoneForTopics(t *testing.T) {
 	assert.True(t, policies.Default.IsZero())
 }
 
-// A topic takes the default's classic queues unless it says a strategy, so false alone would be said in vain.
+// A topic takes the default's classic queues unless it says a strategy, so false alone would be
+// said in vain.
 func TestClassicQueuesFalse(t *testing.T) {
 	const classic = "default: {classic_queues: true}\n"
 	policies, err := policyfile.Parse([]byte(classic + "topics: {a: {strategy: queues, classic_queues: false}, b: }"))

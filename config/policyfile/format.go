@@ -14,11 +14,12 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// Format writes policies as YAML, so that operators can give policies written in Go to the amqpretry command.
-// [Parse] reads the same policies from it.
+// Format writes policies as YAML, so that operators can give policies written in Go to the
+// amqpretry command. [Parse] reads the same policies from it.
 //
-// It returns an error for policies that are invalid, and for errors of RetryOnly and NeverRetry that a file cannot name:
-// those of config.Is and config.As. Clear the two lists before the call if only delays and queues matter.
+// It returns an error for policies that are invalid, and for errors of RetryOnly and NeverRetry
+// that a file cannot name: those of config.Is and config.As. Clear the two lists before the call if
+// only delays and queues matter.
 func Format(p config.Policies) ([]byte, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("cannot format policies: %w", err)

@@ -15,7 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 )
 
-// sameAgain checks that what is written of policies is read as the same, and returns what is written.
+// sameAgain checks that what is written of policies is read as the same, and returns what is
+// written.
 func sameAgain(t *testing.T, p config.Policies) string {
 	t.Helper()
 	text, err := policyfile.Format(p)

@@ -138,7 +138,8 @@ func sameAsJSON(t *testing.T, data []byte, policies config.Policies, err error) 
 	}
 }
 
-// zeroForNone is a policy as encoding/json reads it, which does not tell a 0 from what was left out.
+// zeroForNone is a policy as encoding/json reads it, which does not tell a 0 from what was left
+// out.
 func zeroForNone(p config.Policy) config.Policy {
 	if p.Immediate == config.None {
 		p.Immediate = 0
@@ -152,8 +153,8 @@ func zeroForNone(p config.Policy) config.Policy {
 	return p
 }
 
-// canonicalJSON is the same value as encoding/json writes it. Unusual is what we refuse and encoding/json does not:
-// keys that are there twice, and half characters.
+// canonicalJSON is the same value as encoding/json writes it. Unusual is what we refuse and
+// encoding/json does not: keys that are there twice, and half characters.
 func canonicalJSON(t *testing.T, data []byte) (canonical []byte, unusual bool) {
 	t.Helper()
 	decoder := json.NewDecoder(bytes.NewReader(data))

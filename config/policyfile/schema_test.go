@@ -29,8 +29,8 @@ type property struct {
 	Additional         *bool `json:"additionalProperties"`
 }
 
-// The schema is written by hand. It has all fields of a policy and no others, each with its type, and its choices,
-// bounds and defaults are those that Parse knows.
+// The schema is written by hand. It has all fields of a policy and no others, each with its type,
+// and its choices, bounds and defaults are those that Parse knows.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	var root struct {

@@ -32,8 +32,8 @@ const (
 	kindMapping kind = "a mapping"
 )
 
-// node is a value of a file, whatever its syntax: aliases are followed, merge keys are merged. It is read only, as an
-// alias is the same node in several places.
+// node is a value of a file, whatever its syntax: aliases are followed, merge keys are merged. It
+// is read only, as an alias is the same node in several places.
 type node struct {
 	kind    kind
 	text    string // of a scalar, as it is written
@@ -50,8 +50,9 @@ type entry struct {
 	value  *node
 }
 
-// Bounds of a file. A real one is far below: they keep small what a file can cost that was made to cost much. The work
-// of the parser, for one, grows with the square of the entries of a mapping and with the depth.
+// Bounds of a file. A real one is far below: they keep small what a file can cost that was made to
+// cost much. The work of the parser, for one, grows with the square of the entries of a mapping and
+// with the depth.
 const (
 	maxFileBytes   = 1 << 20
 	maxFileTokens  = 50_000 // names, values and punctuation
@@ -66,7 +67,8 @@ var (
 	nullRegexp    = regexp.MustCompile(`^(null|Null|NULL|~|)$`)
 )
 
-// plain is a scalar without quotes: what it is, its text says. These are the rules of YAML 1.2, so "off" is text.
+// plain is a scalar without quotes: what it is, its text says. These are the rules of YAML 1.2, so
+// "off" is text.
 func plain(text string, line int) *node {
 	n := &node{kind: kindText, text: text, line: line}
 	switch {
@@ -99,8 +101,8 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// readTree reads YAML or JSON, which is YAML too. An empty text is a nil node. The error is a list: some faults do not
-// keep it from reading on, and then there is a node as well.
+// readTree reads YAML or JSON, which is YAML too. An empty text is a nil node. The error is a list:
+// some faults do not keep it from reading on, and then there is a node as well.
 func readTree(data []byte) (tree *node, errs []error) {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
@@ -153,8 +155,8 @@ func checkText(data []byte) error {
 	return nil
 }
 
-// scan splits the text as the parser wants it, and keeps from the parser what it would take long for, or more stack
-// than there is.
+// scan splits the text as the parser wants it, and keeps from the parser what it would take long
+// for, or more stack than there is.
 func scan(data []byte) (tokens token.Tokens, err error) {
 	var s scanner.Scanner
 	s.Init(string(data))
@@ -344,7 +346,8 @@ func (r *reader) mapping(n ast.Node, values []*ast.MappingValueNode) *node {
 			m.entries = append(m.entries, e)
 		}
 	}
-	// What is written comes before what is merged, and the first of several merged before the others.
+	// What is written comes before what is merged, and the first of several merged before the
+	// others.
 	for _, from := range merges {
 		m.twice, from.twice = append(m.twice, from.twice...), nil
 		for _, e := range from.entries {

@@ -8,20 +8,23 @@ import (
 
 // What can be wrong with a message, beside *[RefusedError] and *[BlockedError].
 var (
-	// ErrUnroutable means that no queue gets the message: the queue does not exist, or none is bound to the exchange for
-	// its routing key. It is not stored, unless Failed.MayBeStored says so: an earlier publish of it was not answered,
-	// such as when the exchange was deleted meanwhile.
+	// ErrUnroutable means that no queue gets the message: the queue does not exist, or none is
+	// bound to the exchange for its routing key. It is not stored, unless Failed.MayBeStored says
+	// so: an earlier publish of it was not answered, such as when the exchange was deleted
+	// meanwhile.
 	ErrUnroutable = errors.New("no queue gets it")
-	// ErrNacked means that the broker has refused the message: a queue is full, and then does not have it, or went down,
-	// and then may have it. By the default exchange, which leads to one queue, the message was published again until the
-	// end. By another one it was not: a queue that has taken it would get it once more each time.
+	// ErrNacked means that the broker has refused the message: a queue is full, and then does not
+	// have it, or went down, and then may have it. By the default exchange, which leads to one
+	// queue, the message was published again until the end. By another one it was not: a queue that
+	// has taken it would get it once more each time.
 	ErrNacked = errors.New("the broker refused it (nack)")
 	// ErrUnconfirmed means that the broker has not confirmed the message in time.
 	ErrUnconfirmed = errors.New("the broker has not confirmed it")
 )
 
-// Error names the messages of a call that are not known to be stored. The broker has all others. From a publisher of
-// package amqpretry/delay it is about the messages with a delay: those without one were not published.
+// Error names the messages of a call that are not known to be stored. The broker has all others.
+// From a publisher of package amqpretry/delay it is about the messages with a delay: those without
+// one were not published.
 type Error struct {
 	// Topic to which the messages were to be published.
 	Topic string
@@ -29,8 +32,8 @@ type Error struct {
 	Of int
 	// Failed are those that are not known to be stored, in their order.
 	Failed []Failed
-	// Final says that another call fails as well until somebody has removed the reason: a permission, a queue or a
-	// provisioned object is missing, or an object differs.
+	// Final says that another call fails as well until somebody has removed the reason: a
+	// permission, a queue or a provisioned object is missing, or an object differs.
 	Final bool
 }
 
@@ -40,15 +43,17 @@ type Failed struct {
 	Index int
 	// UUID of the message.
 	UUID string
-	// MayBeStored means that the broker has the message or not: it has not answered to some publish of it, or has refused
-	// it without saying why (ErrNacked). Else it has not: no queue got it, it was refused for good, or it was never sent.
+	// MayBeStored means that the broker has the message or not: it has not answered to some publish
+	// of it, or has refused it without saying why (ErrNacked). Else it has not: no queue got it, it
+	// was refused for good, or it was never sent.
 	MayBeStored bool
-	// RefusedEachTime is true beside MayBeStored when the broker has answered to each publish of the message, and refused
-	// it with a nack. Then it is stored only if several queues get it and another one took it, or if a queue refused it
-	// because one of its nodes failed: a queue that is just full has not.
+	// RefusedEachTime is true beside MayBeStored when the broker has answered to each publish of
+	// the message, and refused it with a nack. Then it is stored only if several queues get it and
+	// another one took it, or if a queue refused it because one of its nodes failed: a queue that
+	// is just full has not.
 	RefusedEachTime bool
-	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a *BlockedError. It may be
-	// a *topology.AccessError or *topology.ConflictError as well.
+	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a
+	// *BlockedError. It may be a *topology.AccessError or *topology.ConflictError as well.
 	Err error
 }
 
@@ -96,8 +101,8 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
-// ErrorType is the reason for the first message, for the attribute error.type of OpenTelemetry: unroutable, nacked,
-// unconfirmed, refused or blocked; empty for another one.
+// ErrorType is the reason for the first message, for the attribute error.type of OpenTelemetry:
+// unroutable, nacked, unconfirmed, refused or blocked; empty for another one.
 func (e *Error) ErrorType() string {
 	if len(e.Failed) == 0 {
 		return ""
@@ -137,9 +142,9 @@ func (e *BlockedError) Error() string {
 
 func (e *BlockedError) Unwrap() error { return e.Err }
 
-// RefusedError says that the broker refuses a message for good: its payload is larger than the broker's
-// max_message_size, its expiration is no number, or its user id is not that of the connection. It is not stored. To
-// publish it again unchanged is of no use.
+// RefusedError says that the broker refuses a message for good: its payload is larger than the
+// broker's max_message_size, its expiration is no number, or its user id is not that of the
+// connection. It is not stored. To publish it again unchanged is of no use.
 type RefusedError struct {
 	// Topic and UUID tell the message.
 	Topic, UUID string
@@ -157,8 +162,8 @@ func (e *RefusedError) why() string {
 
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// TooLargeError says that the headers of a message do not fit into what the broker or its consumers take, whatever its
-// payload is. No message of the call was published.
+// TooLargeError says that the headers of a message do not fit into what the broker or its consumers
+// take, whatever its payload is. No message of the call was published.
 type TooLargeError struct {
 	// Topic and UUID tell the message.
 	Topic, UUID string

@@ -13,14 +13,15 @@ const defaultTimeout = 30 * time.Second
 
 // Options say how to publish. The zero value is useful.
 type Options struct {
-	// Timeout is how long Publish tries until the broker has confirmed the messages: while it is not reachable, refuses
-	// them because a queue is full, or blocks the connection because of an alarm. The context of a message can end it
-	// earlier, unless it has ended before Publish is called, as Watermill's Timeout leaves it. Publish returns later only
-	// while a message is being written on a slow line. Calls may take up to a hundredth longer. Defaults to 30s.
+	// Timeout is how long Publish tries until the broker has confirmed the messages: while it is
+	// not reachable, refuses them because a queue is full, or blocks the connection because of an
+	// alarm. The context of a message can end it earlier, unless it has ended before Publish is
+	// called, as Watermill's Timeout leaves it. Publish returns later only while a message is being
+	// written on a slow line. Calls may take up to a hundredth longer. Defaults to 30s.
 	Timeout time.Duration
 
-	// IgnoreUnroutable takes messages that no queue gets for published, as for events that nobody has subscribed to yet.
-	// Otherwise they are an error, ErrUnroutable.
+	// IgnoreUnroutable takes messages that no queue gets for published, as for events that nobody
+	// has subscribed to yet. Otherwise they are an error, ErrUnroutable.
 	IgnoreUnroutable bool
 }
 

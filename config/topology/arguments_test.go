@@ -37,9 +37,9 @@ func arguments(plan topology.Plan) string {
 	return b.String()
 }
 
-// RabbitMQ refuses to declare a queue with other arguments than it has: what was declared once under a name stays so
-// for ever, by all versions of this library, on all versions of the broker. Who changes one of these breaks every
-// service at its next start: it takes a new name.
+// RabbitMQ refuses to declare a queue with other arguments than it has: what was declared once
+// under a name stays so for ever, by all versions of this library, on all versions of the broker.
+// Who changes one of these breaks every service at its next start: it takes a new name.
 func TestArgumentsStayForEver(t *testing.T) {
 	const (
 		deadLetters = `queue orders.dlq

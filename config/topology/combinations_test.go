@@ -11,8 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// Each accepted combination of what a policy says about the broker differs there from all others, or says why it does
-// not. A field that multiplies them changes these numbers.
+// Each accepted combination of what a policy says about the broker differs there from all others,
+// or says why it does not. A field that multiplies them changes these numbers.
 func TestEachAcceptedCombinationDiffersOnTheBroker(t *testing.T) {
 	accepted, possible, byObjects := map[config.Mode]int{}, 0, map[string]string{}
 	for _, mode := range config.ModeRetry.Choices() {
@@ -45,7 +45,8 @@ func TestEachAcceptedCombinationDiffersOnTheBroker(t *testing.T) {
 	assert.Len(t, byObjects, 26)
 }
 
-// declared is all that the broker has under a policy, with the arguments that the main queue is declared with.
+// declared is all that the broker has under a policy, with the arguments that the main queue is
+// declared with.
 func declared(policy config.Policy) (string, error) {
 	plan, err := topology.New("orders", policy, topology.Names{})
 	if err != nil {

@@ -18,11 +18,12 @@ type Channel interface {
 	QueueBind(name, key, exchange string, noWait bool, args amqp.Table) error
 }
 
-// Declare puts the plan on the broker. It is idempotent: what is there already stays as it is, with its messages. The
-// main queue should be declared before, since what comes back from a retry queue goes there.
+// Declare puts the plan on the broker. It is idempotent: what is there already stays as it is, with
+// its messages. The main queue should be declared before, since what comes back from a retry queue
+// goes there.
 //
-// The first error ends it, as the broker then closes the channel: a *[ConflictError], *[AccessError] or
-// *[DeclareError].
+// The first error ends it, as the broker then closes the channel: a *[ConflictError],
+// *[AccessError] or *[DeclareError].
 func (p Plan) Declare(ch Channel) error {
 	if p.Ladder != nil {
 		if err := p.Ladder.Shared().Declare(ch); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// MainQueue is a durable main queue as its own service declares it, with what leads to it, and the plan for its
-// retries.
+// MainQueue is a durable main queue as its own service declares it, with what leads to it, and the
+// plan for its retries.
 type MainQueue struct {
 	// Plan for the retries of the queue, which it names.
 	Plan Plan
@@ -32,13 +32,13 @@ type MainQueue struct {
 	Bindings []Binding
 }
 
-// Definitions is a file for `rabbitmqctl import_definitions`, with which an operator provisions a virtual host:
-// everything that the services of these main queues would declare, so that a service that declares nothing works with
-// it, and one that declares finds no conflict. It has exchanges, queues and bindings, and nothing else: no users, no
-// policies.
+// Definitions is a file for `rabbitmqctl import_definitions`, with which an operator provisions a
+// virtual host: everything that the services of these main queues would declare, so that a service
+// that declares nothing works with it, and one that declares finds no conflict. It has exchanges,
+// queues and bindings, and nothing else: no users, no policies.
 //
-// Objects come in the order of the main queues; what several of them share comes once. The broker leaves alone what is
-// there already under the same name, whatever its arguments.
+// Objects come in the order of the main queues; what several of them share comes once. The broker
+// leaves alone what is there already under the same name, whatever its arguments.
 //
 // It reports everything at once that cannot be written, or collides.
 func Definitions(vhost string, queues ...MainQueue) ([]byte, error) {
@@ -131,8 +131,8 @@ func (d *definitions) mainQueue(q MainQueue) {
 	d.plan(q.Plan)
 }
 
-// strategy refuses a main queue without what its strategy needs, where a policy of the broker cannot give it: rejected
-// messages would be lost.
+// strategy refuses a main queue without what its strategy needs, where a policy of the broker
+// cannot give it: rejected messages would be lost.
 func (d *definitions) strategy(q MainQueue) {
 	if q.Plan.Strategy != config.StrategyCycle {
 		return
@@ -165,7 +165,8 @@ func (d *definitions) plan(p Plan) {
 	}
 }
 
-// mainExchanges finds exchanges of publishers that are also retry exchanges: what is published to them would be lost.
+// mainExchanges finds exchanges of publishers that are also retry exchanges: what is published to
+// them would be lost.
 func (d *definitions) mainExchanges(queues []MainQueue) {
 	owners := map[string][]string{} // main queues, by the names of their plans' exchanges
 	for _, q := range queues {
@@ -223,8 +224,8 @@ func (d *definitions) binding(b Binding) {
 	})
 }
 
-// add adds what is not there yet: nothing with its key is the same. The same object twice in different ways is an
-// error.
+// add adds what is not there yet: nothing with its key is the same. The same object twice in
+// different ways is an error.
 func add[T any](d *definitions, object string, to *collection[T], key string, one T, same func(T) bool) {
 	for _, i := range to.at[key] {
 		if !same(to.all[i]) {
@@ -244,8 +245,8 @@ func (d *definitions) wrong(path, problem, wanted, found string) {
 	d.errs = append(d.errs, &config.FieldError{Path: path, Problem: problem, Wanted: wanted, Found: found})
 }
 
-// text checks what is not a name of the plan, which has been checked. JSON would silently replace bytes that are not
-// UTF-8.
+// text checks what is not a name of the plan, which has been checked. JSON would silently replace
+// bytes that are not UTF-8.
 func (d *definitions) text(path, text string) {
 	if !utf8.ValidString(text) || len(text) > maxNameBytes {
 		d.wrong(path, "cannot be written", fmt.Sprintf("valid UTF-8 of at most %d bytes", maxNameBytes),

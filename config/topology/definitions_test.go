@@ -45,7 +45,8 @@ func readDefinitions(t *testing.T, file []byte) (f definitionsFile) {
 	return f
 }
 
-// All of the plan is in the file, with the main queue, its exchange and its binding, all durable and in the vhost.
+// All of the plan is in the file, with the main queue, its exchange and its binding, all durable
+// and in the vhost.
 func TestDefinitionsHaveThePlan(t *testing.T) {
 	for name, policy := range map[string]config.Policy{
 		"queue":       {Delays: []time.Duration{time.Second, time.Hour}},
@@ -142,7 +143,8 @@ func TestDefinitionsShareOnce(t *testing.T) {
 	}, bindings)
 }
 
-// The broker reads the values from JSON as it would from AMQP: integers of any width, floats that stay floats.
+// The broker reads the values from JSON as it would from AMQP: integers of any width, floats that
+// stay floats.
 func TestDefinitionsValues(t *testing.T) {
 	file, err := topology.Definitions("/", topology.MainQueue{
 		Plan: mustPlan(t, "q", config.Policy{Mode: config.ModeOff}),

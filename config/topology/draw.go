@@ -105,7 +105,8 @@ const (
 	endShape
 )
 
-// failed is the way of a copy. With a broker-driven strategy the broker brings back most of what has failed.
+// failed is the way of a copy. With a broker-driven strategy the broker brings back most of what
+// has failed.
 func (p Plan) failed() string {
 	if p.Strategy != "" {
 		return "failed: by a copy"
@@ -113,7 +114,8 @@ func (p Plan) failed() string {
 	return "failed"
 }
 
-// drawStrategy draws the way of what the broker brings back. deadLetters is the id of the dead-letter queue.
+// drawStrategy draws the way of what the broker brings back. deadLetters is the id of the
+// dead-letter queue.
 func (p Plan) drawStrategy(exchanges map[string]string, deadLetters string, edge func(from, text, to string)) {
 	switch p.Strategy {
 	case config.StrategyCycle:
@@ -204,7 +206,8 @@ func headers(table amqp.Table) string {
 	return strings.Join(pairs, ", ")
 }
 
-// label writes everything that could mean something to Mermaid, Markdown or HTML as a numbered entity.
+// label writes everything that could mean something to Mermaid, Markdown or HTML as a numbered
+// entity.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -220,8 +223,8 @@ func label(text string) string {
 	return b.String()
 }
 
-// quoteDOT makes a text a string of DOT whose label is that text: there a backslash begins an escape, and an ampersand
-// an entity of HTML.
+// quoteDOT makes a text a string of DOT whose label is that text: there a backslash begins an
+// escape, and an ampersand an entity of HTML.
 func quoteDOT(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -14,19 +14,21 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// ConflictError says that the broker has the object already, but other than it is wanted, or that it takes no such
-// argument at all. Nothing was changed. Unwrap reaches the *amqp091.Error (406).
+// ConflictError says that the broker has the object already, but other than it is wanted, or that
+// it takes no such argument at all. Nothing was changed. Unwrap reaches the *amqp091.Error (406).
 type ConflictError struct {
 	// Kind of the object: queue or exchange.
 	Kind string
 	// Name of the object.
 	Name string
-	// Argument that differs, such as x-message-ttl, durable or type. Empty when the broker did not name it.
+	// Argument that differs, such as x-message-ttl, durable or type. Empty when the broker did not
+	// name it.
 	Argument string
-	// Wanted is the value that was sent: "none" for an absent argument, `""` for an empty one. Empty when unknown.
+	// Wanted is the value that was sent: "none" for an absent argument, `""` for an empty one.
+	// Empty when unknown.
 	Wanted string
-	// Found is the value that the object has, spelled alike. Empty when unknown, as for an argument that the broker
-	// refuses whatever its value: Err says why.
+	// Found is the value that the object has, spelled alike. Empty when unknown, as for an argument
+	// that the broker refuses whatever its value: Err says why.
 	Found string
 	// WaysOut are what its text says can be done, where that is not the usual.
 	WaysOut string
@@ -52,8 +54,8 @@ func (e *ConflictError) Error() string {
 		found, e.waysOut(), e.Err)
 }
 
-// waysOut are for both who may see this: the one whose own main queue is declared other than it is, and the one whose
-// retry objects somebody else declared.
+// waysOut are for both who may see this: the one whose own main queue is declared other than it is,
+// and the one whose retry objects somebody else declared.
 func (e *ConflictError) waysOut() string {
 	if e.WaysOut != "" {
 		return e.WaysOut
@@ -85,7 +87,8 @@ func (e *ConflictError) waysOut() string {
 
 func (e *ConflictError) Unwrap() error { return e.Err }
 
-// DeclareError is every other reason for which an object could not be declared, such as a lost connection.
+// DeclareError is every other reason for which an object could not be declared, such as a lost
+// connection.
 type DeclareError struct {
 	// Kind and Name tell the object: queue or exchange.
 	Kind, Name string
@@ -105,7 +108,8 @@ type AccessError struct {
 	Kind string
 	// Name of the object.
 	Name string
-	// Permission that is missing: configure, read or write. Empty when the broker did not say, as before 4.0.
+	// Permission that is missing: configure, read or write. Empty when the broker did not say, as
+	// before 4.0.
 	Permission string
 	// User whom the broker refused. Empty when it did not say.
 	User string
@@ -137,15 +141,16 @@ func (e *AccessError) Error() string {
 
 func (e *AccessError) Unwrap() error { return e.Err }
 
-// ExclusiveError says that somebody else has the queue for himself. No permission helps. Unwrap reaches the
-// *amqp091.Error (403 or 405).
+// ExclusiveError says that somebody else has the queue for himself. No permission helps. Unwrap
+// reaches the *amqp091.Error (403 or 405).
 type ExclusiveError struct {
 	// Queue is the name of the queue.
 	Queue string
 	// VirtualHost of the queue. Empty when the broker did not say.
 	VirtualHost string
-	// Owned tells that another connection has declared the queue itself exclusive. Else it is a consumer's: either the
-	// one that is there is exclusive, or the one that was refused wanted to be, and there are others.
+	// Owned tells that another connection has declared the queue itself exclusive. Else it is a
+	// consumer's: either the one that is there is exclusive, or the one that was refused wanted to
+	// be, and there are others.
 	Owned bool
 	Err   error
 }
@@ -189,9 +194,9 @@ type SharedQueueError struct {
 	Queue string
 	// Topics are those that share it.
 	Topics [2]string
-	// Competing tells that each message would reach only one of the two: they are two groups, or a group and a
-	// subscriber without one for another topic. Else their policies differ, and only one can hold: a message does not
-	// say for which topic it is in the queue.
+	// Competing tells that each message would reach only one of the two: they are two groups, or a
+	// group and a subscriber without one for another topic. Else their policies differ, and only
+	// one can hold: a message does not say for which topic it is in the queue.
 	Competing bool
 	// Groups are those of the topics with the same index if they compete; empty without a group.
 	Groups [2]string
@@ -220,8 +225,9 @@ func groupName(group string) string {
 	return fmt.Sprintf("group %q", group)
 }
 
-// StrategyError is returned by Subscribe when the strategy of a queue cannot be carried out: a stock subscriber cannot
-// reject, or the broker accepts the arguments of the strategy native and ignores them.
+// StrategyError is returned by Subscribe when the strategy of a queue cannot be carried out: a
+// stock subscriber cannot reject, or the broker accepts the arguments of the strategy native and
+// ignores them.
 type StrategyError struct {
 	// Queue is the main queue, with this strategy.
 	Queue    string
@@ -272,8 +278,9 @@ func (e *ProtectionError) Error() string {
 
 func (e *ProtectionError) Unwrap() error { return e.Err }
 
-// HeldError reports deliveries whose copy the broker does not confirm: they are held unacknowledged and their handlers
-// are not run again, until the broker confirms, their channel is gone, or the retrier is closed.
+// HeldError reports deliveries whose copy the broker does not confirm: they are held unacknowledged
+// and their handlers are not run again, until the broker confirms, their channel is gone, or the
+// retrier is closed.
 type HeldError struct {
 	Queue string // the main queue
 	// VirtualHost of the queue.
@@ -311,8 +318,8 @@ func (e *HeldError) Error() string {
 // Unwrap gives the last thing that went wrong.
 func (e *HeldError) Unwrap() error { return e.Err }
 
-// NoAnswerError reports a queue that the broker does not let us consume from: it takes the request and does not answer
-// it.
+// NoAnswerError reports a queue that the broker does not let us consume from: it takes the request
+// and does not answer it.
 type NoAnswerError struct {
 	// Queue is the name of the queue.
 	Queue string

@@ -15,12 +15,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// Ladder holds messages on the broker, each for any delay, and then hands them to their targets. It is a set of TTL
-// queues through which a message goes digit by digit of its delay, on every RabbitMQ from 3.10 on: the layout that
-// NServiceBus calls its delay infrastructure, with digits in place of bits.
+// Ladder holds messages on the broker, each for any delay, and then hands them to their targets. It
+// is a set of TTL queues through which a message goes digit by digit of its delay, on every
+// RabbitMQ from 3.10 on: the layout that NServiceBus calls its delay infrastructure, with digits in
+// place of bits.
 //
-// A target takes part by declaring its part of the ladder. Messages for any other target end where an operator finds
-// them, and reach nobody.
+// A target takes part by declaring its part of the ladder. Messages for any other target end where
+// an operator finds them, and reach nobody.
 //
 //	key 0.0.0.3.7.0.q.orders (37s in units of 100ms) is published to level 2, that of the highest digit
 //
@@ -29,8 +30,9 @@ import (
 //	                            level 1 ─ *.*.*.*.7.# ─► 7s ─► level 0 ─ *.*.*.*.*.0.# ─┘                      ▼
 //	                                                                                                        orders
 //
-// All queues are quorum queues that dead-letter at least once. The queue "unroutable" gets the messages that no target
-// takes. A landing queue for each target has no limit, so that a target that is full or down keeps nobody else waiting.
+// All queues are quorum queues that dead-letter at least once. The queue "unroutable" gets the
+// messages that no target takes. A landing queue for each target has no limit, so that a target
+// that is full or down keeps nobody else waiting.
 type Ladder struct {
 	// Config has the names and sizes; see [NewLadder].
 	Config config.Ladder
@@ -79,8 +81,8 @@ func (l Ladder) Name() string {
 // Level is the name of a level's exchange, 0 being the lowest.
 func (l Ladder) Level(level int) string { return l.Name() + ".level-" + strconv.Itoa(level) }
 
-// WaitQueue is the name of the queue of a level in which a message waits for a digit: the name of the ladder with the
-// time that it waits there.
+// WaitQueue is the name of the queue of a level in which a message waits for a digit: the name of
+// the ladder with the time that it waits there.
 func (l Ladder) WaitQueue(level, digit int) string {
 	return l.Name() + "." + config.FormatDelay(l.Config.TTL(level, digit))
 }
@@ -102,8 +104,8 @@ func (l Ladder) Hops(delay time.Duration) int {
 	return hops
 }
 
-// Remaining is how long a message in one of the shared queues waits at most until its target gets it: the queue's own
-// delay, and the longest that the levels below can add.
+// Remaining is how long a message in one of the shared queues waits at most until its target gets
+// it: the queue's own delay, and the longest that the levels below can add.
 func (l Ladder) Remaining(q Queue) time.Duration {
 	c := l.Config.WithDefaults()
 	if q.Delay == 0 {
@@ -124,9 +126,10 @@ func (l Ladder) below(level int) string {
 	return l.Level(level - 1)
 }
 
-// Shared is what all targets of a virtual host have in common, as a plan without a main queue: a topic exchange for
-// each level, and a queue for each of its digits but 0. It also has the exchange for targets, and the exchange and the queue
-// for unroutable messages. The lowest objects come first.
+// Shared is what all targets of a virtual host have in common, as a plan without a main queue: a
+// topic exchange for each level, and a queue for each of its digits but 0. It also has the exchange
+// for targets, and the exchange and the queue for unroutable messages. The lowest objects come
+// first.
 func (l Ladder) Shared() Plan {
 	c := l.Config.WithDefaults()
 	p := Plan{
@@ -155,7 +158,8 @@ func (l Ladder) Shared() Plan {
 	return p
 }
 
-// Of is what a target declares beside Shared, as a plan without a main queue: its landing queue with a binding.
+// Of is what a target declares beside Shared, as a plan without a main queue: its landing queue
+// with a binding.
 func (l Ladder) Of(target Target, names Names) (Plan, error) {
 	names = names.WithDefaults()
 	landing := names.Landing(target)
@@ -172,8 +176,8 @@ func (l Ladder) Of(target Target, names Names) (Plan, error) {
 	}, nil
 }
 
-// checkKey refuses a target whose routing key would be longer than AMQP has room for: amqp091-go closes the connection
-// over one. Names of exchanges are bounded by the prefix.
+// checkKey refuses a target whose routing key would be longer than AMQP has room for: amqp091-go
+// closes the connection over one. Names of exchanges are bounded by the prefix.
 //
 // Upstream: a name or key of more than 255 bytes ends the connection.
 func (l Ladder) checkKey(target Target, landing string) error {
@@ -190,11 +194,12 @@ func (l Ladder) pattern(target Target) string {
 	return strings.Repeat("*.", l.Config.WithDefaults().Levels) + address(target)
 }
 
-// Address returns the exchange and the routing key under which a message is published to wait for a delay. It shortens a
-// delay beyond [config.Ladder.Longest] to that one, so callers check first.
+// Address returns the exchange and the routing key under which a message is published to wait for a
+// delay. It shortens a delay beyond [config.Ladder.Longest] to that one, so callers check first.
 //
-// The broker would act on its own headers, CC, BCC and the expiration while the message waits: Address removes them. It
-// lowers a priority above 4 to 4. With higher ones, RabbitMQ 4.0 would hold up messages without a priority.
+// The broker would act on its own headers, CC, BCC and the expiration while the message waits:
+// Address removes them. It lowers a priority above 4 to 4. With higher ones, RabbitMQ 4.0 would
+// hold up messages without a priority.
 //
 // Upstream: a message of a high priority holds up those of a low one whose delay is over.
 func (l Ladder) Address(target Target, delay time.Duration, message *amqp.Publishing) (exchange, key string) {
@@ -224,8 +229,9 @@ func (l Ladder) Address(target Target, delay time.Duration, message *amqp.Publis
 
 func spell(digit int) string { return strconv.FormatInt(int64(digit), 16) }
 
-// address is the end of a key, different for each target: q.orders for the queue orders, x.orders for the exchange
-// orders, and x.orders.paid for that with the key paid. A word that is * or # would match others in a binding.
+// address is the end of a key, different for each target: q.orders for the queue orders, x.orders
+// for the exchange orders, and x.orders.paid for that with the key paid. A word that is * or #
+// would match others in a binding.
 func address(t Target) string {
 	key := strings.NewReplacer("%", "%25", "*", "%2A", "#", "%23").Replace(t.Key)
 	if t.Exchange == "" {
@@ -238,8 +244,8 @@ func address(t Target) string {
 	return "x." + exchange + "." + key
 }
 
-// ParseKey returns the target and the delay of the routing key of a message in the ladder. It is false for any other
-// key.
+// ParseKey returns the target and the delay of the routing key of a message in the ladder. It is
+// false for any other key.
 func (l Ladder) ParseKey(key string) (target Target, delay time.Duration, ok bool) {
 	c := l.Config.WithDefaults()
 	words := strings.SplitN(key, ".", c.Levels+2)

@@ -93,8 +93,8 @@ var targets = []topology.Target{
 	{Exchange: "orders", Key: "paid.eu"}, {Exchange: "orders", Key: "."}, {Exchange: "amq.topic", Key: "eu.*"},
 }
 
-// Every message waits for its delay, rounded up to the unit, and reaches its own target and no other. The broker's
-// topic exchanges are played here; a test with a broker holds them to it.
+// Every message waits for its delay, rounded up to the unit, and reaches its own target and no
+// other. The broker's topic exchanges are played here; a test with a broker holds them to it.
 func TestLadderRoutes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ladder := topology.Ladder{Config: config.Ladder{
@@ -264,8 +264,8 @@ func TestLadderIsDrawn(t *testing.T) {
 	assert.Contains(t, plan.DOT(), `label="amqpretry.delay.v1.100ms.10x6"`)
 }
 
-// A service can have exact retries and delayed publishing for the same queue, and publish with delays to several
-// exchanges. These are no collisions, and one file defines all of it.
+// A service can have exact retries and delayed publishing for the same queue, and publish with
+// delays to several exchanges. These are no collisions, and one file defines all of it.
 func TestDefinitions_OfSeveralTargets(t *testing.T) {
 	t.Parallel()
 

@@ -8,34 +8,36 @@ import (
 	"unicode/utf8"
 )
 
-// Names are the functions that name what is declared for a main queue. A nil one means the default. They must give the
-// same name for the same parameters for ever, since messages wait under these names across deployments, and different
-// names for different parameters.
+// Names are the functions that name what is declared for a main queue. A nil one means the default.
+// They must give the same name for the same parameters for ever, since messages wait under these
+// names across deployments, and different names for different parameters.
 type Names struct {
-	// RetryExchange names the exchange through which failed messages go. Default: orders.retry. For classic retry
-	// queues .classic is added to the name.
+	// RetryExchange names the exchange through which failed messages go. Default: orders.retry. For
+	// classic retry queues .classic is added to the name.
 	RetryExchange func(queue string) string
 	// RetryQueue names the queue in which messages wait for one delay.
 	// Default: orders.retry.30s, and orders.retry.30s.classic for classic ones.
 	RetryQueue func(RetryQueueParams) string
-	// Rejected names the exchange to which a main queue with the strategy cycle dead-letters. Its bindings
-	// are for one retry queue and one dead-letter queue, so the name must depend on everything that theirs do. Default:
-	// orders.rejected.30s, with .classic added for such retry queues, and with eight digits more where RetryQueue or
-	// DeadLetterQueue give other names than by default.
+	// Rejected names the exchange to which a main queue with the strategy cycle dead-letters. Its
+	// bindings are for one retry queue and one dead-letter queue, so the name must depend on
+	// everything that theirs do. Default: orders.rejected.30s, with .classic added for such retry
+	// queues, and with eight digits more where RetryQueue or DeadLetterQueue give other names than
+	// by default.
 	Rejected func(RetryQueueParams) string
 	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
 	DeadLetterQueue func(queue string) string
-	// Landing names the queue through which messages with exact delays come to a target. Default: orders.landing for the
-	// queue orders, orders.exchange.landing for the exchange orders, and orders.exchange.paid.landing for that exchange
-	// with the routing key paid.
+	// Landing names the queue through which messages with exact delays come to a target. Default:
+	// orders.landing for the queue orders, orders.exchange.landing for the exchange orders, and
+	// orders.exchange.paid.landing for that exchange with the routing key paid.
 	Landing func(Target) string
-	// Shared begins the names of what all main queues with the strategy shared have in common: the retry exchange,
-	// which has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
-	// Services that give it different values share nothing. Default: retry.
+	// Shared begins the names of what all main queues with the strategy shared have in common: the
+	// retry exchange, which has just this name, the retry queues, such as retry.30s, and the return
+	// exchange, retry.return. Services that give it different values share nothing. Default: retry.
 	Shared string
 }
 
-// RetryQueueParams are what the name of a retry queue must depend on, since the arguments of the queue do.
+// RetryQueueParams are what the name of a retry queue must depend on, since the arguments of the
+// queue do.
 type RetryQueueParams struct {
 	// Queue is the main queue, to which messages come back.
 	Queue string
@@ -45,8 +47,8 @@ type RetryQueueParams struct {
 	Classic bool
 }
 
-// Target is where delayed messages go when they are due: an exchange with a routing key. The default exchange has an
-// empty name, and its routing key is a queue.
+// Target is where delayed messages go when they are due: an exchange with a routing key. The
+// default exchange has an empty name, and its routing key is a queue.
 type Target struct {
 	// Exchange is empty for the default exchange.
 	Exchange string
@@ -118,7 +120,8 @@ func retryQueueName(prefix string, p RetryQueueParams) string {
 
 func defaultDeadLetterQueue(queue string) string { return queue + ".dlq" }
 
-// defaultRejected has a hash of the names that are not the default ones: two services may name their queues differently.
+// defaultRejected has a hash of the names that are not the default ones: two services may name
+// their queues differently.
 func (n Names) defaultRejected(p RetryQueueParams) string {
 	name := retryQueueName(p.Queue+".rejected", p)
 	retryQueue, deadLetterQueue := n.RetryQueue(p), n.DeadLetterQueue(p.Queue)
@@ -132,8 +135,9 @@ func (n Names) defaultRejected(p RetryQueueParams) string {
 
 func (n Names) returnExchange() string { return n.Shared + ".return" }
 
-// RetryQueues lists the names of all queues from which a message can come back to a main queue after a delay: its own
-// and shared ones, of both types, and the landing queue, since it may have begun to wait under another policy.
+// RetryQueues lists the names of all queues from which a message can come back to a main queue
+// after a delay: its own and shared ones, of both types, and the landing queue, since it may have
+// begun to wait under another policy.
 func (n Names) RetryQueues(queue, delay string) []string {
 	n = n.WithDefaults()
 	names := []string{n.Landing(Target{Key: queue})}
@@ -144,17 +148,20 @@ func (n Names) RetryQueues(queue, delay string) []string {
 	return names
 }
 
-// RejectedExchanges lists the names of all rejected exchanges through which a main queue can wait for a delay.
+// RejectedExchanges lists the names of all rejected exchanges through which a main queue can wait
+// for a delay.
 func (n Names) RejectedExchanges(queue, delay string) []string {
 	n = n.WithDefaults()
 	return []string{n.Rejected(RetryQueueParams{Queue: queue, Delay: delay}),
 		n.Rejected(RetryQueueParams{Queue: queue, Delay: delay, Classic: true})}
 }
 
-// maxNameBytes is what a name on the wire has room for. A longer one would close the whole connection.
+// maxNameBytes is what a name on the wire has room for. A longer one would close the whole
+// connection.
 const maxNameBytes = 255
 
-// checkName reports what RabbitMQ 3.10 to 4.3 would not take as it is. field is where the name can be changed.
+// checkName reports what RabbitMQ 3.10 to 4.3 would not take as it is. field is where the name can
+// be changed.
 func checkName(queue, object, name, field string) error {
 	var errs []error
 	add := func(problem string) {

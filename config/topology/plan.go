@@ -15,13 +15,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// Plan is everything that the broker holds for the retries of one main queue, as plain values. The main queue itself
-// is not part of it.
+// Plan is everything that the broker holds for the retries of one main queue, as plain values. The
+// main queue itself is not part of it.
 type Plan struct {
 	// Queue is the main queue.
 	Queue string
-	// RetryExchange is where failed messages are published; see [Plan.Route]. Empty under the mode off, and with
-	// the strategy shared without retries.
+	// RetryExchange is where failed messages are published; see [Plan.Route]. Empty under the mode
+	// off, and with the strategy shared without retries.
 	RetryExchange string
 	// DeadLetterQueue is where they end. Empty under the mode off.
 	DeadLetterQueue string
@@ -31,22 +31,24 @@ type Plan struct {
 	Strategy      config.Strategy
 	MainArguments amqp.Table
 
-	// Ladder is what messages wait in with config.StrategyLadder, else nil. Its shared objects are not in the
-	// following, but Declare declares them.
+	// Ladder is what messages wait in with config.StrategyLadder, else nil. Its shared objects are
+	// not in the following, but Declare declares them.
 	Ladder *Ladder
 
-	// Exchanges, Queues and Bindings in the order in which they are declared. All empty under the mode off.
+	// Exchanges, Queues and Bindings in the order in which they are declared. All empty under the
+	// mode off.
 	Exchanges []Exchange
 	Queues    []Queue
 	Bindings  []Binding
 }
 
-// Exchange is an exchange of a [Plan], which is durable and never deleted by itself, or one of a [MainQueue].
+// Exchange is an exchange of a [Plan], which is durable and never deleted by itself, or one of a
+// [MainQueue].
 type Exchange struct {
 	// Name of the exchange.
 	Name string
-	// Type is headers for the retry exchange and the rejected exchange, direct for the return exchange of shared
-	// queues, and topic or fanout in a [Ladder].
+	// Type is headers for the retry exchange and the rejected exchange, direct for the return
+	// exchange of shared queues, and topic or fanout in a [Ladder].
 	Type                          string
 	Durable, AutoDelete, Internal bool
 	Arguments                     amqp.Table
@@ -61,13 +63,15 @@ type Queue struct {
 	// Delay for which messages wait here; 0 for the dead-letter queue and a landing queue.
 	Delay     time.Duration
 	Arguments amqp.Table
-	// Landing tells that it is where messages with exact delays wait for the main queue to take them.
+	// Landing tells that it is where messages with exact delays wait for the main queue to take
+	// them.
 	Landing bool
 	// Shared with other main queues.
 	Shared bool
 }
 
-// Binding routes what is published to Exchange with Key, or with the headers in Arguments, to Queue.
+// Binding routes what is published to Exchange with Key, or with the headers in Arguments, to
+// Queue.
 type Binding struct {
 	Exchange, Queue string
 	// ToExchange is the destination of a binding to an exchange. Queue is then empty.
@@ -77,8 +81,8 @@ type Binding struct {
 	Arguments amqp.Table
 }
 
-// unlimited keeps looking at dead letters from killing them. The broker's own word for no limit, -1, means 0 to
-// RabbitMQ 3.10.
+// unlimited keeps looking at dead letters from killing them. The broker's own word for no limit,
+// -1, means 0 to RabbitMQ 3.10.
 //
 // Upstream: a negative delivery limit is 0.
 const unlimited = int64(math.MaxInt32)
@@ -91,11 +95,13 @@ const unlimited = int64(math.MaxInt32)
 //	mode dead-letter  retry exchange, dead-letter queue and its binding
 //	mode off          nothing
 //
-// With the strategy shared the retry exchange and the retry queues are those of all main queues that have it. A second
-// exchange leads back, to which each main queue binds its own name, so that nobody reaches a queue that takes no part;
-// and the dead-letter queue, which stays the main queue's own, is reached through the default exchange.
+// With the strategy shared the retry exchange and the retry queues are those of all main queues
+// that have it. A second exchange leads back, to which each main queue binds its own name, so that
+// nobody reaches a queue that takes no part; and the dead-letter queue, which stays the main
+// queue's own, is reached through the default exchange.
 //
-// It reports everything at once that is wrong with the policy (*config.FieldError) and with the names (*[NameError]).
+// It reports everything at once that is wrong with the policy (*config.FieldError) and with the
+// names (*[NameError]).
 func New(queue string, policy config.Policy, names Names) (Plan, error) {
 	if queue == "" {
 		return Plan{}, &NameError{Object: "main queue", Problem: "the name is empty; server-named queues have no " +
@@ -115,8 +121,9 @@ func New(queue string, policy config.Policy, names Names) (Plan, error) {
 	return b.plan, nil
 }
 
-// Route is where a copy with this count and delay is published: to the retry exchange or the [Ladder] to wait, and to
-// the end with the count -1. It changes a message that a ladder gets, see [Ladder.Address].
+// Route is where a copy with this count and delay is published: to the retry exchange or the
+// [Ladder] to wait, and to the end with the count -1. It changes a message that a ladder gets, see
+// [Ladder.Address].
 func (p Plan) Route(count int, delay time.Duration, message *amqp.Publishing) (exchange, key string) {
 	switch {
 	case count != header.CountDead && p.Ladder != nil:
@@ -140,9 +147,10 @@ func (p Plan) endsByDefaultExchange() bool {
 	return true
 }
 
-// ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a
-// trace: of shared retry queues the return exchange with the main queue's binding, with a [Ladder] the landing queue
-// with its binding, with the strategy cycle all that the plan declares, else nothing.
+// ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could
+// be lost without a trace: of shared retry queues the return exchange with the main queue's
+// binding, with a [Ladder] the landing queue with its binding, with the strategy cycle all that the
+// plan declares, else nothing.
 func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
 	if p.Strategy == config.StrategyCycle {
@@ -222,8 +230,8 @@ func (b *builder) build() {
 	b.strategy()
 }
 
-// ofType keeps the retry queues of both types apart: with one exchange, a delay that has a queue of each, because the
-// type was changed, would be routed to both.
+// ofType keeps the retry queues of both types apart: with one exchange, a delay that has a queue of
+// each, because the type was changed, would be routed to both.
 func (b *builder) ofType(exchange string) string {
 	if b.policy.ClassicQueues {
 		return exchange + classicSuffix
@@ -307,7 +315,8 @@ func (b *builder) check(object, name, field string) {
 	}
 }
 
-// retryArguments never depend on the broker's version, since instances of one service may meet several.
+// retryArguments never depend on the broker's version, since instances of one service may meet
+// several.
 func retryArguments(delay time.Duration, classic bool) amqp.Table {
 	// int64, as the library sends an int with 32 bits, which wraps beyond 24 days.
 	ttl := delay.Milliseconds()
@@ -317,13 +326,16 @@ func retryArguments(delay time.Duration, classic bool) amqp.Table {
 	return amqp.Table{
 		amqp.QueueTypeArg:       amqp.QueueTypeQuorum,
 		amqp.QueueMessageTTLArg: ttl,
-		// At-least-once silently becomes at-most-once unless a full queue rejects what is published.
+		// At-least-once silently becomes at-most-once unless a full queue rejects what is
+		// published.
 		"x-dead-letter-strategy": "at-least-once",
 		amqp.QueueOverflowArg:    amqp.QueueOverflowRejectPublish,
-		// Upstream: queues of one connection all have their leader on its node; documentation of RabbitMQ 4.3; RabbitMQ
-		// 3.10 to 4.3; TestArgumentsStayForEver; remove when balanced is the default.
+		// Upstream: queues of one connection all have their leader on its node; documentation of
+		// RabbitMQ 4.3; RabbitMQ 3.10 to 4.3; TestArgumentsStayForEver; remove when balanced is the
+		// default.
 		"x-queue-leader-locator": "balanced",
-		// Else, since RabbitMQ 4.0, a message that was looked at 21 times is dead-lettered at once: a retry too early.
+		// Else, since RabbitMQ 4.0, a message that was looked at 21 times is dead-lettered at once:
+		// a retry too early.
 		"x-delivery-limit": unlimited,
 	}
 }
@@ -336,9 +348,10 @@ func deadLetterArguments() amqp.Table {
 	}
 }
 
-// Check reports all collisions between the plans of one broker, as joined *[NameError]s: two main queues whose objects
-// share a name, one main queue with two different plans, and a main queue that is another's retry or dead-letter queue.
-// Equal plans are no collision. Neither is what one main queue has for its retries and for delayed publishing.
+// Check reports all collisions between the plans of one broker, as joined *[NameError]s: two main
+// queues whose objects share a name, one main queue with two different plans, and a main queue that
+// is another's retry or dead-letter queue. Equal plans are no collision. Neither is what one main
+// queue has for its retries and for delayed publishing.
 func Check(plans ...Plan) error {
 	c := collisions{plans: map[string]Plan{}, owners: map[object]string{}, landings: map[string]Queue{}}
 	// Main queues first: of two that meet, it is the other one that can be named otherwise.

@@ -97,7 +97,8 @@ func TestNewDefaultPolicy(t *testing.T) {
 		"orders.retry.10m", "orders.dlq"}, names)
 }
 
-// Whatever the policy, a failed message finds exactly one queue: one binding per delay, one for the end, no two alike.
+// Whatever the policy, a failed message finds exactly one queue: one binding per delay, one for the
+// end, no two alike.
 func TestEveryScheduledDelayHasExactlyOneBinding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		delays := rapid.SliceOfN(rapid.Int64Range(1, 315_360_000_000), 1, 64).Draw(t, "Delays")

@@ -13,11 +13,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// protectedLimit is high enough for any number of shutdowns, and still ends a message that kills its consumers.
+// protectedLimit is high enough for any number of shutdowns, and still ends a message that kills
+// its consumers.
 const protectedLimit = int64(1000)
 
-// ProtectArguments are the arguments with which a new quorum main queue does not lose messages: what reaches the
-// delivery limit goes to the dead-letter queue, and stays in the main queue until that has it.
+// ProtectArguments are the arguments with which a new quorum main queue does not lose messages:
+// what reaches the delivery limit goes to the dead-letter queue, and stays in the main queue until
+// that has it.
 func ProtectArguments(deadLetterQueue string) amqp.Table {
 	arguments := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
 	for key, value := range protection(deadLetterQueue) {
@@ -32,14 +34,16 @@ func protection(deadLetterQueue string) map[string]any {
 		// Never a queue with a TTL that leads back: the broker sees a cycle, and drops the message.
 		"dead-letter-exchange":    "",
 		"dead-letter-routing-key": deadLetterQueue,
-		// At-least-once silently becomes at-most-once unless a full queue rejects what is published.
+		// At-least-once silently becomes at-most-once unless a full queue rejects what is
+		// published.
 		"dead-letter-strategy": "at-least-once",
 		"overflow":             amqp.QueueOverflowRejectPublish,
 		"delivery-limit":       protectedLimit,
 	}
 }
 
-// BrokerPolicy is a policy of the broker for one queue. Only an operator can set it, and no client can see it.
+// BrokerPolicy is a policy of the broker for one queue. Only an operator can set it, and no client
+// can see it.
 type BrokerPolicy struct {
 	// Vhost and Queue for which it is.
 	Vhost, Queue string
@@ -52,9 +56,11 @@ type BrokerPolicy struct {
 	Definition string
 }
 
-// ProtectPolicy is the policy that does for a quorum queue that exists what [ProtectArguments] do for a new one.
+// ProtectPolicy is the policy that does for a quorum queue that exists what [ProtectArguments] do
+// for a new one.
 //
-// It does not apply to classic queues, which have no delivery limit: the broker leaves them without it.
+// It does not apply to classic queues, which have no delivery limit: the broker leaves them without
+// it.
 func ProtectPolicy(vhost, queue, deadLetterQueue string) BrokerPolicy {
 	return brokerPolicy(vhost, queue, protection(deadLetterQueue))
 }
@@ -71,9 +77,9 @@ func brokerPolicy(vhost, queue string, keys map[string]any) BrokerPolicy {
 	}
 }
 
-// MainPolicy is the policy that does for a quorum queue that exists what MainArguments do for a new one. ok is false for
-// a strategy that cannot have it by a policy, as nobody could see that it is not there: cycle; and for copies,
-// which need none.
+// MainPolicy is the policy that does for a quorum queue that exists what MainArguments do for a new
+// one. ok is false for a strategy that cannot have it by a policy, as nobody could see that it is
+// not there: cycle; and for copies, which need none.
 func (p Plan) MainPolicy(vhost string) (policy BrokerPolicy, ok bool) {
 	if !p.Strategy.CountsReturns() {
 		return BrokerPolicy{}, false
@@ -98,7 +104,8 @@ func (p BrokerPolicy) ClearCommand() string {
 	return command("clear_policy", p.Vhost, shell.Quote(p.Name))
 }
 
-// String returns the command that sets the policy, for an operator. Shell comments before it say what to check first.
+// String returns the command that sets the policy, for an operator. Shell comments before it say
+// what to check first.
 func (p BrokerPolicy) String() string {
 	return comment(
 		"A queue has one policy: of all that match, the one with the highest priority. This one replaces the policy "+
@@ -111,7 +118,8 @@ func (p BrokerPolicy) String() string {
 	) + p.SetCommand()
 }
 
-// command puts a rabbitmqctl command together. A vhost that begins with a dash would be taken for an option.
+// command puts a rabbitmqctl command together. A vhost that begins with a dash would be taken for
+// an option.
 func command(name, vhost string, args ...string) string {
 	option := "-p " + shell.Quote(vhost)
 	if strings.HasPrefix(vhost, "-") {
@@ -120,8 +128,8 @@ func command(name, vhost string, args ...string) string {
 	return strings.Join(append([]string{"rabbitmqctl", name, option}, args...), " ")
 }
 
-// comment makes comments of the shell. A line break in a name does not end one. As some shells take pasted comments for
-// commands, what is in them must mean nothing to a shell.
+// comment makes comments of the shell. A line break in a name does not end one. As some shells take
+// pasted comments for commands, what is in them must mean nothing to a shell.
 func comment(lines ...string) string {
 	var b strings.Builder
 	for _, line := range lines {
@@ -130,8 +138,8 @@ func comment(lines ...string) string {
 	return b.String()
 }
 
-// inPattern spells control characters as patterns do: no command line could carry a zero byte, and a terminal acts upon
-// the others. The broker matches bytes.
+// inPattern spells control characters as patterns do: no command line could carry a zero byte, and
+// a terminal acts upon the others. The broker matches bytes.
 func inPattern(s string) string {
 	return spellControls(s, func(r rune) (spelled string) {
 		for _, c := range []byte(string(r)) {

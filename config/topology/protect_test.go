@@ -43,7 +43,8 @@ func TestProtectPolicyIsTheArguments(t *testing.T) {
 	assert.Len(t, definition, len(arguments)-1, "all but the type")
 }
 
-// oddNames are names that the broker takes and that shells, patterns and JSON have their own ideas about.
+// oddNames are names that the broker takes and that shells, patterns and JSON have their own ideas
+// about.
 var oddNames = []string{
 	"orders", "it's", `"q"`, "$HOME `id` $(id)", `a.b+c*[d](e){2}|f^$?\`, "-dash", "--help", "ünï 💥", "a\\x41",
 	"tab\tbell\x07 c1\u0085",

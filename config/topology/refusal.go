@@ -13,12 +13,14 @@ import (
 
 const invalidArg = "invalid arg '"
 
-// The broker's texts, 3.10 to 4.3. Names may hold quotes, so what can be any text is matched as far as it goes; values
-// come as none, 'v', or the value 'v' of type 't'. The broker cuts a text at 255 bytes.
+// The broker's texts, 3.10 to 4.3. Names may hold quotes, so what can be any text is matched as far
+// as it goes; values come as none, 'v', or the value 'v' of type 't'. The broker cuts a text at 255
+// bytes.
 //
-// Upstream: what a refusal is about is only in its text; no issue known, measured; RabbitMQ 3.10 to 4.3;
-// TestExplainConflict, TestExplainAccess, TestRefusals, TestDeclareKnowsWhatItWantedWhenTheBrokerCutsItsText; remove
-// when refusals name their object in a field.
+// Upstream: what a refusal is about is only in its text; no issue known, measured; RabbitMQ 3.10 to
+// 4.3; TestExplainConflict, TestExplainAccess, TestRefusals,
+// TestDeclareKnowsWhatItWantedWhenTheBrokerCutsItsText; remove when refusals name their object in a
+// field.
 var (
 	objectText   = regexp.MustCompile(`(?s)(queue|exchange) '(.*)' in vhost '`)
 	argumentText = regexp.MustCompile(`in(?:equivalent|valid) arg '([^']*)' for (queue|exchange) '`)
@@ -26,12 +28,14 @@ var (
 	valueText    = regexp.MustCompile(`(?s)^(?:the value )?'(.*?)(?:'(?: of type '[^']*'| of [^']*\.\.\.)?)?$`)
 )
 
-// Explain turns what an operation on an object of the broker gave into a *[ConflictError], *[AccessError],
-// *[ExclusiveError] or *[DeclareError]. kind is "queue" or "exchange", and use is empty for the declaration of a
-// topology. For any other use, such as "consume", only refusals are explained, and other errors stay as they are.
+// Explain turns what an operation on an object of the broker gave into a *[ConflictError],
+// *[AccessError], *[ExclusiveError] or *[DeclareError]. kind is "queue" or "exchange", and use is
+// empty for the declaration of a topology. For any other use, such as "consume", only refusals are
+// explained, and other errors stay as they are.
 //
-// The kind and the name that the broker's text has win over the given ones, since a binding or a dead-letter exchange
-// may be refused for another object. nil stays nil, and what is explained already stays as it is.
+// The kind and the name that the broker's text has win over the given ones, since a binding or a
+// dead-letter exchange may be refused for another object. nil stays nil, and what is explained
+// already stays as it is.
 func Explain(use, kind, name string, err error) error {
 	if err == nil || explained(err) {
 		return err

@@ -32,12 +32,14 @@ func (b *builder) strategy() {
 	b.plan.MainArguments = arguments
 }
 
-// rejected adds the exchange to which the main queue dead-letters. Only what a consumer has rejected may go to the
-// retry queue: when a message comes back to a queue without a rejection on its way, the broker sees a cycle, and drops
-// the message or holds it where it is. All other reasons lead to the dead-letter queue. Each reason must lead somewhere: 32 messages that lead nowhere stop the dead-lettering of their queue.
+// rejected adds the exchange to which the main queue dead-letters. Only what a consumer has
+// rejected may go to the retry queue: when a message comes back to a queue without a rejection on
+// its way, the broker sees a cycle, and drops the message or holds it where it is. All other
+// reasons lead to the dead-letter queue. Each reason must lead somewhere: 32 messages that lead
+// nowhere stop the dead-lettering of their queue.
 //
-// The first reason stays when a message comes round again, so what was rejected once must not die of anything else: see
-// cycleArguments.
+// The first reason stays when a message comes round again, so what was rejected once must not die
+// of anything else: see cycleArguments.
 func (b *builder) rejected() {
 	delay := b.policy.Delay(1)
 	params := RetryQueueParams{Queue: b.plan.Queue, Delay: config.FormatDelay(delay), Classic: b.policy.ClassicQueues}
@@ -77,8 +79,9 @@ const firstReason = "x-first-death-reason"
 // deathReasons are all reasons for which a broker dead-letters.
 func deathReasons() []string { return []string{rejected, "expired", "maxlen", "delivery_limit"} }
 
-// cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high
-// to be reached: what has reached it would come to the retry queue as well, and be lost there.
+// cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery
+// limit is too high to be reached: what has reached it would come to the retry queue as well, and
+// be lost there.
 func cycleArguments(exchange, queue string) amqp.Table {
 	return amqp.Table{
 		amqp.QueueTypeArg:           amqp.QueueTypeQuorum,
@@ -90,9 +93,9 @@ func cycleArguments(exchange, queue string) amqp.Table {
 	}
 }
 
-// WithMainArguments adds what the plan's strategy needs to the arguments that a main queue has anyway. These are not
-// changed; where they say otherwise, the strategy wins: see [Plan.MainConflicts]. Only a delivery limit stays, see
-// [Plan.KeepsLimit].
+// WithMainArguments adds what the plan's strategy needs to the arguments that a main queue has
+// anyway. These are not changed; where they say otherwise, the strategy wins: see
+// [Plan.MainConflicts]. Only a delivery limit stays, see [Plan.KeepsLimit].
 func (p Plan) WithMainArguments(arguments amqp.Table) amqp.Table {
 	if p.MainArguments == nil {
 		return arguments
@@ -108,15 +111,16 @@ func (p Plan) WithMainArguments(arguments amqp.Table) amqp.Table {
 
 const deliveryLimit = "x-delivery-limit"
 
-// KeepsLimit tells whether a main queue may have this delivery limit of its own: any, where the broker sends what
-// reaches it to the dead-letter queue. With the strategy cycle it would come to the retry queue, and be lost there.
+// KeepsLimit tells whether a main queue may have this delivery limit of its own: any, where the
+// broker sends what reaches it to the dead-letter queue. With the strategy cycle it would come to
+// the retry queue, and be lost there.
 func (p Plan) KeepsLimit(limit any) bool {
 	n, is := rabbitmq.Integer(limit)
 	return is && n >= 0 && p.Strategy.CountsReturns()
 }
 
-// MainConflicts lists in order the arguments of a main queue that say otherwise than its strategy needs, or that it
-// cannot work with.
+// MainConflicts lists in order the arguments of a main queue that say otherwise than its strategy
+// needs, or that it cannot work with.
 func (p Plan) MainConflicts(arguments amqp.Table) []string {
 	var conflicts []string
 	for key, value := range arguments {
@@ -132,9 +136,9 @@ func (p Plan) MainConflicts(arguments amqp.Table) []string {
 	return conflicts
 }
 
-// refuses tells of arguments with which the strategy would lose messages: in a cycle, what expires in its main queue
-// after a rejection would be taken for rejected, and be lost in the retry queue; and a delayed retry that the policy
-// does not ask for would double each wait.
+// refuses tells of arguments with which the strategy would lose messages: in a cycle, what expires
+// in its main queue after a rejection would be taken for rejected, and be lost in the retry queue;
+// and a delayed retry that the policy does not ask for would double each wait.
 func (p Plan) refuses(key string) bool {
 	switch key {
 	case amqp.QueueMessageTTLArg, "x-expires":

@@ -1,7 +1,8 @@
 // Adoption shows an existing queue on its way to retries and back. Look at
 //
 //   - steps: the policies in the order in which they go out to every consumer of the queue,
-//   - forOperators: what an operator gets for a quorum queue, and for a broker on which services may declare nothing.
+//   - forOperators: what an operator gets for a quorum queue, and for a broker on which services
+//     may declare nothing.
 package main
 
 import (
@@ -76,7 +77,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	return forOperators(conf, out)
 }
 
-// forOperators prints what an operator does for a quorum queue that exists, and for services that may declare nothing.
+// forOperators prints what an operator does for a quorum queue that exists, and for services that
+// may declare nothing.
 func forOperators(conf amqp.Config, out io.Writer) error {
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	retrier, err := amqpv2.New(conf, amqpretry.Options{AssumeTopology: true})

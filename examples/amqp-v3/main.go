@@ -1,4 +1,5 @@
-// Amqp-v3 shows a service on watermill-amqp v3. Look at the imports: amqpv3.New takes the place of amqpv2.New.
+// Amqp-v3 shows a service on watermill-amqp v3. Look at the imports: amqpv3.New takes the place of
+// amqpv2.New.
 package main
 
 import (

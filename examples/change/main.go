@@ -1,8 +1,9 @@
-// Change shows a policy that changes while messages wait: the new version continues what waits under the old one. Look
-// at
+// Change shows a policy that changes while messages wait: the new version continues what waits
+// under the old one. Look at
 //
 //   - before and after, the two policies,
-//   - the end of run: the retry queues that no policy uses any more. "amqpretry topology prune" deletes them.
+//   - the end of run: the retry queues that no policy uses any more. "amqpretry topology prune"
+//     deletes them.
 package main
 
 import (
@@ -61,7 +62,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 
-	// The new version could have been there before: versions with different policies run side by side.
+	// The new version could have been there before: versions with different policies run side by
+	// side.
 	now := func(msg *message.Message, done func()) error {
 		fmt.Fprintf(out, "new version: attempt %d\n", number(msg))
 		if number(msg) < 3 {

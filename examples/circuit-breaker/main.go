@@ -1,5 +1,5 @@
-// Circuit-breaker shows a breaker around handlers: while their dependency is down, messages wait on the broker and use
-// no attempt up. Look at
+// Circuit-breaker shows a breaker around handlers: while their dependency is down, messages wait on
+// the broker and use no attempt up. Look at
 //
 //   - newBreaker: it opens after two failures in a row, and lets a message try again after 1.5 s,
 //   - run: the breaker's middleware comes after the retry middleware.

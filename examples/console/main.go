@@ -37,12 +37,12 @@ import (
 
 var policy = config.Policy{Delays: []time.Duration{100 * time.Millisecond}}
 
-// mount makes a console for the dead letters of one queue. Whoever it lets in has signed in somewhere before: here by a
-// name and a password, in your service by its own middleware.
+// mount makes a console for the dead letters of one queue. Whoever it lets in has signed in
+// somewhere before: here by a name and a password, in your service by its own middleware.
 func mount(uri, queue, folder string, audit io.Writer) (*dlqweb.Console, error) {
 	return dlqweb.New(dlqweb.Config{
-		// Before RabbitMQ 4.3 somebody must tell that no policy limits the deliveries of dead letters: the management
-		// API, or this field.
+		// Before RabbitMQ 4.3 somebody must tell that no policy limits the deliveries of dead
+		// letters: the management API, or this field.
 		Broker: dlq.Config{URI: uri, NoDeliveryLimitPolicy: true},
 		Queues: []string{queue},
 		Prefix: "/dead-letters",

@@ -1,4 +1,5 @@
-// Context shows what a handler can know of its message's past, and keeps secrets out of dead letters and logs. Look at
+// Context shows what a handler can know of its message's past, and keeps secrets out of dead
+// letters and logs. Look at
 //
 //   - pay, the handler: number and history of its attempts,
 //   - redact, which the options give to errors and to logged payloads.

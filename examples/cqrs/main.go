@@ -1,9 +1,10 @@
-// Cqrs shows Watermill's cqrs component on one retrier: a command, an event with two handlers, and a group of handlers.
-// Look at
+// Cqrs shows Watermill's cqrs component on one retrier: a command, an event with two handlers, and
+// a group of handlers. Look at
 //
-//   - the three lines SubscriberConstructor: a consumer group for the commands, for each event handler and for the group,
-//     all over one connection,
-//   - the output of the group: its handlers share a message, so that a retry calls the first one again.
+//   - the three lines SubscriberConstructor: a consumer group for the commands, for each event
+//     handler and for the group, all over one connection,
+//   - the output of the group: its handlers share a message, so that a retry calls the first one
+//     again.
 package main
 
 import (
@@ -126,7 +127,8 @@ func (s *service) fails(ctx context.Context, name string, n int) bool {
 	return attempt.Number <= n
 }
 
-// report prints how a message ends in each group, and closes the router after the event has ended in all three.
+// report prints how a message ends in each group, and closes the router after the event has ended
+// in all three.
 func (s *service) report(event retry.Event) {
 	group := strings.TrimPrefix(event.Queue, event.Topic+"_")
 	switch event.Kind {

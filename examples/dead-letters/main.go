@@ -1,4 +1,5 @@
-// Dead-letters shows a handler for dead letters in the router of the service itself: an archive. Look at
+// Dead-letters shows a handler for dead letters in the router of the service itself: an archive.
+// Look at
 //
 //   - file, the handler: it knows why each message has failed,
 //   - run: NewDeadLetterSubscriber feeds it. The topic is that of the messages.
@@ -42,8 +43,8 @@ func ship(msg *message.Message) error {
 	return errors.New("the warehouse does not answer")
 }
 
-// file is the handler of the dead letters. A success takes a dead letter out of its queue. A failure leaves it there,
-// and file gets it again after a pause.
+// file is the handler of the dead letters. A success takes a dead letter out of its queue. A
+// failure leaves it there, and file gets it again after a pause.
 func file(out io.Writer) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		letter, _ := retry.DeadLetterFromContext(msg.Context())

@@ -1,8 +1,8 @@
-// Deduplicator shows duplicates that are dropped, while a message that has failed comes through when it is retried.
-// Look at
+// Deduplicator shows duplicates that are dropped, while a message that has failed comes through
+// when it is retried. Look at
 //
-//   - newDeduplicator: the key that two equal messages share, here the number of the order. The default is the UUID,
-//     which a publisher that sends an order twice does not repeat,
+//   - newDeduplicator: the key that two equal messages share, here the number of the order. The
+//     default is the UUID, which a publisher that sends an order twice does not repeat,
 //   - run: its middleware comes after the retry middleware.
 package main
 

@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// after is the service with the retrier. The delays are the same. Nothing is declared with the plugin's type, and a
-// message that is given up is in the dead-letter queue.
+// after is the service with the retrier. The delays are the same. Nothing is declared with the
+// plugin's type, and a message that is given up is in the dead-letter queue.
 func after(ctx context.Context, conf amqp.Config, topic string, policy config.Policy, out io.Writer) error {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
@@ -59,8 +59,8 @@ func after(ctx context.Context, conf amqp.Config, topic string, policy config.Po
 	return router.Run(ctx)
 }
 
-// publishLater takes the place of a publish with the header x-delay. It returns when the broker has the message. A
-// service makes the publisher once, and leaves the ladder out.
+// publishLater takes the place of a publish with the header x-delay. It returns when the broker has
+// the message. A service makes the publisher once, and leaves the ladder out.
 func publishLater(
 	retrier *amqpv2.Retrier, topic string, ladder config.Ladder, id string, after time.Duration, out io.Writer,
 ) error {

@@ -9,7 +9,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// declareDelayed declares the plugin's exchange, which holds a message for as long as its header x-delay says.
+// declareDelayed declares the plugin's exchange, which holds a message for as long as its header
+// x-delay says.
 func declareDelayed(channel *amqp091.Channel, queue string) error {
 	err := channel.ExchangeDeclare("delayed", "x-delayed-message", true, false, false, false,
 		amqp091.Table{"x-delayed-type": "direct"})
@@ -20,8 +21,9 @@ func declareDelayed(channel *amqp091.Channel, queue string) error {
 	return channel.QueueBind(queue, queue, "delayed", false, nil)
 }
 
-// retryByPlugin is a middleware as services write it. It counts in a header, publishes a copy that the exchange delays,
-// and acknowledges without knowing whether a queue will get the copy: the plugin confirms and routes later.
+// retryByPlugin is a middleware as services write it. It counts in a header, publishes a copy that
+// the exchange delays, and acknowledges without knowing whether a queue will get the copy: the
+// plugin confirms and routes later.
 func retryByPlugin(channel *amqp091.Channel, queue string) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {

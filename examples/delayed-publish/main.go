@@ -1,8 +1,10 @@
 // Delayed-publish shows messages that are published now and delivered later. Look at
 //
-//   - send: Watermill's delay.For and delay.Until on a message, delay.WithContext for code that makes messages itself,
+//   - send: Watermill's delay.For and delay.Until on a message, delay.WithContext for code that
+//     makes messages itself,
 //   - the event: it comes to both services when it is due,
-//   - remind, the handler: a message that waits cannot be taken back, so it looks whether the reminder is still wanted.
+//   - remind, the handler: a message that waits cannot be taken back, so it looks whether the
+//     reminder is still wanted.
 package main
 
 import (
@@ -65,7 +67,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	id := watermill.NewShortUUID()
 	reminders, shipped := "reminders-"+id, "order-shipped-"+id
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
-	// A service leaves the ladder out: all services share that of the zero options. This one can be deleted.
+	// A service leaves the ladder out: all services share that of the zero options. This one can be
+	// deleted.
 	options := delay.Options{Ladder: config.Ladder{Prefix: "delayed-publish-" + id, Levels: 2}}
 
 	router, err := message.NewRouter(message.RouterConfig{}, logger)

@@ -2,7 +2,8 @@
 //
 //   - bill, the handler: it marks errors as permanent, or drops a message,
 //   - NeverRetry, the list of the policy: errors of libraries that know nothing of retries,
-//   - decide, a function over all: the service asks it about every failure, and it outranks the list.
+//   - decide, a function over all: the service asks it about every failure, and it outranks the
+//     list.
 package main
 
 import (

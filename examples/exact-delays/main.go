@@ -1,11 +1,11 @@
 // Exact-delays shows retries that wait just as long as they are asked to. Look at
 //
 //   - policies: the strategy ladder, with a jitter that spreads a burst of failures,
-//   - order, the handler: it obeys the Retry-After of an API, in one wait. In retry queues, the wait would be made of
-//     the policy's own delays.
+//   - order, the handler: it obeys the Retry-After of an API, in one wait. In retry queues, the
+//     wait would be made of the policy's own delays.
 //
-// The ladder has a prefix of its own, so that the program can delete it. A service leaves Ladder out: all services of a
-// virtual host share the default one, and nobody deletes it.
+// The ladder has a prefix of its own, so that the program can delete it. A service leaves Ladder
+// out: all services of a virtual host share the default one, and nobody deletes it.
 package main
 
 import (

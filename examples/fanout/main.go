@@ -1,7 +1,9 @@
 // Fanout shows one event and three services that each get it. Look at
 //
-//   - serve: NewDurablePubSubConfig gives each service a queue of its own, and the retrier gives each queue its retries,
-//   - mails, the service that fails: its retries come to its queue only, so that the others see the event once.
+//   - serve: NewDurablePubSubConfig gives each service a queue of its own, and the retrier gives
+//     each queue its retries,
+//   - mails, the service that fails: its retries come to its queue only, so that the others see the
+//     event once.
 package main
 
 import (

@@ -1,12 +1,14 @@
-// Forwarder shows Watermill's forwarder, as outboxes use it, on the retrier. One envelope is for a queue that exists, the
-// other one for a queue that does not. Look at
+// Forwarder shows Watermill's forwarder, as outboxes use it, on the retrier. One envelope is for a
+// queue that exists, the other one for a queue that does not. Look at
 //
-//   - forward: the destination is the retrier's publisher. It returns publish.ErrUnroutable for the second message, so
-//     its envelope is retried, and ends as a dead letter with that reason. watermill-amqp's publisher would return nil,
-//     and the message would be lost,
-//   - the middleware: the forwarder makes a router of its own unless it is given one that has the middleware.
+//   - forward: the destination is the retrier's publisher. It returns publish.ErrUnroutable for the
+//     second message, so its envelope is retried, and ends as a dead letter with that reason.
+//     watermill-amqp's publisher would return nil, and the message would be lost,
+//   - the middleware: the forwarder makes a router of its own unless it is given one that has the
+//     middleware.
 //
-// An outbox keeps its envelopes in the database of the service, such as by watermill-sql. Here they are on RabbitMQ.
+// An outbox keeps its envelopes in the database of the service, such as by watermill-sql. Here they
+// are on RabbitMQ.
 package main
 
 import (

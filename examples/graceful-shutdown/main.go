@@ -1,5 +1,5 @@
-// Graceful-shutdown shows the end of a pod: it gets SIGTERM while a handler runs, lets it finish, and leaves the rest on
-// the broker, uncounted. Look at
+// Graceful-shutdown shows the end of a pod: it gets SIGTERM while a handler runs, lets it finish,
+// and leaves the rest on the broker, uncounted. Look at
 //
 //   - pack, the handler: it ends early when the time for the shutdown is over,
 //   - run: what is closed, in which order,
@@ -28,8 +28,8 @@ import (
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 )
 
-// The times of a shutdown: a handler may take as long as the retrier waits, the router waits longer, and Kubernetes
-// longer than both together.
+// The times of a shutdown: a handler may take as long as the retrier waits, the router waits
+// longer, and Kubernetes longer than both together.
 const (
 	handlersEnd = 20 * time.Second // Options.CloseTimeout
 	routerEnds  = 30 * time.Second // RouterConfig.CloseTimeout

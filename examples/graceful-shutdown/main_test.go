@@ -35,7 +35,8 @@ type probe struct {
 	} `yaml:"httpGet"`
 }
 
-// The manifest's times and paths are those of the program, and the page of the docs has the same manifest.
+// The manifest's times and paths are those of the program, and the page of the docs has the same
+// manifest.
 func TestManifest(t *testing.T) {
 	file, err := os.ReadFile("kubernetes.yaml")
 	require.NoError(t, err)

@@ -1,5 +1,6 @@
-// Metrics is a service with its series at /metrics. It fails 1 % of its messages once, and every 500th for ever. At its
-// end it prints the series. Look at the lines with m in run. To watch it for longer:
+// Metrics is a service with its series at /metrics. It fails 1 % of its messages once, and every
+// 500th for ever. At its end it prints the series. Look at the lines with m in run. To watch it for
+// longer:
 //
 //	scripts/broker run --private go run ./examples/metrics -for 10m
 package main

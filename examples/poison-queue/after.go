@@ -16,7 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// after is the service with retries. PoisonQueue is gone: inside of the retry middleware it would take errors away.
+// after is the service with retries. PoisonQueue is gone: inside of the retry middleware it would
+// take errors away.
 func after(ctx context.Context, conf amqp.Config, topic string, out io.Writer) error {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	router, err := message.NewRouter(message.RouterConfig{}, logger)

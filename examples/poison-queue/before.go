@@ -13,7 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 )
 
-// before is the service as it was. The warehouse is closed, so it poisons the order at its first failure.
+// before is the service as it was. The warehouse is closed, so it poisons the order at its first
+// failure.
 func before(ctx context.Context, conf amqp.Config, topic string, out io.Writer) error {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
@@ -34,13 +35,15 @@ func before(ctx context.Context, conf amqp.Config, topic string, out io.Writer) 
 	if err != nil {
 		return err
 	}
-	// PoisonQueue publishes, but nobody has declared the queue of its topic: without this the message would be lost.
+	// PoisonQueue publishes, but nobody has declared the queue of its topic: without this the
+	// message would be lost.
 	if err := subscriber.SubscribeInitialize(topic + poison); err != nil {
 		return err
 	}
 	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
 		fmt.Fprintf(out, "%s: before: failed and poisoned\n", msg.UUID)
-		// The program goes on when the message is acknowledged. A stock subscriber that closes earlier gives it back.
+		// The program goes on when the message is acknowledged. A stock subscriber that closes
+		// earlier gives it back.
 		time.AfterFunc(time.Second, func() { _ = router.Close() })
 
 		return errors.New("the warehouse is closed")

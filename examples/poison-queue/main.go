@@ -1,7 +1,9 @@
-// Poison-queue shows a service on its way from Watermill's PoisonQueue to retries and a dead-letter queue. Look at
+// Poison-queue shows a service on its way from Watermill's PoisonQueue to retries and a dead-letter
+// queue. Look at
 //
 //   - before.go, the service as it was: what fails goes to the poison topic,
-//   - after.go, the service with the retrier; its handler "bring back" moves what is left in the poison topic.
+//   - after.go, the service with the retrier; its handler "bring back" moves what is left in the
+//     poison topic.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Processor retries the messages of a consumer that only rejects, as consumers in other languages do. Look at
+// Processor retries the messages of a consumer that only rejects, as consumers in other languages
+// do. Look at
 //
 //   - declare: what the main queue needs, and nothing else of the service changes,
 //   - consume: the service, which knows nothing of retries,

@@ -1,5 +1,6 @@
-// Quickstart shows the life of messages under a retry policy: some succeed, some fail twice and then succeed, one never
-// does, and one cannot be decoded. At the end it prints the dead letters. Look at
+// Quickstart shows the life of messages under a retry policy: some succeed, some fail twice and
+// then succeed, one never does, and one cannot be decoded. At the end it prints the dead letters.
+// Look at
 //
 //   - ship, the handler,
 //   - run: the policy, and the lines with the retrier.
@@ -40,7 +41,8 @@ func main() {
 	}
 }
 
-// order is the body of a message. FailuresLeft says how its handler is to fail: that often, for ever below zero.
+// order is the body of a message. FailuresLeft says how its handler is to fail: that often, for
+// ever below zero.
 type order struct {
 	ID       string `json:"id"`
 	Failures int    `json:"failures"`
@@ -59,7 +61,8 @@ var bodies = []string{
 func run(ctx context.Context, uri string, out io.Writer) error {
 	p, topic := &printer{out: out}, "quickstart-"+watermill.NewShortUUID()
 
-	// A message fails up to three times: at once, after 1 s and after 2 s more. Then it is a dead letter.
+	// A message fails up to three times: at once, after 1 s and after 2 s more. Then it is a dead
+	// letter.
 	policies := config.Policies{
 		Topics: map[string]config.Policy{
 			topic: {Delays: []time.Duration{time.Second, 2 * time.Second}},

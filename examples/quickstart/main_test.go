@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// TestQuickstart checks the whole output, apart from what differs from run to run. It is that in README.
+// TestQuickstart checks the whole output, apart from what differs from run to run. It is that in
+// README.
 func TestQuickstart(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), brokertest.URI(t), &out))
@@ -38,8 +39,8 @@ func inReadme(t *testing.T) string {
 // differs is what is not the same in every run.
 var differs = regexp.MustCompile(`quickstart-\w+|\d{4}-\d\d-\d\dT[\d:.]+Z`)
 
-// normalized makes outputs comparable. Tenths of a second are what the example prints, and a busy machine may be late
-// by some; messages that are due at the same time may overtake each other.
+// normalized makes outputs comparable. Tenths of a second are what the example prints, and a busy
+// machine may be late by some; messages that are due at the same time may overtake each other.
 func normalized(output string) []string {
 	output = differs.ReplaceAllString(output, "…")
 	output = regexp.MustCompile(`(?m)^(  \d)\.\d`).ReplaceAllString(output, "$1.x")

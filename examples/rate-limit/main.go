@@ -1,6 +1,7 @@
 // Rate-limit shows a handler that may be called once in a second. Look at
 //
-//   - newLimit: a message waits in the service for up to 200 ms, and on the broker when its turn is later,
+//   - newLimit: a message waits in the service for up to 200 ms, and on the broker when its turn is
+//     later,
 //   - run: the limit's middleware comes after the retry middleware.
 //
 // A message that waits for its turn uses no attempt up.

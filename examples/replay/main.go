@@ -47,8 +47,8 @@ func look(ctx context.Context, queue *dlq.Queue, out io.Writer) error {
 	return nil
 }
 
-// replay loses nothing: a letter leaves the dead-letter queue when the broker has confirmed its copy, and the undo file,
-// here a buffer, has all of them as they were.
+// replay loses nothing: a letter leaves the dead-letter queue when the broker has confirmed its
+// copy, and the undo file, here a buffer, has all of them as they were.
 func replay(ctx context.Context, queue *dlq.Queue, out io.Writer) error {
 	var undo bytes.Buffer
 	report, err := queue.Replay(ctx, dlq.ReplayOptions{
@@ -101,8 +101,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 
-	// Before RabbitMQ 4.3 somebody must tell that no policy limits the deliveries of dead letters: the management API, or
-	// this field.
+	// Before RabbitMQ 4.3 somebody must tell that no policy limits the deliveries of dead letters:
+	// the management API, or this field.
 	client, err := dlq.Open(ctx, dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 	if err != nil {
 		return err

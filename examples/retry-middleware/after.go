@@ -25,7 +25,8 @@ func policyOf(r middleware.Retry) config.Policy {
 	}
 }
 
-// after is the service with retries on the broker. Retry is gone: a few quick calls are the policy's Immediate.
+// after is the service with retries on the broker. Retry is gone: a few quick calls are the
+// policy's Immediate.
 func after(ctx context.Context, conf amqp.Config, topic string, out io.Writer) error {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	router, err := message.NewRouter(message.RouterConfig{}, logger)

@@ -1,7 +1,9 @@
-// Retry-middleware shows a service on its way from Watermill's Retry middleware to retries on the broker. Look at
+// Retry-middleware shows a service on its way from Watermill's Retry middleware to retries on the
+// broker. Look at
 //
 //   - before.go, the service as it was: while Retry sleeps, the orders behind wait,
-//   - after.go, the service with the retrier: they go on; and policyOf, which translates the settings.
+//   - after.go, the service with the retrier: they go on; and policyOf, which translates the
+//     settings.
 package main
 
 import (

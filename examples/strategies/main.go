@@ -1,7 +1,8 @@
 // Strategies shows one failing message under each strategy. Look at
 //
 //   - policies: what differs is one field,
-//   - ship, the handler: after a redelivery there was no wait, and only copies carry the errors of earlier attempts,
+//   - ship, the handler: after a redelivery there was no wait, and only copies carry the errors of
+//     earlier attempts,
 //   - subscribe: a broker before RabbitMQ 4.3 has no delayed retry, and the retrier says so.
 package main
 
@@ -123,7 +124,8 @@ func subscribe(
 		publisher.Close())
 }
 
-// untilDone prints what is done after each failure, and closes the router after the last dead letter.
+// untilDone prints what is done after each failure, and closes the router after the last dead
+// letter.
 func untilDone(router *message.Router, topics map[string]string, out io.Writer) func(retry.Event) {
 	var ended atomic.Int64
 

@@ -1,4 +1,5 @@
-// Package tidy deletes what an example has declared, so that it leaves no queues on your broker. No service does that.
+// Package tidy deletes what an example has declared, so that it leaves no queues on your broker. No
+// service does that.
 package tidy
 
 import (
@@ -21,15 +22,17 @@ type Planner interface {
 	Plan(topic string) (topology.Plan, error)
 }
 
-// Up deletes the queues and retry exchanges of topics, with the messages that are left in them. It asks the retrier for
-// their names, and prints an error to the standard error. Call it when nothing consumes from them any more.
+// Up deletes the queues and retry exchanges of topics, with the messages that are left in them. It
+// asks the retrier for their names, and prints an error to the standard error. Call it when nothing
+// consumes from them any more.
 func Up(uri string, retrier Planner, topics ...string) {
 	if err := up(uri, retrier, topics); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)
 	}
 }
 
-// Topic is [Up] for a topic under policies, without a retrier of yours. No policy means the default one.
+// Topic is [Up] for a topic under policies, without a retrier of yours. No policy means the default
+// one.
 func Topic(uri, topic string, policies ...config.Policy) {
 	if len(policies) == 0 {
 		policies = []config.Policy{{}}
@@ -47,8 +50,8 @@ func Topic(uri, topic string, policies ...config.Policy) {
 	}
 }
 
-// Exchanges deletes the exchanges that publishers send to. They belong to all services of a topic, so that [Up] leaves
-// them alone.
+// Exchanges deletes the exchanges that publishers send to. They belong to all services of a topic,
+// so that [Up] leaves them alone.
 func Exchanges(uri string, names ...string) {
 	err := with(uri, func(channel *amqp091.Channel) error {
 		var errs []error
@@ -63,9 +66,9 @@ func Exchanges(uri string, names ...string) {
 	}
 }
 
-// Ladder deletes a ladder with the messages that wait in it, and the landing queues of topics that are queues or
-// exchanges. A ladder with the default prefix belongs to all services of the virtual host, so it refuses that one, and Up
-// leaves ladders alone.
+// Ladder deletes a ladder with the messages that wait in it, and the landing queues of topics that
+// are queues or exchanges. A ladder with the default prefix belongs to all services of the virtual
+// host, so it refuses that one, and Up leaves ladders alone.
 func Ladder(uri string, of config.Ladder, topics ...string) {
 	err := with(uri, func(channel *amqp091.Channel) error {
 		if of.WithDefaults().Prefix == config.RetryLadder().Prefix {

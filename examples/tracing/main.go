@@ -1,5 +1,5 @@
-// Tracing shows one trace for a message: its publish, each attempt, the waits, and its end. Look at the lines with
-// traced, which are the part to copy.
+// Tracing shows one trace for a message: its publish, each attempt, the waits, and its end. Look at
+// the lines with traced, which are the part to copy.
 package main
 
 import (

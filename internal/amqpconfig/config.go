@@ -1,5 +1,5 @@
-// Package amqpconfig says what a retrier needs to know of a config of watermill-amqp, in the same words for all of its
-// versions.
+// Package amqpconfig says what a retrier needs to know of a config of watermill-amqp, in the same
+// words for all of its versions.
 package amqpconfig
 
 import (
@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// Config is what a retrier needs to know of a config of watermill-amqp: its fields are called as there.
+// Config is what a retrier needs to know of a config of watermill-amqp: its fields are called as
+// there.
 type Config struct {
 	// Refused is what watermill-amqp itself says against the config.
 	Refused error
@@ -33,8 +34,8 @@ type Config struct {
 	// Transactional is config.Publish.Transactional.
 	Transactional bool
 
-	// RedeliveredKey is what messages have in their metadata that were delivered before; empty if the version has no
-	// such key.
+	// RedeliveredKey is what messages have in their metadata that were delivered before; empty if
+	// the version has no such key.
 	RedeliveredKey string
 }
 
@@ -52,7 +53,8 @@ type Main struct{ Topic, Queue, Exchange, Group string }
 type Stock struct {
 	Connection Connection
 	Marshaler  codec.Marshaler
-	// GenerateName is the name generator of the queues. What it has generated can be declared, and is recognised.
+	// GenerateName is the name generator of the queues. What it has generated can be declared, and
+	// is recognised.
 	GenerateName func(topic string) string
 	// BuildTopology declares the topology of a queue. v2 does not tell the topic.
 	BuildTopology func(channel *amqp091.Channel, main Main) error
@@ -68,7 +70,8 @@ type Connection struct {
 	Reconnect  Reconnect
 }
 
-// Reconnect is the backoff after a lost connection. An interval or a multiplier of zero is the default.
+// Reconnect is the backoff after a lost connection. An interval or a multiplier of zero is the
+// default.
 type Reconnect struct {
 	BackoffInitialInterval     time.Duration
 	BackoffRandomizationFactor float64

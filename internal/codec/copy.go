@@ -18,8 +18,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most
-// 31, 4 of Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
+// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it
+// with ours (at most 31, 4 of Watermill, and as many unknown ones as fit into 512 bytes) and those
+// that the broker adds.
 const mostHeaders = maxEntries - 80
 
 // CopyRequest is a failed delivery with what its copy is to carry.
@@ -33,14 +34,16 @@ type CopyRequest struct {
 	// LowerPriority tells that the copy waits with a lower priority than its own, if that is above
 	// header.MaxWaitingPriority.
 	LowerPriority bool
-	// Lost are the names of headers that the delivery came without: see LostHeaders. Its copy is a dead letter.
+	// Lost are the names of headers that the delivery came without: see LostHeaders. Its copy is a
+	// dead letter.
 	Lost string
 }
 
-// CopyOf makes what is published in place of a delivery: the delivery as it arrived, with our headers. A header frame
-// of more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers
-// leave no room, or are too many, it becomes a dead letter without the largest of them. So does a delivery that came
-// without some. It gives the state that was published: the verdict may have changed to too-large.
+// CopyOf makes what is published in place of a delivery: the delivery as it arrived, with our
+// headers. A header frame of more than limit bytes is made to fit: first by what is least valuable
+// of ours; where the message's own headers leave no room, or are too many, it becomes a dead letter
+// without the largest of them. So does a delivery that came without some. It gives the state that
+// was published: the verdict may have changed to too-large.
 func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
 	d, state := o.Delivery, withArrival(o.Delivery, o.State)
 
@@ -92,9 +95,9 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 
 const directReply = "amq.rabbitmq.reply-to"
 
-// ReplyTo is where the answer to a message is to go that is published over a connection of ours. RabbitMQ refuses one that
-// says "to whom I am": it has put the asker's address in its place where a message came the usual way, but not in one
-// that came by another protocol.
+// ReplyTo is where the answer to a message is to go that is published over a connection of ours.
+// RabbitMQ refuses one that says "to whom I am": it has put the asker's address in its place where
+// a message came the usual way, but not in one that came by another protocol.
 func ReplyTo(replyTo string) string {
 	if replyTo == directReply {
 		return ""
@@ -103,12 +106,14 @@ func ReplyTo(replyTo string) string {
 	return replyTo
 }
 
-// Returns is what the broker adds to the headers of messages that come back from their waits. amqp091-go gives up the
-// whole connection when a frame arrives that is larger than negotiated, so what is published must leave room for it.
+// Returns is what the broker adds to the headers of messages that come back from their waits.
+// amqp091-go gives up the whole connection when a frame arrives that is larger than negotiated, so
+// what is published must leave room for it.
 //
-// Upstream: a content header that is larger than a frame ends the connection; rabbitmq/rabbitmq-server#921,
-// rabbitmq/amqp091-go#369; RabbitMQ 3.10 to 4.3, amqp091-go 1.13 to 1.16; TestCopyNeverExceedsTheFrame,
-// TestHostile_EveryHeaderSize, TestReturns; remove when headers may be as large as bodies.
+// Upstream: a content header that is larger than a frame ends the connection;
+// rabbitmq/rabbitmq-server#921, rabbitmq/amqp091-go#369; RabbitMQ 3.10 to 4.3, amqp091-go 1.13 to
+// 1.16; TestCopyNeverExceedsTheFrame, TestHostile_EveryHeaderSize, TestReturns; remove when headers
+// may be as large as bodies.
 type Returns struct {
 	ladder    *topology.Ladder // nil for retry queues, in one of which a message waits
 	once, hop int              // bytes: for each message, and for each queue that it waits in
@@ -127,8 +132,8 @@ func NewReturns(plan topology.Plan) Returns {
 	return returns(plan.RetryExchange, plan.Queue, longest)
 }
 
-// NewLadderReturns returns the sizes of messages that come through a ladder to a target, whose landing queue and main
-// queue have names no longer than longest.
+// NewLadderReturns returns the sizes of messages that come through a ladder to a target, whose
+// landing queue and main queue have names no longer than longest.
 func NewLadderReturns(ladder *topology.Ladder, target topology.Target, longest string) Returns {
 	exchange, key := ladder.Address(target, 0, &amqp091.Publishing{})
 	shared := ladder.Shared()
@@ -185,8 +190,8 @@ func longer(a, b string) string {
 	return a
 }
 
-// withArrival records how a message first arrived, at its first failure. Copies of older versions may have x-opt-*
-// headers still.
+// withArrival records how a message first arrived, at its first failure. Copies of older versions
+// may have x-opt-* headers still.
 func withArrival(d *amqp091.Delivery, state wire.State) wire.State {
 	if !state.Arrival.Known() {
 		state.Arrival = wire.NewArrival(d.Exchange, d.RoutingKey, d.Expiration, d.UserId, encodeCC(d.Headers))
@@ -211,8 +216,8 @@ func encodeCC(headers amqp091.Table) string {
 	return string(text)
 }
 
-// shrink gives our headers at the first step of giving up at which they fit into the room that is left; if they never
-// do, as small as they get.
+// shrink gives our headers at the first step of giving up at which they fit into the room that is
+// left; if they never do, as small as they get.
 func shrink(state wire.State, id string, room int) (own map[string]string, fits bool) {
 	for step := 0; step <= wire.ShrinkSteps; step++ {
 		own = state.Shrink(step).Headers(id)
@@ -233,10 +238,10 @@ func ownSize(own map[string]string) int {
 	return size
 }
 
-// removeLargest takes headers away, the largest first, until ours fit at their smallest with the names of what was
-// removed; then it gives as much of ours as there is room for. lost are the names of what was not there from the start.
-// Without any of the message's own headers ours fit into every frame that is not absurdly small (RabbitMQ's default is
-// 128 KiB, AMQP's minimum 4 KiB).
+// removeLargest takes headers away, the largest first, until ours fit at their smallest with the
+// names of what was removed; then it gives as much of ours as there is room for. lost are the names
+// of what was not there from the start. Without any of the message's own headers ours fit into
+// every frame that is not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
 func removeLargest(headers amqp091.Table, state wire.State, id string, room int, lost string) map[string]string {
 	keys := make([]string, 0, len(headers))
 	for key := range headers {

@@ -99,7 +99,8 @@ func TestCopyIsTheMessage(t *testing.T) {
 	})
 }
 
-// An application may have used Watermill's poison queue itself; on a replay the keys are those of the earlier death.
+// An application may have used Watermill's poison queue itself; on a replay the keys are those of
+// the earlier death.
 func TestCopyOfAReplayLosesThePoisonKeys(t *testing.T) {
 	d := &amqp091.Delivery{Headers: amqp091.Table{"reason_poisoned": "r", "topic_poisoned": "t", "a": "b"}}
 
@@ -209,7 +210,8 @@ func TestLargestCopy(t *testing.T) {
 	}
 }
 
-// A copy that became a dead letter does not expire in the dead-letter queue, whatever jitter its retry was to have.
+// A copy that became a dead letter does not expire in the dead-letter queue, whatever jitter its
+// retry was to have.
 func TestCopyOfTooLargeDoesNotExpire(t *testing.T) {
 	for _, size := range []int{0, 10_000} {
 		d := amqp091.Delivery{Headers: amqp091.Table{"large": strings.Repeat("x", size)}, Body: []byte("body")}

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// DeadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our headers, and by the
-// broker's where that has put it there.
+// DeadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our
+// headers, and by the broker's where that has put it there.
 func DeadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, uuid string) {
 	l, s := deadLetter(d, mainQueue)
 	return l, s.UUID
@@ -35,8 +35,8 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wi
 		death = failing(d.Headers, mainQueue)
 		l.Queue = cmp.Or(bounded(death, "queue"), mainQueue)
 	}
-	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a
-	// replayed one.
+	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead
+	// letter, maybe of a replayed one.
 	byBroker(&l, death, s.Arrival.Known())
 
 	return l, s

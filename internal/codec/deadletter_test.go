@@ -116,7 +116,8 @@ func TestDeadLetter(t *testing.T) {
 	}
 }
 
-// Where it came from is a publisher's word as well: readable, and no longer than what we write ourselves.
+// Where it came from is a publisher's word as well: readable, and no longer than what we write
+// ourselves.
 func TestDeadLetterIsBounded(t *testing.T) {
 	forged := strings.Repeat("caf\xe9", 30_000)
 	l, uuid := DeadLetter(&amqp091.Delivery{Headers: amqp091.Table{
@@ -132,7 +133,8 @@ func TestDeadLetterIsBounded(t *testing.T) {
 	assert.LessOrEqual(t, len(l.Removed), wire.MaxRemovedBytes)
 }
 
-// Without a main queue the x-death tells whose a dead letter is, unless the message has only waited.
+// Without a main queue the x-death tells whose a dead letter is, unless the message has only
+// waited.
 func TestDeadLetterOfAnyQueue(t *testing.T) {
 	for reason, queue := range map[string]string{"rejected": "another", "delivery_limit": "another", "expired": ""} {
 		l, _ := DeadLetter(&amqp091.Delivery{Headers: amqp091.Table{header.Death: []any{amqp091.Table{

@@ -6,7 +6,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// NewestDeath names the queue of the newest entry of x-death, empty where there is none that can be read.
+// NewestDeath names the queue of the newest entry of x-death, empty where there is none that can be
+// read.
 func NewestDeath(headers amqp091.Table) string {
 	return text(newest(headers), "queue")
 }
@@ -37,13 +38,14 @@ func text(t amqp091.Table, key string) string {
 	return s
 }
 
-// failing returns the entry of x-death that tells in which queue a message without our headers failed last. A queue in
-// which messages only wait (expired) may be newer: RabbitMQ 3.10 mixes the order within a second, and some consumers
-// copy x-death to what they publish themselves. Without a main queue, a message that has only waited has failed nowhere:
-// in the queue of a ladder for unroutable messages.
+// failing returns the entry of x-death that tells in which queue a message without our headers
+// failed last. A queue in which messages only wait (expired) may be newer: RabbitMQ 3.10 mixes the
+// order within a second, and some consumers copy x-death to what they publish themselves. Without a
+// main queue, a message that has only waited has failed nowhere: in the queue of a ladder for
+// unroutable messages.
 //
-// Upstream: entries of x-death are mixed within a second; no issue known, measured; RabbitMQ 3.10; TestRejections,
-// TestReadFailed; remove when RabbitMQ 3.13 is no longer supported.
+// Upstream: entries of x-death are mixed within a second; no issue known, measured; RabbitMQ 3.10;
+// TestRejections, TestReadFailed; remove when RabbitMQ 3.13 is no longer supported.
 func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
 	first := newest(headers)
 	if first["queue"] == mainQueue {
@@ -62,9 +64,9 @@ func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
 	return first
 }
 
-// DeliveryCount is how often the broker has delivered the message without an answer, as far as it counts: quorum queues
-// only.
-// 3.10 to 4.2 count every return to the queue; from 4.3 on only those that an explicit requeue does not explain.
+// DeliveryCount is how often the broker has delivered the message without an answer, as far as it
+// counts: quorum queues only. 3.10 to 4.2 count every return to the queue; from 4.3 on only those
+// that an explicit requeue does not explain.
 //
 // Upstream: a nack counts as a failed delivery.
 func DeliveryCount(headers amqp091.Table) int64 {
@@ -83,9 +85,10 @@ func Counter(v any) int64 {
 	return 0
 }
 
-// Rejections are how often consumers of a queue have rejected the message, by the broker's word, since it was
-// published. ok is false for a message with a past that is none of a dead-letter cycle of this queue: its counters, and
-// the reason for which it is routed, would be those of another queue.
+// Rejections are how often consumers of a queue have rejected the message, by the broker's word,
+// since it was published. ok is false for a message with a past that is none of a dead-letter cycle
+// of this queue: its counters, and the reason for which it is routed, would be those of another
+// queue.
 //
 // Upstream: entries of x-death are mixed within a second.
 func Rejections(headers amqp091.Table, queue string) (n int64, ok bool) {
@@ -131,7 +134,8 @@ func HasDied(headers amqp091.Table) bool {
 	return false
 }
 
-// IsCounted tells whether the broker counts the deliveries of a message that it has delivered before.
+// IsCounted tells whether the broker counts the deliveries of a message that it has delivered
+// before.
 func IsCounted(headers amqp091.Table) bool {
 	_, deliveries := headers[header.DeliveryCount]
 	_, acquired := headers[header.AcquiredCount]

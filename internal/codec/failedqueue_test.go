@@ -59,7 +59,8 @@ func TestReadFailed(t *testing.T) {
 	}
 }
 
-// The routing key chooses the main queue if a dead-lettering has given it, else the queue that dead-lettered last.
+// The routing key chooses the main queue if a dead-lettering has given it, else the queue that
+// dead-lettered last.
 func TestReadFailed_ChoosesTheMainQueue(t *testing.T) {
 	t.Parallel()
 	death := func(queue, key string) amqp091.Table {

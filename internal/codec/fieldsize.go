@@ -7,16 +7,17 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// MaxShortString is what AMQP has room for in a property or the key of a header. Over a longer one amqp091-go closes the
-// whole connection.
+// MaxShortString is what AMQP has room for in a property or the key of a header. Over a longer one
+// amqp091-go closes the whole connection.
 //
-// Upstream: a name or key of more than 255 bytes ends the connection; rabbitmq/amqp091-go#354; amqp091-go 1.13 to 1.16;
-// TestDelayPublish_LongNames, TestConsumerTagOfAnyLength, TestNewRefusesNames; remove when amqp091-go refuses only the
-// publish.
+// Upstream: a name or key of more than 255 bytes ends the connection; rabbitmq/amqp091-go#354;
+// amqp091-go 1.13 to 1.16; TestDelayPublish_LongNames, TestConsumerTagOfAnyLength,
+// TestNewRefusesNames; remove when amqp091-go refuses only the publish.
 const MaxShortString = 255
 
-// headerFrameSize is the size of the content header frame in which a message's properties and headers travel. It cannot
-// be split: one above the negotiated frame size makes the broker close the whole connection.
+// headerFrameSize is the size of the content header frame in which a message's properties and
+// headers travel. It cannot be split: one above the negotiated frame size makes the broker close
+// the whole connection.
 func headerFrameSize(p amqp091.Publishing) int {
 	const frame = 7 + 1         // type, channel, size; end
 	const fixed = 2 + 2 + 8 + 2 // class, weight, body size, property flags
@@ -39,8 +40,8 @@ func headerFrameSize(p amqp091.Publishing) int {
 	return size
 }
 
-// SizeInMemory is about what a delivery takes in memory, where many small headers take several times what they are on
-// the wire.
+// SizeInMemory is about what a delivery takes in memory, where many small headers take several
+// times what they are on the wire.
 func SizeInMemory(d *amqp091.Delivery) int {
 	return 512 + len(d.Body) + sizeInMemory(d.Headers)
 }
@@ -115,8 +116,8 @@ type Part struct {
 	Size, Most int
 }
 
-// TooLarge finds the first part of a message that is too large for its connection, where a header frame can have limit
-// bytes, 0 for no limit. It is nil if there is none.
+// TooLarge finds the first part of a message that is too large for its connection, where a header
+// frame can have limit bytes, 0 for no limit. It is nil if there is none.
 func TooLarge(p amqp091.Publishing, limit int) *Part {
 	for _, property := range [...]struct{ name, value string }{
 		{"content type", p.ContentType}, {"content encoding", p.ContentEncoding}, {"correlation id", p.CorrelationId},

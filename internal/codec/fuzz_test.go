@@ -25,7 +25,8 @@ import (
 
 // The seeds of these are in testdata/fuzz, with what was found once.
 
-// FuzzFrame holds the computed sizes, and the encoder of these tests, against what amqp091-go writes.
+// FuzzFrame holds the computed sizes, and the encoder of these tests, against what amqp091-go
+// writes.
 func FuzzFrame(f *testing.F) {
 	peer, full := newReadablePeer(f, 0), fullState()
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -55,7 +56,8 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzReadable: whatever a broker hands on, amqp091-go can read what is left of it, and nothing is taken without need.
+// FuzzReadable: whatever a broker hands on, amqp091-go can read what is left of it, and nothing is
+// taken without need.
 func FuzzReadable(f *testing.F) {
 	const limit = 4 << 10
 	peer := newReadablePeer(f, limit)
@@ -254,7 +256,8 @@ func TestCopyOfWhatHasLostHeaders(t *testing.T) {
 	assert.Equal(t, "boom", p.Headers[header.Error])
 }
 
-// A message with as many headers as amqp091-go reads has no room for ours: nobody could read its copy.
+// A message with as many headers as amqp091-go reads has no room for ours: nobody could read its
+// copy.
 func TestCopyOfManyHeaders(t *testing.T) {
 	for n, reason := range map[int]retry.Reason{mostHeaders: "", mostHeaders + 1: retry.ReasonTooLarge,
 		maxEntries: retry.ReasonTooLarge} {
@@ -273,7 +276,8 @@ func TestCopyOfManyHeaders(t *testing.T) {
 	}
 }
 
-// RabbitMQ refuses to publish the pseudo queue's own name, which a message of another protocol can carry.
+// RabbitMQ refuses to publish the pseudo queue's own name, which a message of another protocol can
+// carry.
 func TestCopyDoesNotAskForDirectReplies(t *testing.T) {
 	for given, want := range map[string]string{"amq.rabbitmq.reply-to": "",
 		"amq.rabbitmq.reply-to.g1h2": "amq.rabbitmq.reply-to.g1h2", "answers": "answers"} {
@@ -282,8 +286,8 @@ func TestCopyDoesNotAskForDirectReplies(t *testing.T) {
 	}
 }
 
-// rawTable makes an encoded table as no honest client would: nested too deep, with too many entries, too large, of
-// unknown types, cut off.
+// rawTable makes an encoded table as no honest client would: nested too deep, with too many
+// entries, too large, of unknown types, cut off.
 func rawTable(c *hostile.Choices) []byte {
 	var e fakebroker.Encoder
 	for range c.N(6) {
@@ -353,8 +357,8 @@ func newPipe(t *testing.T, stream []byte, size int) *ReadableConn {
 	return Readable(client)
 }
 
-// What follows the close of a channel does not reach amqp091-go, which would close the connection. A channel that is
-// opened again, and all others, go on.
+// What follows the close of a channel does not reach amqp091-go, which would close the connection.
+// A channel that is opened again, and all others, go on.
 func TestReadable_ClosedChannels(t *testing.T) {
 	method := func(channel byte, class, method byte) []byte {
 		return []byte{methodType, 0, channel, 0, 0, 0, 6, 0, class, 0, method, 'x', channel, 0xCE}

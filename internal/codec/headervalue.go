@@ -34,8 +34,9 @@ func HeaderType(value any) string {
 	}
 }
 
-// HeaderText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339, bytes as they are
-// or in base64 where they are no text, arrays and tables as JSON, the void as the empty string.
+// HeaderText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339,
+// bytes as they are or in base64 where they are no text, arrays and tables as JSON, the void as the
+// empty string.
 func HeaderText(value any) string {
 	switch v := value.(type) {
 	case nil:

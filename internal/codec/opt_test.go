@@ -11,10 +11,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// farTime is year 9999 in milliseconds: RabbitMQ 4.4 confirms it, and then the queue is down for good.
+// farTime is year 9999 in milliseconds: RabbitMQ 4.4 confirms it, and then the queue is down for
+// good.
 const farTime = int64(253402300799000)
 
-// No copy gives orders to the broker, whoever makes it, and none forgets what the publisher had set.
+// No copy gives orders to the broker, whoever makes it, and none forgets what the publisher had
+// set.
 func TestCopiesKeepOptHeadersAside(t *testing.T) {
 	const kept = `{"x-opt-delivery-time":"253402300799000","x-opt-other":"true"}`
 	opt := amqp091.Table{"x-opt-delivery-time": farTime, "x-opt-other": true, "own": int64(1)}

@@ -19,29 +19,33 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// What amqp091-go reads of a message's headers. RabbitMQ takes more from publishers and hands it on, and amqp091-go
-// gives up the whole connection over it: whoever can publish one such message would stop a consumer for as long as it
-// lies in the queue.
+// What amqp091-go reads of a message's headers. RabbitMQ takes more from publishers and hands it
+// on, and amqp091-go gives up the whole connection over it: whoever can publish one such message
+// would stop a consumer for as long as it lies in the queue.
 //
-// Upstream: headers that amqp091-go cannot read end the connection; rabbitmq/amqp091-go#397 (the limits), measured;
-// amqp091-go 1.16; TestReadable, TestHostile_UnreadableHeaders, TestHostile_UnreadableDeadLetters; remove when
-// amqp091-go hands such messages out, or closes their channel only.
+// Upstream: headers that amqp091-go cannot read end the connection; rabbitmq/amqp091-go#397 (the
+// limits), measured; amqp091-go 1.16; TestReadable, TestHostile_UnreadableHeaders,
+// TestHostile_UnreadableDeadLetters; remove when amqp091-go hands such messages out, or closes
+// their channel only.
 const (
 	maxEntries = 8192 // of a table and of an array
 	maxDepth   = 32   // of tables and arrays in each other
 )
 
-// mostHeaderBytes is how large a content header may be for a ReadableConn to look at it: it keeps the whole of it.
-// amqp091-go refuses those that are larger by their size alone, unless there is no limit.
+// mostHeaderBytes is how large a content header may be for a ReadableConn to look at it: it keeps
+// the whole of it. amqp091-go refuses those that are larger by their size alone, unless there is no
+// limit.
 const mostHeaderBytes = 16 << 20
 
-// ReadableConn reads from the broker. It takes from the headers of messages what amqp091-go cannot read, and marks
-// those messages: see LostHeaders. And it drops methods of channels that are closed: amqp091-go would close the
-// connection over one, with all other channels. RabbitMQ's channels write beside what closes them, so one can follow:
-// the cancel of a consumer whose message was not acknowledged in time, as RabbitMQ 4.3 sends it.
+// ReadableConn reads from the broker. It takes from the headers of messages what amqp091-go cannot
+// read, and marks those messages: see LostHeaders. And it drops methods of channels that are
+// closed: amqp091-go would close the connection over one, with all other channels. RabbitMQ's
+// channels write beside what closes them, so one can follow: the cancel of a consumer whose message
+// was not acknowledged in time, as RabbitMQ 4.3 sends it.
 //
-// Upstream: a method on a closed channel ends the connection; no issue known, measured; amqp091-go 1.16 (with RabbitMQ
-// 4.3); TestReadable_ClosedChannels, TestPrefetch_ConsumerTimeout_OwnBroker; remove when amqp091-go drops such methods.
+// Upstream: a method on a closed channel ends the connection; no issue known, measured; amqp091-go
+// 1.16 (with RabbitMQ 4.3); TestReadable_ClosedChannels, TestPrefetch_ConsumerTimeout_OwnBroker;
+// remove when amqp091-go drops such methods.
 type ReadableConn struct {
 	net.Conn
 
@@ -199,9 +203,9 @@ func isReadable(payload []byte, limit int) bool {
 	return !ok || len(payload) <= room(limit) && containerIsReadable(table, true, 0)
 }
 
-// sift takes from a content header what amqp091-go cannot read: first the headers that it cannot, then the largest
-// until the others are few enough, and small enough for a frame of limit bytes. Their names are in the mark. changed is
-// false where nothing needs to be taken.
+// sift takes from a content header what amqp091-go cannot read: first the headers that it cannot,
+// then the largest until the others are few enough, and small enough for a frame of limit bytes.
+// Their names are in the mark. changed is false where nothing needs to be taken.
 func sift(payload []byte, limit int) (sifted []byte, changed bool) {
 	if isReadable(payload, limit) {
 		return payload, false
@@ -264,7 +268,8 @@ func splitContentHeader(payload []byte) (before, table, after []byte, ok bool) {
 	return payload[:at], payload[at+4 : end], payload[end:], true
 }
 
-// entriesOf lists the entries of an encoded table. What cannot be told apart is one that cannot be read.
+// entriesOf lists the entries of an encoded table. What cannot be told apart is one that cannot be
+// read.
 func entriesOf(table []byte) []entry {
 	var all []entry
 	for len(table) > 0 {
@@ -283,7 +288,8 @@ func entriesOf(table []byte) []entry {
 	return all
 }
 
-// field gives the size of a value with its type, -1 where that cannot be told, and whether amqp091-go can read it.
+// field gives the size of a value with its type, -1 where that cannot be told, and whether
+// amqp091-go can read it.
 func field(b []byte, depth int) (size int, readable bool) {
 	if len(b) == 0 {
 		return -1, false
@@ -346,7 +352,8 @@ func containerIsReadable(b []byte, isTable bool, depth int) bool {
 	return true
 }
 
-// markKey is known to this process only, so that no publisher can give the mark. It never goes to a broker.
+// markKey is known to this process only, so that no publisher can give the mark. It never goes to a
+// broker.
 var markKey = header.Prefix + "lost-" + rand.Text()
 
 var mostMarkBytes = 1 + len(markKey) + 1 + 4 + wire.MaxRemovedBytes
@@ -359,8 +366,8 @@ func mark(lost []string) entry {
 	return entry{key: markKey, raw: append(raw, names...)}
 }
 
-// LostHeaders takes the mark from the headers of a delivery: the names of those that a ReadableConn has taken from it,
-// empty if there are none.
+// LostHeaders takes the mark from the headers of a delivery: the names of those that a ReadableConn
+// has taken from it, empty if there are none.
 func LostHeaders(headers amqp091.Table) string {
 	names, _ := headers[markKey].(string)
 	delete(headers, markKey)

@@ -12,11 +12,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// replayReserve is kept free in a header frame for what the broker adds when it hands the message out.
+// replayReserve is kept free in a header frame for what the broker adds when it hands the message
+// out.
 const replayReserve = 512
 
-// Replay says what a dead letter of a main queue is to carry to its target. Without a MainQueue, the headers of the dead
-// letter name it.
+// Replay says what a dead letter of a main queue is to carry to its target. Without a MainQueue,
+// the headers of the dead letter name it.
 type Replay struct {
 	MainQueue, Target, Run string
 	// Edits are what was changed; empty if nothing was, ever.
@@ -25,9 +26,10 @@ type Replay struct {
 	Canary string
 }
 
-// ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it begins a new life
-// there: the message as it is, with our headers of a dead letter, and without what the broker or a stock consumer would
-// act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
+// ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it
+// begins a new life there: the message as it is, with our headers of a dead letter, and without
+// what the broker or a stock consumer would act on again. fits is false where the headers leave no
+// room for ours in a frame of limit bytes.
 func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, fits bool) {
 	if isPlain(d) && d.Headers[header.Version] == header.FormatVersion &&
 		d.Headers[header.Count] == strconv.Itoa(header.CountDead) {
@@ -50,8 +52,8 @@ func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, f
 	return withState(p, state, limit)
 }
 
-// replayHeaders changes what changes, and leaves the rest as it is: to read it all and write it again would take longer
-// than to publish it.
+// replayHeaders changes what changes, and leaves the rest as it is: to read it all and write it
+// again would take longer than to publish it.
 func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 	out := make(amqp091.Table, len(headers)+3)
 	for key, value := range headers {
@@ -74,9 +76,9 @@ func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 	return out
 }
 
-// MovedOf makes what is published in place of a dead letter that stays one. One of ours is the same, header by header;
-// of others, what the broker knew of them is in our headers, as it must not be published again. Without a main queue,
-// the headers of the dead letter name it.
+// MovedOf makes what is published in place of a dead letter that stays one. One of ours is the
+// same, header by header; of others, what the broker knew of them is in our headers, as it must not
+// be published again. Without a main queue, the headers of the dead letter name it.
 func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publishing, fits bool) {
 	if isPlain(d) || isOfAnotherVersion(d) {
 		return AsTaken(d, limit)
@@ -87,8 +89,8 @@ func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publis
 	return withState(p, stateOfDead(d, cmp.Or(mainQueue, ownQueue(d))), limit)
 }
 
-// AsTaken makes what puts a message back that was no dead letter: it has the same headers, ours among them. Only what
-// the broker would act on again, or refuse, is left out.
+// AsTaken makes what puts a message back that was no dead letter: it has the same headers, ours
+// among them. Only what the broker would act on again, or refuse, is left out.
 func AsTaken(d *amqp091.Delivery, limit int) (p amqp091.Publishing, fits bool) {
 	p = republished(d)
 	p.Headers = maps.Clone(d.Headers)
@@ -111,7 +113,8 @@ func isPlain(d *amqp091.Delivery) bool {
 	return d.Expiration == "" && d.UserId == ""
 }
 
-// isOfAnotherVersion tells a dead letter whose headers are not to be read here: they go on as they are.
+// isOfAnotherVersion tells a dead letter whose headers are not to be read here: they go on as they
+// are.
 func isOfAnotherVersion(d *amqp091.Delivery) bool {
 	version, ours := d.Headers[header.Version].(string)
 

@@ -52,8 +52,8 @@ func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 	assert.Equal(t, want, quick.Headers)
 }
 
-// A message that waits for an exact delay has a lower priority, and its own in a header. Sent on by hand it has its own
-// again.
+// A message that waits for an exact delay has a lower priority, and its own in a header. Sent on by
+// hand it has its own again.
 func TestReplayOfAWaitingMessageRestoresItsPriority(t *testing.T) {
 	policy := config.Policy{Strategy: config.StrategyLadder, Delays: []time.Duration{time.Second}}
 	plan, err := topology.New("orders", policy, topology.Names{})

@@ -17,9 +17,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// written are messages as an earlier version has published them by RabbitMQ 4.3.6: one that waits for its retry, a dead
-// letter, and one that was replayed. They lie in queues for as long as they like, so whatever comes later has to read
-// them.
+// written are messages as an earlier version has published them by RabbitMQ 4.3.6: one that waits
+// for its retry, a dead letter, and one that was replayed. They lie in queues for as long as they
+// like, so whatever comes later has to read them.
 func written(t *testing.T) map[string]*amqp091.Delivery {
 	t.Helper()
 	text, err := os.ReadFile("testdata/written.json")

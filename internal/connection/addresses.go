@@ -14,8 +14,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// nodeTimeout is what one of several nodes may take until its connection is open: a dead one must not keep from the
-// others for long.
+// nodeTimeout is what one of several nodes may take until its connection is open: a dead one must
+// not keep from the others for long.
 const nodeTimeout = 10 * time.Second
 
 var errAddress = errors.New("not an address of a node")
@@ -44,8 +44,8 @@ func CheckAddress(address string) error {
 	return err
 }
 
-// nodesOf are the URIs of all nodes, each once: the URI's own address and the others, with the same user, virtual host
-// and TLS. limit is how long each may take until its connection is open.
+// nodesOf are the URIs of all nodes, each once: the URI's own address and the others, with the same
+// user, virtual host and TLS. limit is how long each may take until its connection is open.
 func nodesOf(uri string, addresses []string) (nodes []string, limit time.Duration, err error) {
 	first, err := ParseURI(uri)
 	if err != nil {
@@ -94,8 +94,8 @@ func (u unreachable) Error() string {
 
 func (u unreachable) Unwrap() []error { return u }
 
-// inTurn makes one attempt, at each node once at the most. Who connects again begins with next: behind the one that was
-// used or tried last.
+// inTurn makes one attempt, at each node once at the most. Who connects again begins with next:
+// behind the one that was used or tried last.
 func inTurn[T any](nodes []string, next *atomic.Uint64, over func() bool, open func(node string) (T, error)) (T, error) {
 	var (
 		none T
@@ -132,8 +132,9 @@ func addressOf(node string) string {
 	return u.Host
 }
 
-// dialWithin bounds a dialer that has perhaps no bound of its own, or a longer one. What it opens too late is closed.
-// Until the handshake is over the connection has the same deadline; amqp091-go clears it.
+// dialWithin bounds a dialer that has perhaps no bound of its own, or a longer one. What it opens
+// too late is closed. Until the handshake is over the connection has the same deadline; amqp091-go
+// clears it.
 func dialWithin(limit time.Duration, dial Dialer, network, address string) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -171,13 +172,14 @@ func dialWithin(limit time.Duration, dial Dialer, network, address string) (net.
 // Dialer opens a connection, as amqp091.Config.Dial does.
 type Dialer = func(network, address string) (net.Conn, error)
 
-// DialInTurn is for clients that know one address only, such as watermill-amqp's: a Dial for the amqp091.Config of
-// theirs that opens a connection to one of the nodes, whatever address it is asked for. It does TLS itself, because
-// amqp091-go checks the certificate against the name of the one address; plain is the URI to go with it, which asks for
-// none.
+// DialInTurn is for clients that know one address only, such as watermill-amqp's: a Dial for the
+// amqp091.Config of theirs that opens a connection to one of the nodes, whatever address it is
+// asked for. It does TLS itself, because amqp091-go checks the certificate against the name of the
+// one address; plain is the URI to go with it, which asks for none.
 //
-// Upstream: a client knows one address only; no issue known, read in its source; watermill-amqp 2.1 and 3.1;
-// TestDialInTurn, TestDialInTurnTLS, TestAddressesMoveOnStock; remove when its configs have several.
+// Upstream: a client knows one address only; no issue known, read in its source; watermill-amqp 2.1
+// and 3.1; TestDialInTurn, TestDialInTurnTLS, TestAddressesMoveOnStock; remove when its configs
+// have several.
 func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer) (plain string, inTurnDial Dialer,
 	err error) {
 	nodes, limit, err := nodesOf(uri, addresses)

@@ -68,7 +68,8 @@ func listening(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// Who connects again begins behind the node that was used last, whether it was lost or did not answer.
+// Who connects again begins behind the node that was used last, whether it was lost or did not
+// answer.
 func TestDialInTurn(t *testing.T) {
 	t.Parallel()
 

@@ -29,8 +29,8 @@ type Settings struct {
 	TLS       *tls.Config
 	AMQP      *amqp091.Config
 	Reconnect Reconnect
-	// Credentials is asked at each dial, and before what it gave expires. Optional: without it those of the URI, or of
-	// AMQP.
+	// Credentials is asked at each dial, and before what it gave expires. Optional: without it
+	// those of the URI, or of AMQP.
 	Credentials func(context.Context) (config.Credentials, error)
 	// Role ends up in the connection's name, for the people who look at the broker.
 	Role string
@@ -76,22 +76,25 @@ func (r Reconnect) Backoff() *backoff.ExponentialBackOff {
 const (
 	handshakeTimeout = 30 * time.Second
 
-	// writeTimeout bounds a write to a peer that takes nothing. Without it amqp091-go can hang for ever: its shutdown
-	// waits for the channel's lock, which the stuck writer holds, before it closes the socket.
+	// writeTimeout bounds a write to a peer that takes nothing. Without it amqp091-go can hang for
+	// ever: its shutdown waits for the channel's lock, which the stuck writer holds, before it
+	// closes the socket.
 	//
-	// Upstream: a write that blocks makes every close wait; rabbitmq/amqp091-go#178; amqp091-go 1.16;
-	// TestHealthyWhileCopiesCannotBeStored; remove when amqp091-go bounds its writes.
+	// Upstream: a write that blocks makes every close wait; rabbitmq/amqp091-go#178; amqp091-go
+	// 1.16; TestHealthyWhileCopiesCannotBeStored; remove when amqp091-go bounds its writes.
 	writeTimeout = 30 * time.Second
 )
 
-// hurriedPause is the longest pause before an attempt that somebody asks for with [Connection.TryLink]. Without a pause,
-// a service that publishes 200 messages a second would dial a broker that is starting 1000 times a second.
+// hurriedPause is the longest pause before an attempt that somebody asks for with
+// [Connection.TryLink]. Without a pause, a service that publishes 200 messages a second would dial
+// a broker that is starting 1000 times a second.
 const hurriedPause = time.Second
 
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("closed")
 
-// Connection is a connection that comes back: it is dialled when it is first asked for, and again after each loss.
+// Connection is a connection that comes back: it is dialled when it is first asked for, and again
+// after each loss.
 type Connection struct {
 	settings Settings
 	logger   watermill.LoggerAdapter
@@ -136,11 +139,12 @@ func New(settings Settings, logger watermill.LoggerAdapter) *Connection {
 	}
 }
 
-// TryLink returns the live link, or tries to connect once. It ends the pause that others wait for, but for a second: any
-// number of callers makes one attempt a second at most.
+// TryLink returns the live link, or tries to connect once. It ends the pause that others wait for,
+// but for a second: any number of callers makes one attempt a second at most.
 func (c *Connection) TryLink(ctx context.Context) (*Link, error) { return c.get(ctx, false) }
 
-// Link gives the live link, or connects with backoff until it succeeds, ctx ends or the connection is closed.
+// Link gives the live link, or connects with backoff until it succeeds, ctx ends or the connection
+// is closed.
 func (c *Connection) Link(ctx context.Context) (*Link, error) { return c.get(ctx, true) }
 
 func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
@@ -179,10 +183,12 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 	}
 }
 
-// errConnecting is what keeps the first attempt to connect from being there: RabbitMQ takes 2 to 3 s to refuse a password.
+// errConnecting is what keeps the first attempt to connect from being there: RabbitMQ takes 2 to 3
+// s to refuse a password.
 var errConnecting = errors.New("still connecting to RabbitMQ, which has neither accepted nor refused the login")
 
-// Failure tells why the last attempt to connect failed, or that the first has no end yet; nil if it did not.
+// Failure tells why the last attempt to connect failed, or that the first has no end yet; nil if it
+// did not.
 func (c *Connection) Failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,8 +200,8 @@ func (c *Connection) Failure() error {
 	return c.failed
 }
 
-// connect makes one attempt, tells who waits for just that, and goes on with backoff if it failed. Dialling cannot be
-// interrupted, so it has a goroutine of its own that nobody has to wait for.
+// connect makes one attempt, tells who waits for just that, and goes on with backoff if it failed.
+// Dialling cannot be interrupted, so it has a goroutine of its own that nobody has to wait for.
 func (c *Connection) connect(d *dial) {
 	defer c.wg.Done()
 
@@ -239,8 +245,9 @@ func (c *Connection) connect(d *dial) {
 	}
 }
 
-// pause waits before an attempt: for a hurriedPause at most if the attempt is wanted. It returns false when the
-// connection is closed. Only then it does not tell: who could not connect at all has an error, and closes at once.
+// pause waits before an attempt: for a hurriedPause at most if the attempt is wanted. It returns
+// false when the connection is closed. Only then it does not tell: who could not connect at all has
+// an error, and closes at once.
 func (c *Connection) pause(err error, pause time.Duration, wanted <-chan struct{}) bool {
 	least, whole := time.After(min(pause, hurriedPause)), time.After(pause)
 	select {
@@ -262,8 +269,8 @@ func (c *Connection) pause(err error, pause time.Duration, wanted <-chan struct{
 // open makes one attempt, at each node of the cluster if it needs to be.
 func (c *Connection) open() (*Link, error) {
 	nodes, limit, err := nodesOf(c.settings.URI, c.settings.Addresses)
-	// Upstream: an error of ParseURI shows the whole address, with its password; no issue known, measured; amqp091-go
-	// 1.16; TestParseURISaysWhatIsWrong; remove when it shows none.
+	// Upstream: an error of ParseURI shows the whole address, with its password; no issue known,
+	// measured; amqp091-go 1.16; TestParseURISaysWhatIsWrong; remove when it shows none.
 	if err != nil { // amqp091-go's own error shows all of it
 		return nil, fmt.Errorf("cannot connect to RabbitMQ: the address %w", err)
 	}
@@ -296,10 +303,11 @@ func (c *Connection) amqpConfig() amqp091.Config {
 	}
 	config.Recovery = nil // two who reconnect would get into each other's way
 
-	// amqp091-go writes into them while it connects, and several connections may do so at the same time.
+	// amqp091-go writes into them while it connects, and several connections may do so at the same
+	// time.
 	//
-	// Upstream: Dial writes into the properties of its caller; no issue known, read in its source; amqp091-go 1.16;
-	// TestConnectionsOfSharedConfig; remove when amqp091-go copies them.
+	// Upstream: Dial writes into the properties of its caller; no issue known, read in its source;
+	// amqp091-go 1.16; TestConnectionsOfSharedConfig; remove when amqp091-go copies them.
 	config.Properties = maps.Clone(config.Properties)
 
 	if config.Properties == nil {
@@ -342,11 +350,11 @@ func (c *Connection) openNode(uri string, limit time.Duration, credentials *conf
 		if err != nil {
 			return nil, err
 		}
-		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker
-		// that does not open the connection.
+		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each
+		// heartbeat of a broker that does not open the connection.
 		//
-		// Upstream: heartbeats extend the time of a handshake; no issue known, read in its source; amqp091-go 1.16; no
-		// test; remove when amqp091-go bounds the whole handshake.
+		// Upstream: heartbeats extend the time of a handshake; no issue known, read in its source;
+		// amqp091-go 1.16; no test; remove when amqp091-go bounds the whole handshake.
 		late = time.AfterFunc(limit-time.Since(began), func() { _ = socket.Close() })
 		answers = &heard{Conn: secured}
 		readable = codec.Readable(answers)
@@ -359,8 +367,8 @@ func (c *Connection) openNode(uri string, limit time.Duration, credentials *conf
 	inTime := late == nil || late.Stop()
 	keep()
 	if err != nil || !inTime {
-		// Upstream: a handshake that fails leaves the socket open; no issue known, read in its source; amqp091-go 1.16;
-		// no test; remove when Dial closes it.
+		// Upstream: a handshake that fails leaves the socket open; no issue known, read in its
+		// source; amqp091-go 1.16; no test; remove when Dial closes it.
 		if socket != nil {
 			_ = socket.Close() // amqp091-go leaves it open when it does not agree with the broker
 		}
@@ -387,7 +395,8 @@ func (c *Connection) openNode(uri string, limit time.Duration, credentials *conf
 	return link, nil
 }
 
-// Close closes the connection for good. It returns at the deadline at the latest, whatever the broker does.
+// Close closes the connection for good. It returns at the deadline at the latest, whatever the
+// broker does.
 func (c *Connection) Close(deadline time.Time) {
 	c.mu.Lock()
 	already := c.closed
@@ -422,8 +431,8 @@ func (c *timedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// writeSize is how much is written at a time: a frame of 128 KiB takes seconds on a slow line, and the count of what is
-// sent must tell such a line from one on which nothing moves.
+// writeSize is how much is written at a time: a frame of 128 KiB takes seconds on a slow line, and
+// the count of what is sent must tell such a line from one on which nothing moves.
 const writeSize = 16 << 10
 
 func (c *timedConn) Write(b []byte) (written int, err error) {

@@ -33,8 +33,8 @@ func newTestConnection(t *testing.T, s Settings) *Connection {
 	return c
 }
 
-// A caller that asks for one attempt waits for a second at most, however long the pause is that the last failure has
-// begun. Any number of callers makes no more attempts than that.
+// A caller that asks for one attempt waits for a second at most, however long the pause is that the
+// last failure has begun. Any number of callers makes no more attempts than that.
 func TestTryLinkShortensThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &fakebroker.Reluctant{Channels: map[int]bool{}}
@@ -168,7 +168,8 @@ func TestWhatIsNotAMQP(t *testing.T) {
 	}
 }
 
-// listen says some words on each connection, once it has heard something, and closes it. It gives the address.
+// listen says some words on each connection, once it has heard something, and closes it. It gives
+// the address.
 func listen(t *testing.T, secure func(net.Conn) net.Conn, words string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -193,7 +194,8 @@ func listen(t *testing.T, secure func(net.Conn) net.Conn, words string) string {
 	return listener.Addr().String()
 }
 
-// Who cannot connect at all gets an error, and gives up: no line of the log announces a try that nobody makes.
+// Who cannot connect at all gets an error, and gives up: no line of the log announces a try that
+// nobody makes.
 func TestNoTryIsAnnouncedThatIsNotMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logged := watermill.NewCaptureLogger()

@@ -17,13 +17,14 @@ import (
 const (
 	// askTimeout is how long to give credentials may take.
 	askTimeout = 30 * time.Second
-	// askAgain is after how long they are asked for again when that has failed, and askSeldom where it always does.
+	// askAgain is after how long they are asked for again when that has failed, and askSeldom where
+	// it always does.
 	askAgain  = 5 * time.Second
 	askSeldom = time.Minute
 )
 
-// credentials asks for the credentials of the next dial; nil where the settings have none of their own. Who gives them
-// may never return: then they are asked for no more, and that is the error.
+// credentials asks for the credentials of the next dial; nil where the settings have none of their
+// own. Who gives them may never return: then they are asked for no more, and that is the error.
 func (c *Connection) credentials() (*config.Credentials, error) {
 	if c.settings.Credentials == nil {
 		return nil, nil //nolint:nilnil // the URI has them
@@ -70,8 +71,8 @@ func authenticate(config *amqp091.Config, credentials *config.Credentials) {
 	}
 }
 
-// refresh gives a link new credentials before those that it has expire, as long as it lives. A broker that takes none
-// closes it: the next one has new ones.
+// refresh gives a link new credentials before those that it has expire, as long as it lives. A
+// broker that takes none closes it: the next one has new ones.
 func (c *Connection) refresh(link *Link, has config.Credentials) {
 	for pause := askAgain; !has.Expires.IsZero(); {
 		// A fifth of the time is left for attempts that fail.
@@ -115,13 +116,15 @@ func (l *Link) waits(d time.Duration) bool {
 const (
 	// expiredGrace is how long a connection that is given up may take to close.
 	expiredGrace = time.Second
-	// unsureEvery is how often a connection is given up at most where it is not sure that its token has expired.
+	// unsureEvery is how often a connection is given up at most where it is not sure that its token
+	// has expired.
 	unsureEvery = 5 * time.Minute
 )
 
-// watchAccess waits for the end of a channel. RabbitMQ 3.10 and 4.0 keep a connection whose token has expired, and
-// refuse all that is asked of it: it is given up, and the next one brings a new token. Where a permission is missing,
-// that would be in vain, and cost everybody else on the connection.
+// watchAccess waits for the end of a channel. RabbitMQ 3.10 and 4.0 keep a connection whose token
+// has expired, and refuse all that is asked of it: it is given up, and the next one brings a new
+// token. Where a permission is missing, that would be in vain, and cost everybody else on the
+// connection.
 //
 // Upstream: a connection whose token has expired stays open, and all it asks is refused.
 func (l *Link) watchAccess(closes <-chan *amqp091.Error) {

@@ -43,12 +43,12 @@ func (h *heard) begin() []byte {
 	return nil
 }
 
-// explainDial makes readable what amqp091-go has said. When the other side ends the connection at once, that can be
-// that a write has failed, or only that the connection is not open: with TLS 1.3 a broker judges the client's
-// certificate when the handshake is over for the client.
+// explainDial makes readable what amqp091-go has said. When the other side ends the connection at
+// once, that can be that a write has failed, or only that the connection is not open: with TLS 1.3
+// a broker judges the client's certificate when the handshake is over for the client.
 //
-// Upstream: an error of Dial does not say what the other side is; no issue known, measured; amqp091-go 1.16;
-// TestWhatIsNotAMQP; remove when it does.
+// Upstream: an error of Dial does not say what the other side is; no issue known, measured;
+// amqp091-go 1.16; TestWhatIsNotAMQP; remove when it does.
 func explainDial(err error, h *heard, overTLS bool) error {
 	if h == nil {
 		return err
@@ -79,8 +79,8 @@ func explainDial(err error, h *heard, overTLS bool) error {
 const askForPort = "take the host and the AMQP port of a broker (5672, or 5671 with amqps://; 15672 is its " +
 	"management API)"
 
-// foreign tells what speaks there, by its first bytes, where an AMQP 0-9-1 broker would have sent a method frame; empty
-// if it is one.
+// foreign tells what speaks there, by its first bytes, where an AMQP 0-9-1 broker would have sent a
+// method frame; empty if it is one.
 func foreign(first []byte) string {
 	switch {
 	case bytes.HasPrefix(first, []byte("HTTP")):

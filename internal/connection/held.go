@@ -13,8 +13,9 @@ const (
 	largeWrite = 8 << 10
 )
 
-// held is a connection whose writes can be held back, so that what several callers write at the same time goes to the
-// broker at once: a write of its own for each message is the most that a small message costs.
+// held is a connection whose writes can be held back, so that what several callers write at the
+// same time goes to the broker at once: a write of its own for each message is the most that a
+// small message costs.
 type held struct {
 	net.Conn
 
@@ -24,7 +25,8 @@ type held struct {
 	yielding bool // somebody is about to write it
 }
 
-// Write writes, or keeps what is written until nobody holds it back. A later write fails then, or the next read.
+// Write writes, or keeps what is written until nobody holds it back. A later write fails then, or
+// the next read.
 func (h *held) Write(b []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,8 +50,8 @@ func (h *held) hold() {
 	h.holders++
 }
 
-// release writes what is held back, if nobody else holds it. Who is about to write as well does so before: one of many
-// callers is often done when the next has not begun.
+// release writes what is held back, if nobody else holds it. Who is about to write as well does so
+// before: one of many callers is often done when the next has not begun.
 func (h *held) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -28,7 +28,8 @@ func (w *written) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Whatever callers do at the same time: when all have let go, everything is written, once, and in the order of each.
+// Whatever callers do at the same time: when all have let go, everything is written, once, and in
+// the order of each.
 func TestHeldWritesEverything(t *testing.T) {
 	const callers, messages = 64, 200
 	w := &written{}

@@ -52,12 +52,12 @@ func (l *Link) Sent() int64 { return l.socket.sent.Load() }
 // NoteReturn is called when a channel knows of a publish that came back, once for each.
 func (l *Link) NoteReturn() { l.noted.Add(1) }
 
-// HasUnnoted tells whether more messages have arrived than came back and were noted: for a connection on which nobody
-// consumes.
+// HasUnnoted tells whether more messages have arrived than came back and were noted: for a
+// connection on which nobody consumes.
 func (l *Link) HasUnnoted() bool { return l.reads == nil || l.reads.Contents() != l.noted.Load() }
 
-// Hold holds back what is written, up to 16 KiB, until all who have called it call Release. Nobody may wait for an answer
-// of the broker in between.
+// Hold holds back what is written, up to 16 KiB, until all who have called it call Release. Nobody
+// may wait for an answer of the broker in between.
 func (l *Link) Hold() { l.writes.hold() }
 
 // Release is called once for each Hold.
@@ -200,8 +200,8 @@ func (l *Link) BlockedFor() string {
 	return l.reason
 }
 
-// WaitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the
-// socket, unresolved, and arrive at some later time.
+// WaitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish
+// now would sit in the socket, unresolved, and arrive at some later time.
 func (l *Link) WaitUnblocked(ctx context.Context) error {
 	l.mu.Lock()
 	unblocked := l.unblocked
@@ -258,8 +258,8 @@ func (l *Link) Version() string {
 	return version
 }
 
-// Abandon closes the connection's socket: for a broker that does not answer any more, and takes back what it has
-// delivered.
+// Abandon closes the connection's socket: for a broker that does not answer any more, and takes
+// back what it has delivered.
 func (l *Link) Abandon() { _ = l.socket.Close() }
 
 // close closes the connection, politely until the deadline and then by its socket.

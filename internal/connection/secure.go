@@ -13,8 +13,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// endpoint is where a URI leads, taken apart so that TLS is ours to do: between it and amqp091-go stands what makes
-// headers readable.
+// endpoint is where a URI leads, taken apart so that TLS is ours to do: between it and amqp091-go
+// stands what makes headers readable.
 type endpoint struct {
 	uri     string // without TLS
 	address string

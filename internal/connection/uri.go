@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// ParseURI reads an AMQP URI. The error says what is wrong, but shows nothing of the URI: in one that cannot be read,
-// nobody knows what belongs to the password.
+// ParseURI reads an AMQP URI. The error says what is wrong, but shows nothing of the URI: in one
+// that cannot be read, nobody knows what belongs to the password.
 func ParseURI(uri string) (amqp091.URI, error) {
 	if what := mistake(uri); what != "" {
 		return amqp091.URI{}, fmt.Errorf("is not an AMQP URI: %s; wanted amqp://user:password@host:5672/vhost, or "+
@@ -27,7 +27,8 @@ func ParseURI(uri string) (amqp091.URI, error) {
 	return parsed, nil
 }
 
-// mistake is the first thing that is wrong with a URI, without any part of it; empty if there is none.
+// mistake is the first thing that is wrong with a URI, without any part of it; empty if there is
+// none.
 func mistake(uri string) string {
 	scheme, rest, found := strings.Cut(uri, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -100,7 +101,8 @@ func badParameter(query url.Values) string {
 	return ""
 }
 
-// timeoutFor is how long one of so many nodes may take until its connection is open: what the URI says, if it says so.
+// timeoutFor is how long one of so many nodes may take until its connection is open: what the URI
+// says, if it says so.
 func timeoutFor(uri amqp091.URI, nodes int) time.Duration {
 	switch {
 	case uri.ConnectionTimeout > 0:

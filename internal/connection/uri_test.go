@@ -52,7 +52,8 @@ func TestParseURITakesWhatIsRight(t *testing.T) {
 	}
 }
 
-// Nothing that is refused by amqp091-go is taken for right, and nothing of what is refused is shown.
+// Nothing that is refused by amqp091-go is taken for right, and nothing of what is refused is
+// shown.
 func FuzzURI(f *testing.F) {
 	for _, uri := range []string{"amqp://user:SECRET@host:5672/vhost?heartbeat=1", "amqps://[::1]:5671", "x",
 		"amqp://a:b@c/%41", "amqp://SECRET"} {

@@ -5,13 +5,15 @@ import (
 	"sync"
 )
 
-// acker acknowledges the deliveries of one channel, in batches as far as they have piled up while it was writing: it
-// never waits for more. One acknowledgement covers all deliveries up to the first that is still being worked on.
+// acker acknowledges the deliveries of one channel, in batches as far as they have piled up while
+// it was writing: it never waits for more. One acknowledgement covers all deliveries up to the
+// first that is still being worked on.
 type acker struct {
 	channel ackChannel
 
-	// writing is held while a batch is taken and written, and while a nack is: an acknowledgement of everything up to a
-	// delivery must not overtake what is said of single ones below it. It is taken before mu.
+	// writing is held while a batch is taken and written, and while a nack is: an acknowledgement
+	// of everything up to a delivery must not overtake what is said of single ones below it. It is
+	// taken before mu.
 	writing  sync.Mutex
 	commands int // written so far, guarded by writing
 
@@ -62,8 +64,8 @@ func newAcker(channel ackChannel) *acker {
 	return a
 }
 
-// ack acknowledges a delivery soon. After close it does nothing: the channel is on its way out and the broker delivers
-// again.
+// ack acknowledges a delivery soon. After close it does nothing: the channel is on its way out and
+// the broker delivers again.
 func (a *acker) ack(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,11 +88,12 @@ func (a *acker) requeue(tag uint64) error {
 	return err
 }
 
-// reject hands a delivery back to the broker at once, which counts that: to its queue, or to where that dead-letters.
-// done is false after close: then the broker gets it with the channel.
+// reject hands a delivery back to the broker at once, which counts that: to its queue, or to where
+// that dead-letters. done is false after close: then the broker gets it with the channel.
 //
-// RabbitMQ 4.3 counts a reject as a failed attempt, and a nack not: that is what a queue wants that counts failures,
-// and what a dead-letter cycle does not, where counts travel along and come nearer to a delivery limit.
+// RabbitMQ 4.3 counts a reject as a failed attempt, and a nack not: that is what a queue wants that
+// counts failures, and what a dead-letter cycle does not, where counts travel along and come nearer
+// to a delivery limit.
 //
 // Upstream: a nack counts as a failed delivery.
 func (a *acker) reject(tag uint64, requeue bool) (done bool, err error) {
@@ -102,8 +105,9 @@ func (a *acker) reject(tag uint64, requeue bool) (done bool, err error) {
 	}, tag)
 }
 
-// giveBack writes what gives a delivery back. It counts as settled only when that is written: an acknowledgement of
-// everything up to a later delivery would otherwise overtake it, and the message would be lost.
+// giveBack writes what gives a delivery back. It counts as settled only when that is written: an
+// acknowledgement of everything up to a later delivery would otherwise overtake it, and the message
+// would be lost.
 func (a *acker) giveBack(write func() error, tag uint64) (done bool, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -150,7 +154,8 @@ func (a *acker) arrived(tag uint64) {
 	a.generations[len(a.generations)-1].open++
 }
 
-// consumers is how many consumers have deliveries that are not settled, the present one included in any case.
+// consumers is how many consumers have deliveries that are not settled, the present one included in
+// any case.
 func (a *acker) consumers() (count int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -188,8 +193,9 @@ func (a *acker) hasOpen(prefetch int) bool {
 	return a.generations[len(a.generations)-1].open >= prefetch
 }
 
-// hold runs change while nothing is acknowledged. What the present consumer's prefetch leaves room for may still come;
-// once all of it is used up, the broker has nothing on its way to that consumer.
+// hold runs change while nothing is acknowledged. What the present consumer's prefetch leaves room
+// for may still come; once all of it is used up, the broker has nothing on its way to that
+// consumer.
 func (a *acker) hold(change func() error) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -213,8 +219,8 @@ func (a *acker) isFull(prefetch int) bool {
 	return used >= prefetch
 }
 
-// waitBelow waits until less than limit deliveries are not settled. It is false if stop came first. After notify the
-// limit is asked again.
+// waitBelow waits until less than limit deliveries are not settled. It is false if stop came first.
+// After notify the limit is asked again.
 func (a *acker) waitBelow(limit func() int, stop <-chan struct{}) bool {
 	for {
 		a.mu.Lock()
@@ -274,7 +280,8 @@ func (a *acker) settle(tag uint64) {
 	}
 }
 
-// close writes what is left and ends the acker. It returns how many commands were written on the channel.
+// close writes what is left and ends the acker. It returns how many commands were written on the
+// channel.
 func (a *acker) close() (commands int) {
 	a.mu.Lock()
 	a.closed = true
@@ -305,7 +312,8 @@ func (a *acker) flush() {
 
 	upTo, single := a.batch()
 
-	// An error means that the channel is gone: the broker delivers again what it has not seen acknowledged.
+	// An error means that the channel is gone: the broker delivers again what it has not seen
+	// acknowledged.
 	if upTo > 0 {
 		a.commands++
 		if a.channel.Ack(upTo, true) != nil {
@@ -320,7 +328,8 @@ func (a *acker) flush() {
 	}
 }
 
-// batch takes what is to be acknowledged: all up to a tag, and single ones behind a delivery that is not settled yet.
+// batch takes what is to be acknowledged: all up to a tag, and single ones behind a delivery that
+// is not settled yet.
 func (a *acker) batch() (upTo uint64, single []uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

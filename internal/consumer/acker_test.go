@@ -154,8 +154,9 @@ func TestAckerModel(t *testing.T) {
 	})
 }
 
-// A consumer is replaced only while the broker has nothing on its way to it: what is settled but not acknowledged yet
-// uses up its prefetch as well, and what an earlier consumer has left does not.
+// A consumer is replaced only while the broker has nothing on its way to it: what is settled but
+// not acknowledged yet uses up its prefetch as well, and what an earlier consumer has left does
+// not.
 func TestAckerIsFull(t *testing.T) {
 	a := idleAcker()
 	isFull := func(prefetch int) (is bool) {
@@ -221,7 +222,8 @@ func (c *slowChannel) Nack(tag uint64, _, _ bool) error {
 	return nil
 }
 
-// An acknowledgement does not overtake the nack of a delivery below it, nor does anything follow the close.
+// An acknowledgement does not overtake the nack of a delivery below it, nor does anything follow
+// the close.
 func TestAckerNackIsNotOvertaken(t *testing.T) {
 	channel := &slowChannel{nacking: make(chan struct{}), goOn: make(chan struct{})}
 	a := newAcker(channel)
@@ -240,8 +242,8 @@ func TestAckerNackIsNotOvertaken(t *testing.T) {
 	assert.Len(t, channel.written, 2)
 }
 
-// A nack that could not be written settles nothing: what is acknowledged up to a later delivery would take the message
-// along.
+// A nack that could not be written settles nothing: what is acknowledged up to a later delivery
+// would take the message along.
 func TestAckerNackFails(t *testing.T) {
 	a := idleAcker()
 	a.channel = brokenChannel{}

@@ -22,8 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// What the retrier does to each message, by the number of its headers, beside what watermill-amqp's marshaler does
-// alone.
+// What the retrier does to each message, by the number of its headers, beside what watermill-amqp's
+// marshaler does alone.
 
 var codecs = []int{0, 5, 20, 100}
 
@@ -34,8 +34,8 @@ func BenchmarkMarshal(b *testing.B) {
 	})
 }
 
-// BenchmarkUnmarshal is the way of a delivery to a message. Stock cannot read a retry: it has headers that are no
-// strings.
+// BenchmarkUnmarshal is the way of a delivery to a message. Stock cannot read a retry: it has
+// headers that are no strings.
 func BenchmarkUnmarshal(b *testing.B) {
 	queue := benchSource(b)
 	decoded := func(d *amqp091.Delivery) func() error {
@@ -64,7 +64,8 @@ func BenchmarkCopy(b *testing.B) {
 	})
 }
 
-// BenchmarkReadable reads the frames of a delivery as amqp091-go does: from the connection, and through the readable.
+// BenchmarkReadable reads the frames of a delivery as amqp091-go does: from the connection, and
+// through the readable.
 func BenchmarkReadable(b *testing.B) {
 	eachCodec(b, func(b *testing.B, _ *message.Message, d *amqp091.Delivery) {
 		header := fakebroker.HeaderFrame(amqp091.Publishing{Headers: d.Headers, DeliveryMode: amqp091.Persistent})

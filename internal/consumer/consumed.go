@@ -6,8 +6,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
-// consumed are the queues that a consumer has to do with, and what it knows of them. A queue is forgotten with its last
-// user, so queues that come and go leave nothing.
+// consumed are the queues that a consumer has to do with, and what it knows of them. A queue is
+// forgotten with its last user, so queues that come and go leave nothing.
 type consumed struct {
 	mu     sync.Mutex
 	queues map[string]*consumedQueue
@@ -80,8 +80,8 @@ func (u *use) end(keep bool) {
 	}
 }
 
-// hasDeclared reports whether the topology of a topic was declared, over whatever connection, and nothing of it has
-// been missed since.
+// hasDeclared reports whether the topology of a topic was declared, over whatever connection, and
+// nothing of it has been missed since.
 func (c *consumed) hasDeclared(queue *Queue) bool {
 	u := c.use(queue)
 	defer u.leave()
@@ -89,8 +89,8 @@ func (c *consumed) hasDeclared(queue *Queue) bool {
 	return u.declaration.WasDeclared()
 }
 
-// forget makes the topology of a queue be declared again, for all of its topics, because the queue is not there any
-// more.
+// forget makes the topology of a queue be declared again, for all of its topics, because the queue
+// is not there any more.
 func (c *consumed) forget(queue string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -91,8 +91,8 @@ func TestConsumer_ForgetsQueues(t *testing.T) {
 	})
 }
 
-// What was declared is not declared again as long as somebody subscribes to it, nor for the subscription that it was
-// initialized for.
+// What was declared is not declared again as long as somebody subscribes to it, nor for the
+// subscription that it was initialized for.
 func TestConsumer_DeclaresOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}

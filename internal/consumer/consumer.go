@@ -21,20 +21,21 @@ import (
 // Settings say how to consume.
 type Settings struct {
 	Connection connection.Settings
-	// Shared is what consumers have that use one connection together, all with the same Connection settings. Optional:
-	// without it a consumer has a connection of its own.
+	// Shared is what consumers have that use one connection together, all with the same Connection
+	// settings. Optional: without it a consumer has a connection of its own.
 	Shared    *Shared
 	Logger    watermill.LoggerAdapter
 	Marshaler codec.Marshaler
-	// RedeliveredKey is what a message has in its metadata that the broker has delivered before; empty for nothing.
+	// RedeliveredKey is what a message has in its metadata that the broker has delivered before;
+	// empty for nothing.
 	RedeliveredKey string
 	// Engine decides over what fails, and reports what has become of it.
 	Engine *engine.Engine
 
 	// Concurrency is how many messages of a subscription are handed out at a time.
 	Concurrency int
-	// Prefetch is how many the broker delivers ahead, those included that are held. Zero for one that follows the
-	// handlers.
+	// Prefetch is how many the broker delivers ahead, those included that are held. Zero for one
+	// that follows the handlers.
 	Prefetch int
 
 	Consumer  string // tag; empty for a generated one
@@ -83,9 +84,9 @@ func New(ctx context.Context, settings Settings) (*Consumer, error) {
 	return c, nil
 }
 
-// Subscribe declares the topology of a queue and consumes from it, until ctx ends or Close. What goes wrong here, a
-// broker that cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged,
-// and tried again with backoff.
+// Subscribe declares the topology of a queue and consumes from it, until ctx ends or Close. What
+// goes wrong here, a broker that cannot be reached, a conflict, a queue that is missing, a
+// permission, is an error; later it is logged, and tried again with backoff.
 func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.Message, error) {
 	open, cancel := until(ctx, c.closing)
 	defer cancel()
@@ -130,8 +131,8 @@ func (c *Consumer) open(ctx, open context.Context, queue Queue) (*subscription, 
 	return s, session, nil
 }
 
-// until returns a context that the end of a subscription or of its consumer ends as well: a connection that others go
-// on using does not end with it.
+// until returns a context that the end of a subscription or of its consumer ends as well: a
+// connection that others go on using does not end with it.
 func until(ctx context.Context, closing <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -197,7 +198,8 @@ func (c *Consumer) Initialize(ctx context.Context, queue Queue) error {
 		return err
 	}
 
-	// In a goroutine of its own: a call that the broker does not answer lasts as long as the connection.
+	// In a goroutine of its own: a call that the broker does not answer lasts as long as the
+	// connection.
 	result := make(chan error, 1)
 	go func() { result <- c.initialize(link, queue) }()
 
@@ -225,9 +227,9 @@ func (c *Consumer) initialize(link *connection.Link, queue Queue) error {
 	return nil
 }
 
-// Close stops consuming, lets what is handed out finish and be settled, and closes the connection unless other
-// consumers share it. It returns when all is done, at CloseTimeout at the latest. It is safe to call it again, and at
-// the same time.
+// Close stops consuming, lets what is handed out finish and be settled, and closes the connection
+// unless other consumers share it. It returns when all is done, at CloseTimeout at the latest. It
+// is safe to call it again, and at the same time.
 func (c *Consumer) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -257,8 +259,8 @@ func (c *Consumer) Close() error {
 		})
 	}
 	waitForAll(deadline.Add(closeGrace))
-	// A write that the broker did not take ends with the connection. Where others share that, nothing is lost either:
-	// the channel closes when the broker answers.
+	// A write that the broker did not take ends with the connection. Where others share that,
+	// nothing is lost either: the channel closes when the broker answers.
 	c.settings.Shared.leave(c.base, latest(deadline, time.Now()).Add(closeGrace))
 	waitForAll(time.Now().Add(closeGrace))
 
@@ -269,7 +271,8 @@ func (c *Consumer) noAnswer(queue string, after time.Duration) error {
 	return &topology.NoAnswerError{Queue: queue, VirtualHost: c.settings.Connection.VirtualHost(), For: after}
 }
 
-// closeGrace is what closing a channel or a connection may take when the handlers have used up the time.
+// closeGrace is what closing a channel or a connection may take when the handlers have used up the
+// time.
 const closeGrace = time.Second
 
 func earliest(a, b time.Time) time.Time {
@@ -293,8 +296,8 @@ func isClosing(err error) bool {
 	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, publish.ErrGone)
 }
 
-// Shared lets consumers share one connection. The first consumer opens it, and the last one closes it; then the next
-// one opens another. The zero value is ready to use.
+// Shared lets consumers share one connection. The first consumer opens it, and the last one closes
+// it; then the next one opens another. The zero value is ready to use.
 type Shared struct {
 	mu   sync.Mutex
 	base *base // nil while there is no consumer
@@ -315,7 +318,8 @@ func newBase(settings connection.Settings, logger watermill.LoggerAdapter) *base
 	}
 }
 
-// enter returns the connection for one more consumer, which ends with leave. With s nil it is that consumer's own.
+// enter returns the connection for one more consumer, which ends with leave. With s nil it is that
+// consumer's own.
 func (s *Shared) enter(settings connection.Settings, logger watermill.LoggerAdapter) *base {
 	if s == nil {
 		return newBase(settings, logger)

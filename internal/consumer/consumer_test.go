@@ -18,7 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Initialize ends although the broker does not answer a declaration: after a time, with its context, and with Close.
+// Initialize ends although the broker does not answer a declaration: after a time, with its
+// context, and with Close.
 func TestInitialize_NoAnswer(t *testing.T) {
 	unanswered := Queue{Topic: "orders", Name: "orders", Declare: func(channel *amqp091.Channel, _ string) error {
 		return <-channel.NotifyClose(make(chan *amqp091.Error, 1))

@@ -16,8 +16,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// handleFailed is the way of one delivery in a failed queue. A consumer outside of this module has rejected it: it is
-// judged as its handler's failure, and its copy goes to the retry queue or to the dead-letter queue of its main queue.
+// handleFailed is the way of one delivery in a failed queue. A consumer outside of this module has
+// rejected it: it is judged as its handler's failure, and its copy goes to the retry queue or to
+// the dead-letter queue of its main queue.
 func (s *session) handleFailed(h *handout, arrived time.Time) {
 	failed := codec.ReadFailed(&h.delivery, func(queue string) bool { return s.queue.main(queue) != nil })
 	isUnsure := func() bool {
@@ -39,7 +40,8 @@ func (s *session) handleFailed(h *handout, arrived time.Time) {
 	})
 }
 
-// unsurePause is how long a message waits before its subscription asks again whether its queue is a main queue.
+// unsurePause is how long a message waits before its subscription asks again whether its queue is a
+// main queue.
 const unsurePause = 100 * time.Millisecond
 
 func (s *session) judgeFailed(h *handout, failed codec.Failed, arrived time.Time) {
@@ -80,8 +82,9 @@ func (q *Queue) mains() []string {
 	return names
 }
 
-// arriveFailed reads what a delivery carries of its earlier failures. Its headers count only if the broker says that it
-// has waited in a retry queue of the main queue, or if it was replayed, which begins a new life.
+// arriveFailed reads what a delivery carries of its earlier failures. Its headers count only if the
+// broker says that it has waited in a retry queue of the main queue, or if it was replayed, which
+// begins a new life.
 func (q *Queue) arriveFailed(
 	d *amqp091.Delivery, failed codec.Failed, now time.Time, logger watermill.LoggerAdapter,
 ) engine.Arrival {
@@ -105,8 +108,8 @@ func (q *Queue) arriveFailed(
 	return a
 }
 
-// whyFailed is the reason for which a message of main queue s lies in its failed queue, and the error to be written on
-// it. The failed queue is that of all mains.
+// whyFailed is the reason for which a message of main queue s lies in its failed queue, and the
+// error to be written on it. The failed queue is that of all mains.
 func (q *Queue) whyFailed(failed codec.Failed, mains []string) (retry.Reason, error) {
 	reason := wire.BrokerReason(failed.Reason)
 	switch {

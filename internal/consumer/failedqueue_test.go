@@ -15,7 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The headers of a message count when it has waited in a retry queue of its main queue for its delay, and only then.
+// The headers of a message count when it has waited in a retry queue of its main queue for its
+// delay, and only then.
 func TestArriveFailed(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

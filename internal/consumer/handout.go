@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// handout is the delivery of a message while the retrier's consumer has it handed out: the middleware leaves its
-// verdict here, and the consumer carries it out when the router has answered.
+// handout is the delivery of a message while the retrier's consumer has it handed out: the
+// middleware leaves its verdict here, and the consumer carries it out when the router has answered.
 type handout struct {
 	engine.Handout
 
@@ -45,12 +45,14 @@ var _ engine.Delivery = (*handout)(nil)
 func (h *handout) Engine() *engine.Engine { return h.engine }
 func (h *handout) Queue() string          { return h.queue.Name }
 
-// NeedsCopy is also true for a message whose handler has succeeded by a mark: only a copy carries it.
+// NeedsCopy is also true for a message whose handler has succeeded by a mark: only a copy carries
+// it.
 func (h *handout) NeedsCopy() bool { return h.arrival.ByCopy || h.State().Handled != "" }
 
 func (h *handout) Withdrawn() bool { return h.ctx.Err() != nil }
 
-// Refuse stops the subscription, and makes the consumer give the message back, unless it is too late for that.
+// Refuse stops the subscription, and makes the consumer give the message back, unless it is too
+// late for that.
 func (h *handout) Refuse(err error) bool {
 	h.subscription.refuse(err)
 
@@ -133,7 +135,8 @@ func (s *session) handle(h *handout, arrived time.Time) {
 	s.settle(h, acked)
 }
 
-// answered waits for the answer of the router, and reports a handler that runs on when its delivery is gone.
+// answered waits for the answer of the router, and reports a handler that runs on when its delivery
+// is gone.
 func (s *session) answered(h *handout) (acked, answered bool) {
 	began := time.Now()
 	gone, late := s.gone, (<-chan time.Time)(nil)
@@ -154,7 +157,8 @@ func (s *session) answered(h *handout) (acked, answered bool) {
 	}
 }
 
-// withdrawnGrace is how long a handler may run on before that is reported: it may look at its context now and then.
+// withdrawnGrace is how long a handler may run on before that is reported: it may look at its
+// context now and then.
 const withdrawnGrace = 10 * time.Second
 
 func (s *session) reportWithdrawn(h *handout, runs time.Duration) {
@@ -206,7 +210,8 @@ func (s *session) settle(h *handout, acked bool) {
 	}
 }
 
-// unseen is what can be made of a message that no handler may see, or that one has still in its hands.
+// unseen is what can be made of a message that no handler may see, or that one has still in its
+// hands.
 func unseen(h *handout) *message.Message {
 	msg := codec.Undecoded(&h.delivery)
 	msg.UUID = cmp.Or(h.uuid, codec.MessageUUID(h.arrival.State, &h.delivery))
@@ -271,8 +276,9 @@ func (s *session) forward(h *handout, settlement engine.Settlement) {
 		publish.OutcomeOf(published, settlement.Action == retry.ActionPostpone), published)
 }
 
-// pauseEarly keeps a message that has come back too early from going round at once. Those that are kept take places of
-// others: half of these at most, so that hundreds of them do not hold up what is behind.
+// pauseEarly keeps a message that has come back too early from going round at once. Those that are
+// kept take places of others: half of these at most, so that hundreds of them do not hold up what
+// is behind.
 func (s *session) pauseEarly(pause time.Duration) {
 	if pause <= 0 {
 		return

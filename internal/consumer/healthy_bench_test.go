@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// BenchmarkStock is the way of a healthy message through a stock subscriber, without a broker and a router: from its
-// delivery to its acknowledgement.
+// BenchmarkStock is the way of a healthy message through a stock subscriber, without a broker and a
+// router: from its delivery to its acknowledgement.
 func BenchmarkStock(b *testing.B) {
 	handler := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 

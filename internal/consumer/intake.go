@@ -11,9 +11,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// intake takes deliveries from the broker and passes them on to the workers, through one consumer of its session after
-// the other. It is a state machine, see states.go; what it does on its way is in suspect.go and prefetch.go. All of it
-// runs in one goroutine, but for the workers' takes and dones.
+// intake takes deliveries from the broker and passes them on to the workers, through one consumer
+// of its session after the other. It is a state machine, see states.go; what it does on its way is
+// in suspect.go and prefetch.go. All of it runs in one goroutine, but for the workers' takes and
+// dones.
 type intake struct {
 	*session
 
@@ -58,8 +59,8 @@ type consumption struct {
 	still int       // ticks for which it has stood still
 }
 
-// received is a delivery with the time of its arrival: it may be handed out much later, behind others that were
-// delivered ahead of it.
+// received is a delivery with the time of its arrival: it may be handed out much later, behind
+// others that were delivered ahead of it.
 type received struct {
 	amqp091.Delivery
 	at time.Time
@@ -68,8 +69,8 @@ type received struct {
 func newIntake(s *session, link *connection.Link) *intake {
 	settings := &s.sub.consumer.settings
 	usual := sizesOf(settings, s.queue)
-	// Two consumers may have theirs in it: one that is replaced, and the next. Behind that the stamps of a huge prefetch
-	// that is fixed are late, which costs less than its memory.
+	// Two consumers may have theirs in it: one that is replaced, and the next. Behind that the
+	// stamps of a huge prefetch that is fixed are late, which costs less than its memory.
 	room := 2 * usual.most
 	if !usual.givesBack {
 		room = min(room, 1024)
@@ -109,7 +110,8 @@ func (i *intake) start() (err error) {
 	return i.consume(prefetch)
 }
 
-// initial is the prefetch to begin with: 1 where the first messages may be suspects, 0 while no worker could take one.
+// initial is the prefetch to begin with: 1 where the first messages may be suspects, 0 while no
+// worker could take one.
 func (i *intake) initial() int {
 	prefetch := i.sizes.start(i.sub.pace)
 	if i.suspectsFrom != never {
@@ -119,8 +121,8 @@ func (i *intake) initial() int {
 	return prefetch
 }
 
-// run takes deliveries until the broker delivers no more or the subscription closes. What nobody is given then is in
-// returned.
+// run takes deliveries until the broker delivers no more or the subscription closes. What nobody is
+// given then is in returned.
 func (i *intake) run() {
 	defer close(i.taken)
 	defer close(i.out)
@@ -198,11 +200,12 @@ func (i *intake) receive(d amqp091.Delivery) *received {
 
 // consume begins to consume with this prefetch.
 //
-// Each consumer of a channel has a tag of its own: a broker counts redeliveries wrong when one is used again while
-// deliveries of the consumer before are not settled.
+// Each consumer of a channel has a tag of its own: a broker counts redeliveries wrong when one is
+// used again while deliveries of the consumer before are not settled.
 //
-// Upstream: a consumer tag that is used again spoils the counts; rabbitmq/rabbitmq-server#9158 (another effect),
-// measured; RabbitMQ 3.10; TestKillersNeighboursAreNotCharged; remove when RabbitMQ 3.13 is no longer supported.
+// Upstream: a consumer tag that is used again spoils the counts; rabbitmq/rabbitmq-server#9158
+// (another effect), measured; RabbitMQ 3.10; TestKillersNeighboursAreNotCharged; remove when
+// RabbitMQ 3.13 is no longer supported.
 func (i *intake) consume(prefetch int) error {
 	settings := &i.sub.consumer.settings
 	i.consumer = consumption{}
@@ -271,7 +274,8 @@ func (i *intake) pass(d received) {
 	}
 }
 
-// end cancels the consumer, should it still be there, and collects what was delivered and not handed out.
+// end cancels the consumer, should it still be there, and collects what was delivered and not
+// handed out.
 func (i *intake) end() event {
 	for _, d := range []*received{i.hand, i.came} {
 		if d != nil {

@@ -176,7 +176,8 @@ func newWalk(t *testing.T, seed uint64, played map[row]int) *walk {
 	return w
 }
 
-// write writes as the acker does. It does not wait in the lock, as time stands still then in a synctest bubble.
+// write writes as the acker does. It does not wait in the lock, as time stands still then in a
+// synctest bubble.
 func (w *walk) write(write func(a *acker)) {
 	a := w.intake.acker
 	for !a.writing.TryLock() {
@@ -310,8 +311,8 @@ func (w *walk) work(worker int) {
 	}
 }
 
-// takes checks a message that a worker is given: it is given once, and a suspect is alone, unless a suspect had to stop
-// waiting for a handler.
+// takes checks a message that a worker is given: it is given once, and a suspect is alone, unless a
+// suspect had to stop waiting for a handler.
 func (w *walk) takes(d received) {
 	i := w.intake
 	w.mu.Lock()
@@ -401,8 +402,8 @@ func (w *walk) handle(d received) {
 	}
 }
 
-// check looks at what an intake leaves: each delivery is settled, in a worker's hands or returned, and in one of these
-// only; nobody has a turn.
+// check looks at what an intake leaves: each delivery is settled, in a worker's hands or returned,
+// and in one of these only; nobody has a turn.
 func (w *walk) check() {
 	i := w.intake
 	for d := range i.out {
@@ -637,7 +638,8 @@ func (b *modelBroker) open() map[uint64]*modelDelivery {
 	return open
 }
 
-// checkPrefetch: a message of a consumer with prefetch 1 is handed out when one with the full prefetch has begun.
+// checkPrefetch: a message of a consumer with prefetch 1 is handed out when one with the full
+// prefetch has begun.
 func (b *modelBroker) checkPrefetch(tag uint64, full int) {
 	defer b.lock()()
 	if d := b.unsettled[tag]; full > 1 && d.consumer.prefetch == 1 && !b.isClearing() && !b.cleared[tag] {

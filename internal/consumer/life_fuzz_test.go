@@ -39,8 +39,8 @@ var fuzzedPolicies = []config.Policy{
 		ClassicQueues: true, Immediate: 2, MaxPostpone: time.Minute},
 }
 
-// FuzzDelivery is the life of a message of any kind, with a broker of a few lines: read, decoded, handled, failed,
-// copied, routed, and back after its wait, until its end.
+// FuzzDelivery is the life of a message of any kind, with a broker of a few lines: read, decoded,
+// handled, failed, copied, routed, and back after its wait, until its end.
 func FuzzDelivery(f *testing.F) {
 	var queues []Queue
 	for _, policy := range fuzzedPolicies {
@@ -201,8 +201,8 @@ func (l life) checkMetadata(msg *message.Message) {
 	}
 }
 
-// checkCopy: what is ours is readable text within its bounds, the frame is as small as it must be, and nothing steers
-// the broker.
+// checkCopy: what is ours is readable text within its bounds, the frame is as small as it must be,
+// and nothing steers the broker.
 func (l life) checkCopy(p amqp091.Publishing, state wire.State, limit int) {
 	t, own := l.t, 0
 	for key, value := range p.Headers {
@@ -280,8 +280,8 @@ func fieldBytes(value any) string {
 	return e.String()
 }
 
-// route is where the broker puts a copy, and for how long: to one queue of the plan, which no header of a publisher
-// chooses.
+// route is where the broker puts a copy, and for how long: to one queue of the plan, which no
+// header of a publisher chooses.
 func (l life) route(p amqp091.Publishing, state wire.State) (queue string, wait time.Duration) {
 	exchange, key := l.queue.Plan.Route(state.Count, 0, &p)
 	if exchange == "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// noMiddleware slows down a subscription whose messages reach no middleware of the retrier. Nobody counts or
-// delays their failures: the broker would redeliver them thousands of times a second.
+// noMiddleware slows down a subscription whose messages reach no middleware of the retrier. Nobody
+// counts or delays their failures: the broker would redeliver them thousands of times a second.
 type noMiddleware struct {
 	mu     sync.Mutex
 	seen   bool // a middleware has had a message: from now on a nack is a plain one
@@ -82,7 +82,8 @@ func (s *session) nack(h *handout) {
 	})
 }
 
-// wait waits, and reports whether it did so for all of the time: a close and the end of the channel end it.
+// wait waits, and reports whether it did so for all of the time: a close and the end of the channel
+// end it.
 func (s *session) wait(pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -103,13 +104,13 @@ const (
 	longestPause  = time.Minute
 )
 
-// mostSetAside is for how many dead letters room is made while they wait for their pause. To give some back early is no
-// way out: the broker puts them ahead of all others again.
+// mostSetAside is for how many dead letters room is made while they wait for their pause. To give
+// some back early is no way out: the broker puts them ahead of all others again.
 const mostSetAside = 1000 // which a log line says too
 
-// pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and
-// a plain nack would have the broker hand it out again at once, some thousand times a second. It doubles with the
-// returns that the broker counts.
+// pause is how long a dead letter stays aside whose handler has failed: there is no further queue
+// for it to go to, and a plain nack would have the broker hand it out again at once, some thousand
+// times a second. It doubles with the returns that the broker counts.
 func pause(d *amqp091.Delivery) time.Duration {
 	returns := max(codec.Counter(d.Headers[header.DeliveryCount]), codec.Counter(d.Headers[header.AcquiredCount]))
 

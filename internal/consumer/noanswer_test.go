@@ -13,8 +13,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
 )
 
-// Subscribe gives up with an error that says what it is, when the broker does not answer. Who tries again and again has
-// one channel open all the same, and when there is an answer in the end, the consumer that nobody waits for is closed.
+// Subscribe gives up with an error that says what it is, when the broker does not answer. Who tries
+// again and again has one channel open all the same, and when there is an answer in the end, the
+// consumer that nobody waits for is closed.
 func TestSubscribe_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
@@ -54,8 +55,9 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 	})
 }
 
-// The consumer that comes when nobody waits for it any more is cancelled before its channel is closed: RabbitMQ closes
-// the connection, and with it all other sessions, when a method follows a channel's close.
+// The consumer that comes when nobody waits for it any more is cancelled before its channel is
+// closed: RabbitMQ closes the connection, and with it all other sessions, when a method follows a
+// channel's close.
 func TestSubscribe_AnswerComesLate(t *testing.T) {
 	for range 20 { // the two goroutines are in another order most of the time
 		synctest.Test(t, func(t *testing.T) {
@@ -80,8 +82,8 @@ func TestSubscribe_AnswerComesLate(t *testing.T) {
 	}
 }
 
-// A subscription ends while the broker does not answer it after a lost connection. The consumer that comes in the end
-// is closed: nobody would be given what it takes away.
+// A subscription ends while the broker does not answer it after a lost connection. The consumer
+// that comes in the end is closed: nobody would be given what it takes away.
 func TestSubscriptionEnds_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		willing := make(chan struct{})
@@ -110,8 +112,9 @@ func TestSubscriptionEnds_NoAnswer(t *testing.T) {
 	})
 }
 
-// When the broker has cancelled a consumer, its channel is closed only when nothing else is on its way: RabbitMQ closes
-// the connection, and with it all other sessions, when a method follows a channel's close.
+// When the broker has cancelled a consumer, its channel is closed only when nothing else is on its
+// way: RabbitMQ closes the connection, and with it all other sessions, when a method follows a
+// channel's close.
 func TestBrokerCancels_ChannelIsClosedLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		willing := make(chan struct{})
@@ -138,8 +141,9 @@ func TestBrokerCancels_ChannelIsClosedLast(t *testing.T) {
 	})
 }
 
-// A consumer closes while the broker does not answer, and others share its connection. Its channel closes behind the
-// call that is under way, however long that takes: a method that follows it would cost all of them the connection.
+// A consumer closes while the broker does not answer, and others share its connection. Its channel
+// closes behind the call that is under way, however long that takes: a method that follows it would
+// cost all of them the connection.
 func TestClose_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		willing := make(chan struct{})

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// pace is how fast the workers of a subscription are, which is what its prefetch follows: what is delivered further
-// ahead than they take soon is kept from others, who might be idle.
+// pace is how fast the workers of a subscription are, which is what its prefetch follows: what is
+// delivered further ahead than they take soon is kept from others, who might be idle.
 type pace struct {
 	mu    sync.Mutex
 	since []time.Time // of each worker, since when it is busy; zero for one that is idle
@@ -20,7 +20,8 @@ type pace struct {
 const (
 	// stuckAfter is how long a call takes of which it is not foreseen that it ends.
 	stuckAfter = 10 * time.Second
-	// bytesAhead is how much of bodies may be delivered ahead. They take 3.5 to 6 times that of memory.
+	// bytesAhead is how much of bodies may be delivered ahead. They take 3.5 to 6 times that of
+	// memory.
 	bytesAhead = 8 << 20
 
 	meanWeight = 0.2
@@ -91,7 +92,8 @@ func (p *pace) ended() int {
 	return p.calls
 }
 
-// withdraw notes that the delivery of a worker is gone, while it goes on with its message, until it is done with that.
+// withdraw notes that the delivery of a worker is gone, while it goes on with its message, until it
+// is done with that.
 func (p *pace) withdraw() (done func()) {
 	add := func(n int) {
 		p.mu.Lock()

@@ -9,19 +9,21 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// The prefetch of a session's consumers follows the handlers: as many as there are workers, and what they take within
-// second. A fixed one is either too small, so that handlers wait for the broker, and one delivery that is held stops
-// the queue; or it hoards: what waits behind a slow handler could be in the hands of another process, until the broker
-// loses its patience (consumer_timeout) and delivers all of it again.
+// The prefetch of a session's consumers follows the handlers: as many as there are workers, and
+// what they take within second. A fixed one is either too small, so that handlers wait for the
+// broker, and one delivery that is held stops the queue; or it hoards: what waits behind a slow
+// handler could be in the hands of another process, until the broker loses its patience
+// (consumer_timeout) and delivers all of it again.
 //
-// A consumer's prefetch cannot change: the next consumer on the same channel has another. RabbitMQ delivers again what
-// is on its way to a consumer of a quorum queue that is cancelled, so a consumer is replaced only while all of its
-// prefetch is used up, see acker.hold.
+// A consumer's prefetch cannot change: the next consumer on the same channel has another. RabbitMQ
+// delivers again what is on its way to a consumer of a quorum queue that is cancelled, so a
+// consumer is replaced only while all of its prefetch is used up, see acker.hold.
 
 // sizes are what a prefetch moves between.
 type sizes struct {
 	least, most int
-	// held is how many deliveries may be held while room is made for others. Zero for none: then nothing is replaced.
+	// held is how many deliveries may be held while room is made for others. Zero for none: then
+	// nothing is replaced.
 	held int
 	// givesBack says that what waits for handlers that are stuck may go back to the queue.
 	givesBack bool
@@ -35,7 +37,8 @@ func (z sizes) careful() sizes {
 }
 
 const (
-	// adaptiveMost is the largest prefetch of those that adapt, or twice the concurrency where that is more.
+	// adaptiveMost is the largest prefetch of those that adapt, or twice the concurrency where that
+	// is more.
 	adaptiveMost = 50
 	// fixedMost is that of consumers which cannot be replaced.
 	fixedMost = 20
@@ -51,8 +54,9 @@ const (
 
 	// tick is how often a consumer is looked at while it has something in flight.
 	tick = 250 * time.Millisecond
-	// patience is how long messages wait for handlers before they go back to a queue that has other consumers, and
-	// lastPatience that before they go back in any case: well below the broker's consumer timeout.
+	// patience is how long messages wait for handlers before they go back to a queue that has other
+	// consumers, and lastPatience that before they go back in any case: well below the broker's
+	// consumer timeout.
 	patience     = 10 * time.Second
 	lastPatience = 5 * time.Minute
 )
@@ -79,7 +83,8 @@ func sizesOf(settings *Settings, queue *Queue) sizes {
 // changes reports whether a prefetch ever changes.
 func (z sizes) changes() bool { return z.least < z.most || z.held > 0 }
 
-// start is the prefetch to begin with. It is zero when each worker still has a message whose delivery is gone.
+// start is the prefetch to begin with. It is zero when each worker still has a message whose
+// delivery is gone.
 func (z sizes) start(p *pace) int {
 	if z.givesBack {
 		return min(z.least, p.workers())
@@ -91,7 +96,8 @@ func (z sizes) start(p *pace) int {
 // want is the prefetch for handlers at this pace.
 func (z sizes) want(p *pace) int { return max(1, z.start(p)) + p.within(second, z.most-z.least) }
 
-// standing is the prefetch of a consumer beside those whose deliveries are all held; zero if there is no room for more.
+// standing is the prefetch of a consumer beside those whose deliveries are all held; zero if there
+// is no room for more.
 func (z sizes) standing(held, want, soon int) int {
 	return max(0, min(max(want, min(held, soon)), z.held-held))
 }
@@ -136,9 +142,9 @@ func (c *consumption) fitting(z sizes, l load) int {
 	return prefetch
 }
 
-// grown is the prefetch of a consumer that may be too small: the one to begin with, then what the handlers want, in
-// steps. It stays where deliveries of earlier consumers are still waiting for handlers, and where those that are held
-// leave no room.
+// grown is the prefetch of a consumer that may be too small: the one to begin with, then what the
+// handlers want, in steps. It stays where deliveries of earlier consumers are still waiting for
+// handlers, and where those that are held leave no room.
 func (c *consumption) grown(z sizes, l load) int {
 	grown := c.prefetch
 	switch {
@@ -231,9 +237,9 @@ func (i *intake) fit() event {
 // refit gives it the one that the last tick has found.
 func (i *intake) refit() event { return i.replace(i.wanted, 0) }
 
-// grow gives the consumer the prefetch that quick handlers need. They are done with a part of the present one before
-// the rest of it has come over a long way, so it would hardly ever be used up: acknowledgements wait for that, now
-// and then. Nothing may wait to be handed out.
+// grow gives the consumer the prefetch that quick handlers need. They are done with a part of the
+// present one before the rest of it has come over a long way, so it would hardly ever be used up:
+// acknowledgements wait for that, now and then. Nothing may wait to be handed out.
 func (i *intake) grow() event {
 	prefetch := i.grown()
 	if prefetch <= i.consumer.prefetch || time.Since(i.filled) < second {
@@ -244,7 +250,8 @@ func (i *intake) grow() event {
 	return i.replace(prefetch, quietTime)
 }
 
-// replace replaces the consumer when its prefetch is used up, which may take so long. Else a later try does.
+// replace replaces the consumer when its prefetch is used up, which may take so long. Else a later
+// try does.
 func (i *intake) replace(prefetch int, wait time.Duration) event {
 	before, wasFull := i.consumer, false
 	err := i.acker.hold(func() error {
@@ -276,8 +283,8 @@ func (i *intake) replace(prefetch int, wait time.Duration) event {
 	return i.beginWith(prefetch)
 }
 
-// fill takes one more delivery of a consumer that is to be replaced. It is false where none comes, or a suspect has,
-// which is the next one then.
+// fill takes one more delivery of a consumer that is to be replaced. It is false where none comes,
+// or a suspect has, which is the next one then.
 func (i *intake) fill(over <-chan time.Time) bool {
 	select {
 	case d, ok := <-i.consumer.deliveries:
@@ -299,8 +306,9 @@ func (i *intake) fill(over <-chan time.Time) bool {
 	}
 }
 
-// isWanted reports whether what has waited for so long is to go back to its queue: others have nothing else to do.
-// Where there are no others it stays, in its order. So do suspects where the broker would count that.
+// isWanted reports whether what has waited for so long is to go back to its queue: others have
+// nothing else to do. Where there are no others it stays, in its order. So do suspects where the
+// broker would count that.
 func (i *intake) isWanted(now time.Time, waited time.Duration) bool {
 	if waited > lastPatience {
 		return true
@@ -321,8 +329,8 @@ func (i *intake) isWanted(now time.Time, waited time.Duration) bool {
 	}
 }
 
-// othersAreIdle asks the broker, which may take as long as the connection lives. The channel is one of its own, as a
-// queue that is not available just now closes it.
+// othersAreIdle asks the broker, which may take as long as the connection lives. The channel is one
+// of its own, as a queue that is not available just now closes it.
 func othersAreIdle(link *connection.Link, name string, own func() int) bool {
 	channel, err := link.Channel()
 	if err != nil {
@@ -334,7 +342,8 @@ func othersAreIdle(link *connection.Link, name string, own func() int) bool {
 	return err == nil && queue.Messages == 0 && queue.Consumers > own()
 }
 
-// giveBack gives what waits for handlers back to its queue. Nothing is consumed then until a handler is done.
+// giveBack gives what waits for handlers back to its queue. Nothing is consumed then until a
+// handler is done.
 func (i *intake) giveBack() event {
 	if i.channel.Cancel(i.consumer.tag, false) != nil {
 		return eventOver

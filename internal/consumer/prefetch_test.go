@@ -54,8 +54,8 @@ func TestGrownForHandlers(t *testing.T) {
 	}
 }
 
-// A prefetch does not grow while deliveries of earlier consumers wait for handlers, nor into the room of those that are
-// held.
+// A prefetch does not grow while deliveries of earlier consumers wait for handlers, nor into the
+// room of those that are held.
 func TestGrown(t *testing.T) {
 	const present = 8
 	for name, test := range map[string]struct{ older, held, want int }{
@@ -111,8 +111,8 @@ func TestFill(t *testing.T) {
 	assert.False(t, i.fill(nil), "nothing comes any more")
 }
 
-// A consumer with quick handlers is replaced when the rest of its prefetch has come over a long way: that is waited for,
-// as it is hardly ever used up by itself.
+// A consumer with quick handlers is replaced when the rest of its prefetch has come over a long
+// way: that is waited for, as it is hardly ever used up by itself.
 func TestReplaceWaitsUntilThePrefetchIsUsedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &modelBroker{t: t, latency: 20 * time.Millisecond, consumers: map[string]*modelConsumer{},
@@ -133,7 +133,8 @@ func TestReplaceWaitsUntilThePrefetchIsUsedUp(t *testing.T) {
 	})
 }
 
-// A consumer that is cancelled for a suspect takes what is on its way, up to its prefetch, or to the next suspect.
+// A consumer that is cancelled for a suspect takes what is on its way, up to its prefetch, or to
+// the next suspect.
 func TestGather(t *testing.T) {
 	healthy := amqp091.Delivery{}
 	for name, test := range map[string]struct {

@@ -22,33 +22,36 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// Queue is a queue to consume from, with what its policy makes of it. Its names are pinned: a delivery does not say
-// from which queue it came.
+// Queue is a queue to consume from, with what its policy makes of it. Its names are pinned: a
+// delivery does not say from which queue it came.
 type Queue struct {
 	Topic  string // empty for a failed queue of several main queues
 	Name   string
 	Policy config.Policy
 	Plan   topology.Plan
 	Names  topology.Names
-	// Declare declares the main queue and the plan on a broker of this version; nil when nothing may be declared.
+	// Declare declares the main queue and the plan on a broker of this version; nil when nothing
+	// may be declared.
 	Declare func(channel *amqp091.Channel, version string) error
 	// DeadLettersOf is the main queue whose dead letters lie in Queue; empty for a main queue.
 	DeadLettersOf string
-	// DeclareApart declares instead, over a connection of the caller's: what the broker says to it costs no consumer.
-	// Optional.
+	// DeclareApart declares instead, over a connection of the caller's: what the broker says to it
+	// costs no consumer. Optional.
 	DeclareApart func() error
-	// FailedOf are the main queues whose rejected messages lie in Queue, by name; empty for all other queues. Each has a
-	// Policy, a Plan and a Forwarder of its own, and no handler gets a message.
+	// FailedOf are the main queues whose rejected messages lie in Queue, by name; empty for all
+	// other queues. Each has a Policy, a Plan and a Forwarder of its own, and no handler gets a
+	// message.
 	FailedOf []*Queue
-	// Missing is why nothing may wait to return to a main queue of FailedOf; nil if all is well. Optional.
+	// Missing is why nothing may wait to return to a main queue of FailedOf; nil if all is well.
+	// Optional.
 	Missing func() error
-	// Unsure reports whether a queue that is none of FailedOf may be one soon: a message of it that arrived then
-	// waits until that is known, or until the subscription ends. Optional.
+	// Unsure reports whether a queue that is none of FailedOf may be one soon: a message of it that
+	// arrived then waits until that is known, or until the subscription ends. Optional.
 	Unsure func(queue string, arrived time.Time) bool
 	// Forwarder takes the failed messages; nil under policy off.
 	Forwarder *publish.QueueForwarder
-	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed.
-	// Optional.
+	// Ended is called when a subscription that Subscribe has returned is over, before its messages'
+	// channel is closed. Optional.
 	Ended func()
 }
 
@@ -68,9 +71,10 @@ func (q *Queue) declare(link *connection.Link) error {
 	return q.Declare(channel, link.Version())
 }
 
-// isUsable reports whether the queue can be consumed from although it could not be declared: somebody has made it anew
-// with another type, or other arguments. Not where those bring a rejected message back, nor from a stream, which keeps
-// what is acknowledged: RabbitMQ names the type of a stream before any other argument.
+// isUsable reports whether the queue can be consumed from although it could not be declared:
+// somebody has made it anew with another type, or other arguments. Not where those bring a rejected
+// message back, nor from a stream, which keeps what is acknowledged: RabbitMQ names the type of a
+// stream before any other argument.
 func (q *Queue) isUsable(err error) bool {
 	var conflict *topology.ConflictError
 
@@ -149,8 +153,8 @@ func rejection(d *amqp091.Delivery, failures int64) publish.Trip {
 	return publish.Trip{Message: codec.Identity(d.Headers, d.MessageId), Count: int(min(failures, math.MaxInt32))}
 }
 
-// isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well:
-// what waits under an old one continues under the new.
+// isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of
+// other policies as well: what waits under an old one continues under the new.
 func (q *Queue) isRetryQueue(name, delay string) bool {
 	if _, err := config.ParseDelay(delay); err != nil {
 		return false
@@ -159,9 +163,10 @@ func (q *Queue) isRetryQueue(name, delay string) bool {
 	return slices.Contains(q.Names.RetryQueues(q.Name, delay), name)
 }
 
-// deaths is how many consumers may have died of a delivery: how often it was delivered without an answer, as far as the
-// broker tells. RabbitMQ 4.0 to 4.2 count the rejections of the strategy cycle as well, and the counts travel along.
-// More of those than a policy allows are none of ours, so as to hide no death.
+// deaths is how many consumers may have died of a delivery: how often it was delivered without an
+// answer, as far as the broker tells. RabbitMQ 4.0 to 4.2 count the rejections of the strategy
+// cycle as well, and the counts travel along. More of those than a policy allows are none of ours,
+// so as to hide no death.
 func (q *Queue) deaths(d *amqp091.Delivery, version string) int64 {
 	count := codec.DeliveryCount(d.Headers)
 	if q.Policy.Strategy != config.StrategyCycle || !rabbitmq.CountsRejections(version) {

@@ -147,8 +147,8 @@ func TestDelaysOfPoliciesAreRead(t *testing.T) {
 	})
 }
 
-// A native retry that nothing has delayed waits by a copy, and so do all after it. Other broker-driven strategies have no
-// other way.
+// A native retry that nothing has delayed waits by a copy, and so do all after it. Other
+// broker-driven strategies have no other way.
 func TestEarlyReturnsBecomeCopies(t *testing.T) {
 	for strategy, copies := range map[config.Strategy]bool{
 		config.StrategyNative: true, config.StrategyRedelivery: false,

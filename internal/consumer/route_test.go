@@ -83,9 +83,9 @@ func anyFailure(t *rapid.T) retry.Failure {
 	return retry.Failure{Class: class, Err: err, Topic: "topic"}
 }
 
-// Every publish matches exactly one binding, whatever the policy, the failure and the message; also where the exchange
-// has the bindings of other policies, past ones and those of others who share it; and it comes to where the verdict
-// says.
+// Every publish matches exactly one binding, whatever the policy, the failure and the message; also
+// where the exchange has the bindings of other policies, past ones and those of others who share
+// it; and it comes to where the verdict says.
 func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := anyPolicy(t)

@@ -26,7 +26,8 @@ type session struct {
 	acker   *acker
 	intake  *intake
 
-	// ctx is the parent of the messages' contexts; it ends with the channel, because the broker delivers them again.
+	// ctx is the parent of the messages' contexts; it ends with the channel, because the broker
+	// delivers them again.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -53,10 +54,10 @@ type channel interface {
 	Close() error
 }
 
-// openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is
-// declared again beside consuming, because a retry queue that is not available, such as a classic one whose node is
-// down, must not keep healthy messages from being handled. Nor must a main queue that somebody has made anew with
-// another type.
+// openSession declares and consumes. What was declared over an earlier connection is most likely
+// still there: it is declared again beside consuming, because a retry queue that is not available,
+// such as a classic one whose node is down, must not keep healthy messages from being handled. Nor
+// must a main queue that somebody has made anew with another type.
 func openSession(s *subscription, link *connection.Link, isDeclared func()) (*session, error) {
 	if s.began && s.consumer.queues.hasDeclared(&s.queue) {
 		if session, err := newSession(s, link); err == nil {
@@ -128,8 +129,8 @@ func cannotConsume(queue string, err error) error {
 // watch notes when the session is over.
 //
 // Upstream: the broker cancels a consumer at the consumer timeout; rabbitmq/rabbitmq-server#11603,
-// rabbitmq/rabbitmq-server#13885; RabbitMQ 4.3 and later; TestPrefetch_ConsumerTimeout_OwnBroker; remove when the
-// cancel has a reason.
+// rabbitmq/rabbitmq-server#13885; RabbitMQ 4.3 and later; TestPrefetch_ConsumerTimeout_OwnBroker;
+// remove when the cancel has a reason.
 func (s *session) watch(closes <-chan *amqp091.Error, cancels <-chan string) {
 	defer close(s.gone)
 	defer s.cancel(publish.ErrGone)

@@ -32,8 +32,8 @@ const (
 	eventOver      event = "over"      // the broker delivers no more, or the subscription closes
 )
 
-// action is what an intake does on its way to its next state. After one that results in eventOver, the others are left
-// out.
+// action is what an intake does on its way to its next state. After one that results in eventOver,
+// the others are left out.
 type action func(*intake) (result event)
 
 // transition is where an event leads.
@@ -42,9 +42,11 @@ type transition struct {
 	actions []action
 }
 
-// transitions are those of an intake. They begin in stateStarting, or in statePaused where no worker is idle.
+// transitions are those of an intake. They begin in stateStarting, or in statePaused where no
+// worker is idle.
 //
-// The full prefetch is there before the first message is handed out, as its acknowledgement makes room for another one.
+// The full prefetch is there before the first message is handed out, as its acknowledgement makes
+// room for another one.
 var transitions = map[state]map[event]transition{
 	stateStarting: {
 		eventHealthy: {stateOpen, []action{(*intake).fit, (*intake).handOut, (*intake).grow}},

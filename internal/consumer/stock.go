@@ -21,12 +21,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Captures remembers the deliveries of messages that a stock subscriber has unmarshaled. Stock subscribers overwrite a
-// message's context, so there is no place on the message itself.
+// Captures remembers the deliveries of messages that a stock subscriber has unmarshaled. Stock
+// subscribers overwrite a message's context, so there is no place on the message itself.
 //
-// The middleware soon settles nearly all of them and removes their entries. Entries that it never settles become weak
-// once there are enough newer ones: they then last as long as their messages, and keep none alive. Weak entries cost
-// more, so only the overflow is weak.
+// The middleware soon settles nearly all of them and removes their entries. Entries that it never
+// settles become weak once there are enough newer ones: they then last as long as their messages,
+// and keep none alive. Weak entries cost more, so only the overflow is weak.
 type Captures struct {
 	mu     sync.Mutex
 	recent map[*message.Message]*capture // at most mostRecent
@@ -34,7 +34,8 @@ type Captures struct {
 	weak   map[weak.Pointer[message.Message]]*capture
 }
 
-// So many messages are held alive at the most. A stock subscriber hands out one at a time for each subscription.
+// So many messages are held alive at the most. A stock subscriber hands out one at a time for each
+// subscription.
 const (
 	mostRecent = 64
 	mostBytes  = 1 << 20
@@ -51,9 +52,9 @@ func NewCaptures() *Captures {
 	return &Captures{recent: map[*message.Message]*capture{}, weak: map[weak.Pointer[message.Message]]*capture{}}
 }
 
-// Unmarshal makes a message of a delivery and never fails: an error would make a stock subscriber nack and requeue,
-// some thousand times a second. What cannot be decoded is a message with the body as it is, which the middleware
-// recognises.
+// Unmarshal makes a message of a delivery and never fails: an error would make a stock subscriber
+// nack and requeue, some thousand times a second. What cannot be decoded is a message with the body
+// as it is, which the middleware recognises.
 func (c *Captures) Unmarshal(m codec.Marshaler, d amqp091.Delivery) *message.Message {
 	msg, err := codec.Decode(m, &d)
 	if err != nil {
@@ -121,7 +122,8 @@ func (c *Captures) find(msg *message.Message) *capture {
 	return c.weak[weak.Make(msg)]
 }
 
-// forget forgets a message that is settled: nobody handles it again. Weak ones are forgotten by themselves.
+// forget forgets a message that is settled: nobody handles it again. Weak ones are forgotten by
+// themselves.
 func (c *Captures) forget(msg *message.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,16 +143,19 @@ type Stock struct {
 	Queue func(topic string) (*Queue, error)
 }
 
-// errGhost is what a stock subscriber hands to the router when the broker has cancelled its consumer.
+// errGhost is what a stock subscriber hands to the router when the broker has cancelled its
+// consumer.
 //
-// Upstream: an empty delivery when the broker cancels a consumer; no issue known, measured; watermill-amqp 2.1 and 3.1;
-// TestStock_GhostReachesNoHandler, TestGhostReachesNoHandler, TestNoHotLoopGhostDeliveries; remove when its subscriber
-// sees that the channel of deliveries is closed.
+// Upstream: an empty delivery when the broker cancels a consumer; no issue known, measured;
+// watermill-amqp 2.1 and 3.1; TestStock_GhostReachesNoHandler, TestGhostReachesNoHandler,
+// TestNoHotLoopGhostDeliveries; remove when its subscriber sees that the channel of deliveries is
+// closed.
 var errGhost = errors.New("not a message: the broker cancelled the consumer, and the stock subscriber reconnects " +
 	"after this nack")
 
-// Middleware puts the delivery into the context of a message, for the middlewares inside of it, and settles what is not
-// for a handler: ghosts, undecodable messages, and those that their consumers die of.
+// Middleware puts the delivery into the context of a message, for the middlewares inside of it, and
+// settles what is not for a handler: ghosts, undecodable messages, and those that their consumers
+// die of.
 func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		captured := s.Captures.find(msg)
@@ -208,8 +213,8 @@ func (s *Stock) fail(d *stockDelivery, class retry.Class, err error) error {
 		Topic: d.queue.Topic}))
 }
 
-// handle calls the handler, and reports how a call has ended that has not failed: with an error the router nacks,
-// which requeues.
+// handle calls the handler, and reports how a call has ended that has not failed: with an error the
+// router nacks, which requeues.
 func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
 	end := retry.EventRequeued // also if the handler ends its goroutine
 	defer func() { s.Engine.Ended(end, d, d.msg) }()
@@ -226,8 +231,9 @@ func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mes
 // errRequeued is the cause of a copy that is given up.
 var errRequeued = errors.New("the handler nacked the message, and the stock subscriber requeued it at once")
 
-// stockDelivery is the delivery of a message that a stock subscriber has handed out. That acknowledges as soon as the
-// router has answered, so the copy must be confirmed before: Settle waits.
+// stockDelivery is the delivery of a message that a stock subscriber has handed out. That
+// acknowledges as soon as the router has answered, so the copy must be confirmed before: Settle
+// waits.
 type stockDelivery struct {
 	engine.Progress
 
@@ -248,13 +254,16 @@ func (d *stockDelivery) Queue() string          { return d.queue.Name }
 func (d *stockDelivery) Enter(string) {}
 func (d *stockDelivery) Leave()       {}
 
-// NeedsCopy is always true: a stock subscriber carries out nothing but an acknowledgement and a return to the queue.
+// NeedsCopy is always true: a stock subscriber carries out nothing but an acknowledgement and a
+// return to the queue.
 func (d *stockDelivery) NeedsCopy() bool { return true }
 
-// Withdrawn tells a stock subscriber's end of the message from the deadline of a Timeout outside of ours.
+// Withdrawn tells a stock subscriber's end of the message from the deadline of a Timeout outside of
+// ours.
 func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context.Canceled) }
 
-// Succeeded is of no use here: a stock subscriber nacks outputs that cannot be published, and nobody is asked.
+// Succeeded is of no use here: a stock subscriber nacks outputs that cannot be published, and
+// nobody is asked.
 func (d *stockDelivery) Succeeded() {}
 
 func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
@@ -296,8 +305,8 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 	return nil
 }
 
-// reportWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does
-// not wait.
+// reportWhenAcked waits for the router, which nacks a message whose outputs cannot be published.
+// The middleware does not wait.
 func (d *stockDelivery) reportWhenAcked() {
 	if d.arrival.State.Canary == "" {
 		return
@@ -311,9 +320,9 @@ func (d *stockDelivery) reportWhenAcked() {
 	}()
 }
 
-// withoutDeadline returns a context that ends when ctx is cancelled, as stock subscribers do when they take a message
-// back, but not at its deadline: that is the handler's, set by a middleware outside of ours, and a copy that it
-// interrupts may be stored all the same.
+// withoutDeadline returns a context that ends when ctx is cancelled, as stock subscribers do when
+// they take a message back, but not at its deadline: that is the handler's, set by a middleware
+// outside of ours, and a copy that it interrupts may be stored all the same.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	free, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

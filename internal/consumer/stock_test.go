@@ -71,8 +71,8 @@ func TestCapturesForgetMessagesThatAreSettled(t *testing.T) {
 	}
 }
 
-// What cannot be decoded is settled again when a middleware outside of ours handles it again: its delivery is in no
-// context.
+// What cannot be decoded is settled again when a middleware outside of ours handles it again: its
+// delivery is in no context.
 func TestCapturesRememberWhatCannotBeDecoded(t *testing.T) {
 	s := stock(testSource(config.Policy{}), nil)
 	s.Engine.Decide = func(f retry.Failure) error { return retry.Drop(f.Err) }

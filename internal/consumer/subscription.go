@@ -13,8 +13,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// subscription is one call of Subscribe. It lives through as many sessions as the broker makes necessary; its workers
-// are the slots for messages that are handed out, and outlive sessions with the handlers they wait for.
+// subscription is one call of Subscribe. It lives through as many sessions as the broker makes
+// necessary; its workers are the slots for messages that are handed out, and outlive sessions with
+// the handlers they wait for.
 type subscription struct {
 	consumer *Consumer
 	queue    Queue
@@ -32,12 +33,13 @@ type subscription struct {
 	noMiddleware noMiddleware
 	refused      atomic.Bool
 
-	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a close. abort ends it
-	// when the time to close is over.
+	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a
+	// close. abort ends it when the time to close is over.
 	ctx   context.Context
 	abort context.CancelCauseFunc
-	// leave ends the subscription's claim on what is known of its queue. It is called when ctx ends, and again before
-	// out is closed: whoever subscribes next declares anew, perhaps under another policy.
+	// leave ends the subscription's claim on what is known of its queue. It is called when ctx
+	// ends, and again before out is closed: whoever subscribes next declares anew, perhaps under
+	// another policy.
 	leave func()
 
 	pace    *pace         // of the workers
@@ -178,8 +180,8 @@ func (s *subscription) pause(wait time.Duration) {
 	}
 }
 
-// open waits for the connection, declares and consumes. A close ends it, also in the middle of a call that the broker
-// does not answer: that call ends with the connection.
+// open waits for the connection, declares and consumes. A close ends it, also in the middle of a
+// call that the broker does not answer: that call ends with the connection.
 func (s *subscription) open() (*session, error) {
 	ctx, cancel := until(s.ctx, s.closing)
 	defer cancel()
@@ -191,8 +193,8 @@ func (s *subscription) open() (*session, error) {
 	}
 	s.active.now() // declaring can cost the connection as well
 
-	// There is never a second attempt beside the first: each would leave a channel at the broker that does not answer
-	// it.
+	// There is never a second attempt beside the first: each would leave a channel at the broker
+	// that does not answer it.
 	result, _ := s.opening(link)
 	defer s.reportNoAnswer("Cannot consume yet")()
 	select {
@@ -252,11 +254,11 @@ func (s *subscription) openFirst(ctx context.Context, link *connection.Link) (*s
 }
 
 const (
-	// declareTimeout is how long the broker may take to declare. RabbitMQ from 4.0 on takes a minute to tell of a
-	// classic queue that its node is down.
+	// declareTimeout is how long the broker may take to declare. RabbitMQ from 4.0 on takes a
+	// minute to tell of a classic queue that its node is down.
 	//
-	// Upstream: a declaration of a classic queue whose node is down takes a minute; no issue known, measured; RabbitMQ
-	// 4.0 and later; no test; remove when it fails at once again.
+	// Upstream: a declaration of a classic queue whose node is down takes a minute; no issue known,
+	// measured; RabbitMQ 4.0 and later; no test; remove when it fails at once again.
 	declareTimeout = 2 * time.Minute
 	// openTimeout is how long it may take then to begin to deliver.
 	openTimeout = 30 * time.Second
@@ -268,13 +270,13 @@ type opened struct {
 	err     error
 }
 
-// opening declares and consumes. It has a goroutine of its own, because it can take as long as the connection lives:
-// RabbitMQ does not answer a consumer of a quorum queue that has no leader. So there is one at a time for each queue:
-// each that was given up leaves a channel at the broker until then, and whoever tries again and again would leave one
-// each time.
+// opening declares and consumes. It has a goroutine of its own, because it can take as long as the
+// connection lives: RabbitMQ does not answer a consumer of a quorum queue that has no leader. So
+// there is one at a time for each queue: each that was given up leaves a channel at the broker
+// until then, and whoever tries again and again would leave one each time.
 //
-// Upstream: a quorum queue without a leader does not answer its consumers; no issue known, measured; RabbitMQ 3.10 to
-// 4.3; TestLeaderless_OwnBroker; remove when it refuses them.
+// Upstream: a quorum queue without a leader does not answer its consumers; no issue known,
+// measured; RabbitMQ 3.10 to 4.3; TestLeaderless_OwnBroker; remove when it refuses them.
 func (s *subscription) opening(link *connection.Link) (result chan opened, isDeclared chan struct{}) {
 	result, isDeclared = make(chan opened, 1), make(chan struct{})
 	used := s.consumer.queues.use(&s.queue)
@@ -295,8 +297,8 @@ func (s *subscription) opening(link *connection.Link) (result chan opened, isDec
 	return result, isDeclared
 }
 
-// discard closes a session that nobody waits for any more, should it still open: its consumer would take messages away
-// that nobody is given. The subscription is closing.
+// discard closes a session that nobody waits for any more, should it still open: its consumer would
+// take messages away that nobody is given. The subscription is closing.
 func (s *subscription) discard(result <-chan opened) {
 	go func() {
 		if r := <-result; r.session != nil {
@@ -305,8 +307,9 @@ func (s *subscription) discard(result <-chan opened) {
 	}()
 }
 
-// declareAgain declares what was declared over an earlier connection. It goes on trying, and telling, until it succeeds
-// or the session is over. What is missing all the same is declared when a copy comes back.
+// declareAgain declares what was declared over an earlier connection. It goes on trying, and
+// telling, until it succeeds or the session is over. What is missing all the same is declared when
+// a copy comes back.
 func (s *subscription) declareAgain(link *connection.Link, over <-chan struct{}) {
 	for {
 		err := s.consumer.declare(link, s.queue)

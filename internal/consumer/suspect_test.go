@@ -60,7 +60,8 @@ func TestIsSuspect(t *testing.T) {
 	assert.False(t, i.isSuspect(of(2, true)))
 }
 
-// queued waits for turns with these counts, one after the other, and gives the order in which they are granted.
+// queued waits for turns with these counts, one after the other, and gives the order in which they
+// are granted.
 func queued(t *testing.T, turns *Turns, limit int, counts ...int64) []int64 {
 	t.Helper()
 	give, ok := turns.take(0, limit, false, nil)
@@ -167,7 +168,8 @@ func TestTurnsEnd(t *testing.T) {
 	})
 }
 
-// A suspect whose handler does not return takes no turns away from other topics: nothing is alone any more beside it.
+// A suspect whose handler does not return takes no turns away from other topics: nothing is alone
+// any more beside it.
 func TestStuckHandlersTakeOneTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := &Turns{}
@@ -194,7 +196,8 @@ func TestStuckHandlersTakeOneTurn(t *testing.T) {
 	})
 }
 
-// Where each failure is a return, what has failed is a suspect for a consumer that has just started only.
+// Where each failure is a return, what has failed is a suspect for a consumer that has just started
+// only.
 func TestIsSuspectNow(t *testing.T) {
 	returned := &received{Delivery: amqp091.Delivery{Redelivered: true, Headers: amqp091.Table{
 		"x-delivery-count": int64(3)}}}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// tally counts what is under way, like a sync.WaitGroup. Unlike one, a wait can have a bound, and Add may be called
-// during a wait.
+// tally counts what is under way, like a sync.WaitGroup. Unlike one, a wait can have a bound, and
+// Add may be called during a wait.
 type tally struct {
 	mu    sync.Mutex
 	count int
@@ -55,8 +55,8 @@ func (t *tally) Wait() {
 	}
 }
 
-// within waits until the count is zero, for bound at the longest, and not after stop. It reports whether the count was
-// zero. What has taken longer once is not waited for again.
+// within waits until the count is zero, for bound at the longest, and not after stop. It reports
+// whether the count was zero. What has taken longer once is not waited for again.
 func (t *tally) within(bound time.Duration, stop <-chan struct{}) bool {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()

@@ -12,11 +12,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// trouble is what a subscription knows of connections that its queue has cost. To consume from a queue, or to be
-// delivered one of its messages, can make RabbitMQ close the connection, with the channels of all subscriptions on it,
-// again and again. After several such losses in a row it consumes over a connection of its own. Others that were busy
-// at the time do the same, so only what this connection is lost to is the queue's own doing: it is named, and tried
-// again with growing pauses.
+// trouble is what a subscription knows of connections that its queue has cost. To consume from a
+// queue, or to be delivered one of its messages, can make RabbitMQ close the connection, with the
+// channels of all subscriptions on it, again and again. After several such losses in a row it
+// consumes over a connection of its own. Others that were busy at the time do the same, so only
+// what this connection is lost to is the queue's own doing: it is named, and tried again with
+// growing pauses.
 type trouble struct {
 	losses int                    // in a row, each soon after something was done with the queue
 	own    *connection.Connection // nil while on the one of all
@@ -35,8 +36,9 @@ const (
 	longestTrouble = time.Minute
 )
 
-// lost notes how a session has ended, or the attempt to open one: it began then, over this link, and something was done
-// last with the queue. It chooses the connection for the next one, and says how long to wait before it at least.
+// lost notes how a session has ended, or the attempt to open one: it began then, over this link,
+// and something was done last with the queue. It chooses the connection for the next one, and says
+// how long to wait before it at least.
 func (t *trouble) lost(s *subscription, link *connection.Link, began time.Time) (wait time.Duration) {
 	if link == nil {
 		return 0
@@ -66,11 +68,11 @@ func (t *trouble) lost(s *subscription, link *connection.Link, began time.Time) 
 	return wait
 }
 
-// isProtocol reports whether a connection was closed for what was done on it, and not because of an operator, a
-// network or a broker that has died.
+// isProtocol reports whether a connection was closed for what was done on it, and not because of an
+// operator, a network or a broker that has died.
 //
-// Upstream: a connection that is lost ends with a frame error; rabbitmq/amqp091-go#222; amqp091-go 1.16;
-// TestIsProtocol; remove when amqp091-go has an error of its own for it.
+// Upstream: a connection that is lost ends with a frame error; rabbitmq/amqp091-go#222; amqp091-go
+// 1.16; TestIsProtocol; remove when amqp091-go has an error of its own for it.
 func isProtocol(err error) bool {
 	var closed *amqp091.Error
 	if !errors.As(err, &closed) {

@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// Turns lets the consumers of one retrier hand out suspects one at a time: see suspect.go. A process that dies of one
-// takes everything with it that it has in flight, whatever topic that belongs to.
+// Turns lets the consumers of one retrier hand out suspects one at a time: see suspect.go. A
+// process that dies of one takes everything with it that it has in flight, whatever topic that
+// belongs to.
 //
-// The message that was redelivered least often comes first: the one that kills has been redelivered at each death, so
-// its neighbours are handled before it runs again. But a message that is close to its crash limit goes before all
-// others, as the next death of somebody else may be one too many for it. A message that has crashed its consumers in an
-// earlier attempt comes after all others.
+// The message that was redelivered least often comes first: the one that kills has been redelivered
+// at each death, so its neighbours are handled before it runs again. But a message that is close to
+// its crash limit goes before all others, as the next death of somebody else may be one too many
+// for it. A message that has crashed its consumers in an earlier attempt comes after all others.
 type Turns struct {
 	mu      sync.Mutex
 	taken   bool
@@ -32,11 +33,11 @@ type waiter struct {
 }
 
 const (
-	// turnPatience is how long a suspect waits for its turn at the longest: one topic must not stop the others for
-	// ever.
+	// turnPatience is how long a suspect waits for its turn at the longest: one topic must not stop
+	// the others for ever.
 	turnPatience = 30 * time.Second
-	// turnGrace is how long a message that was redelivered several times lets others go first, which a moment later may
-	// be there.
+	// turnGrace is how long a message that was redelivered several times lets others go first,
+	// which a moment later may be there.
 	turnGrace = 100 * time.Millisecond
 	// manyRedeliveries are more than the deaths of others explain, as a rule.
 	manyRedeliveries = 3
@@ -57,8 +58,8 @@ func (t *Turns) join() (leave func()) {
 	}
 }
 
-// take waits for a turn for a message that was redelivered so often and has this crash limit. It is false if stop came
-// first. After turnPatience the suspect runs without a turn.
+// take waits for a turn for a message that was redelivered so often and has this crash limit. It is
+// false if stop came first. After turnPatience the suspect runs without a turn.
 func (t *Turns) take(redeliveries int64, limit int, hasCrashed bool, stop <-chan struct{}) (give func(), ok bool) {
 	w := t.queue(redeliveries, limit, hasCrashed)
 	give = sync.OnceFunc(func() { t.end(w) })
@@ -126,8 +127,8 @@ func (t *Turns) next() {
 	close(first.granted)
 }
 
-// compare is negative if w comes before other. Between equals chance decides, anew after each death: a fixed order
-// could put the one that kills before the same neighbour each time.
+// compare is negative if w comes before other. Between equals chance decides, anew after each
+// death: a fixed order could put the one that kills before the same neighbour each time.
 func (w *waiter) compare(other *waiter) int {
 	switch {
 	case w.hasCrashed && !other.hasCrashed:

@@ -29,7 +29,8 @@ func DeliveryOf(msg *message.Message) Delivery {
 	return c.Delivery
 }
 
-// IsOff reports whether the policy leaves the message alone: then a handler sees what it would see without us.
+// IsOff reports whether the policy leaves the message alone: then a handler sees what it would see
+// without us.
 func IsOff(d Delivery) bool { return d.Policy().Mode == config.ModeOff }
 
 // carried is a delivery as package retry shows it to handlers.
@@ -43,10 +44,10 @@ func (c carried) Attempt() (retry.Attempt, bool) {
 	return attemptOf(c.Delivery, c.now()), true
 }
 
-// MarkHandled notes on the message whose context ctx is that its handler has succeeded, under a mark that is the
-// caller's own. A copy of the message has it if a middleware outside makes a failure of the success after all:
-// [HandledMark] tells it in the retry. It does nothing for messages that do not come from a retrier, and under policy
-// "off".
+// MarkHandled notes on the message whose context ctx is that its handler has succeeded, under a
+// mark that is the caller's own. A copy of the message has it if a middleware outside makes a
+// failure of the success after all: [HandledMark] tells it in the retry. It does nothing for
+// messages that do not come from a retrier, and under policy "off".
 func MarkHandled(ctx context.Context, mark string) {
 	c, _ := retry.FromContext(ctx).(carried)
 	if c.Delivery == nil || IsOff(c) {
@@ -57,8 +58,8 @@ func MarkHandled(ctx context.Context, mark string) {
 	c.Advance(s)
 }
 
-// HandledMark returns the mark of the last call of [MarkHandled] for the message whose context ctx is; empty if there
-// was none.
+// HandledMark returns the mark of the last call of [MarkHandled] for the message whose context ctx
+// is; empty if there was none.
 func HandledMark(ctx context.Context) string {
 	c, _ := retry.FromContext(ctx).(carried)
 	if c.Delivery == nil || IsOff(c) {
@@ -68,7 +69,8 @@ func HandledMark(ctx context.Context) string {
 	return c.State().Handled
 }
 
-// Withdrawn reports whether the message whose context ctx is was taken away from its handler: see [retry.Delivery].
+// Withdrawn reports whether the message whose context ctx is was taken away from its handler: see
+// [retry.Delivery].
 func Withdrawn(ctx context.Context) bool {
 	d := retry.FromContext(ctx)
 	return d != nil && d.Withdrawn()
@@ -124,12 +126,12 @@ func DeadLetterOf(s wire.State) retry.DeadLetter {
 	}
 }
 
-// LastTrace is the W3C traceparent of the last traced call of a message's handler, over all its lives; empty if there
-// is none.
+// LastTrace is the W3C traceparent of the last traced call of a message's handler, over all its
+// lives; empty if there is none.
 func LastTrace(d Delivery) string { return d.State().Trace }
 
-// SetTrace notes the W3C traceparent of the present call. If the call fails, the copy of the message carries it. It
-// does nothing under policy "off".
+// SetTrace notes the W3C traceparent of the present call. If the call fails, the copy of the
+// message carries it. It does nothing under policy "off".
 func SetTrace(d Delivery, traceparent string) {
 	if IsOff(d) {
 		return

@@ -9,14 +9,17 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Classify returns what a failure asks for under a policy. happened is what it was: [retry.ClassError] for whatever a
-// handler returned or panicked with, else one of the classes without a handler's error. after is what RetryAfter or
-// Postpone asks for, else 0. The first of these that applies:
+// Classify returns what a failure asks for under a policy. happened is what it was:
+// [retry.ClassError] for whatever a handler returned or panicked with, else one of the classes
+// without a handler's error. after is what RetryAfter or Postpone asks for, else 0. The first of
+// these that applies:
 //
-//  1. the outermost mark on err: Permanent, Drop, Transient, RetryAfter, Postpone; also on errors that no handler returned
+//  1. the outermost mark on err: Permanent, Drop, Transient, RetryAfter, Postpone; also on errors
+//     that no handler returned
 //  2. what happened, where that is no handler's error
 //  3. the policy's NeverRetry: permanent
-//  4. the policy's RetryOnly, where there is one: an error that is not in it is permanent, one that is in it is not
+//  4. the policy's RetryOnly, where there is one: an error that is not in it is permanent, one that
+//     is in it is not
 //  5. Retryable() bool, as in many libraries: false is permanent
 //  6. a panic, any other error: retried
 //

@@ -20,9 +20,11 @@ type Case struct {
 	After time.Duration
 	// Failures are the failed attempts before this one.
 	Failures int
-	// Tries are the immediate tries that this attempt has used up. noMoreTries where no more is possible.
+	// Tries are the immediate tries that this attempt has used up. noMoreTries where no more is
+	// possible.
 	Tries int
-	// Now, with Since, where the message's age counts from, and its Deadline; zero if there is none.
+	// Now, with Since, where the message's age counts from, and its Deadline; zero if there is
+	// none.
 	Now, Since, Deadline time.Time
 	// Random is in [0, 1), for jitter.
 	Random float64
@@ -30,12 +32,13 @@ type Case struct {
 	Copy bool
 }
 
-// Decide is the whole of the retry logic: what happens to a message with a failure, under a policy. It is a pure
-// function.
+// Decide is the whole of the retry logic: what happens to a message with a failure, under a policy.
+// It is a pure function.
 //
-// The first of these that applies: a shutdown requeues; what is to be dropped is dropped; what has expired goes to its
-// end, as do permanent and undecodable failures; what is postponed waits; an immediate try; a retry, if any is left. A
-// wait that would end after the deadline does not begin: the message has then expired.
+// The first of these that applies: a shutdown requeues; what is to be dropped is dropped; what has
+// expired goes to its end, as do permanent and undecodable failures; what is postponed waits; an
+// immediate try; a retry, if any is left. A wait that would end after the deadline does not begin:
+// the message has then expired.
 func Decide(policy config.Policy, c Case) retry.Verdict {
 	retries := policy.MaxRetries()
 
@@ -88,8 +91,8 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 	return unlessOutlived(policy, c, cmp.Or(v.Wait, v.Delay), v)
 }
 
-// byBroker reports whether the broker brings a failed message back. One that its consumers have died of comes back by a
-// copy, which carries that.
+// byBroker reports whether the broker brings a failed message back. One that its consumers have
+// died of comes back by a copy, which carries that.
 func byBroker(policy config.Policy, c Case) bool {
 	return policy.Strategy.ByBroker() && !c.Copy && c.Class != retry.ClassCrashed
 }
@@ -132,8 +135,8 @@ func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v retry.Ve
 	return v
 }
 
-// early decides over a message before its handler is called: one that has come back from its wait, or for the first
-// time. ok is false if it may be called.
+// early decides over a message before its handler is called: one that has come back from its wait,
+// or for the first time. ok is false if it may be called.
 func early(policy config.Policy, s *wire.State, now time.Time) (v retry.Verdict, ok bool) {
 	if hasPassed(s.Deadline, now) {
 		return expired(policy), true
@@ -194,13 +197,13 @@ func exhausted(class retry.Class) retry.Reason {
 	}
 }
 
-// hopFor is the delay in which a message waits next that is to wait so long. It is 0 only for a policy that retries
-// nothing.
+// hopFor is the delay in which a message waits next that is to wait so long. It is 0 only for a
+// policy that retries nothing.
 //
-// No wait that an error asks for ends early. So a message takes one delay that is long enough if that is not much
-// longer; else it goes through the longest one that is shorter, and then on with the rest. A wait that is longer than
-// all delays takes the longest as often as it takes: that costs the broker one republished message for each, and nobody
-// a call of a handler.
+// No wait that an error asks for ends early. So a message takes one delay that is long enough if
+// that is not much longer; else it goes through the longest one that is shorter, and then on with
+// the rest. A wait that is longer than all delays takes the longest as often as it takes: that
+// costs the broker one republished message for each, and nobody a call of a handler.
 func hopFor(policy config.Policy, wait time.Duration) time.Duration {
 	over := policy.DelayFor(wait)
 	if over <= wait+wait/hopTolerance {
@@ -220,10 +223,11 @@ func hopFor(policy config.Policy, wait time.Duration) time.Duration {
 }
 
 const (
-	// hopTolerance is the part of a wait, one fourth, by which a single delay may be longer: it saves republishing.
+	// hopTolerance is the part of a wait, one fourth, by which a single delay may be longer: it
+	// saves republishing.
 	hopTolerance = 4
-	// mostHops is how many shorter delays may take the place of a single one that is too long. The steps of the default
-	// policy are factors of 4 to 6.
+	// mostHops is how many shorter delays may take the place of a single one that is too long. The
+	// steps of the default policy are factors of 4 to 6.
 	mostHops = 10
 )
 

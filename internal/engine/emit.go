@@ -39,7 +39,8 @@ func (e *Engine) Emit(event retry.Event) {
 	returned = true
 }
 
-// Begin reports that a call begins, unless it has begun before: in a middleware outside of this one.
+// Begin reports that a call begins, unless it has begun before: in a middleware outside of this
+// one.
 func (e *Engine) Begin(d Delivery, msg *message.Message) {
 	if e.OnEvent == nil {
 		d.Begin(e.Time(), nil)
@@ -60,7 +61,8 @@ func (e *Engine) emitCall(d Delivery, msg *message.Message) {
 	}
 }
 
-// Ended reports that a call has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
+// Ended reports that a call has ended without a failure, if there is one: kind is EventSucceeded or
+// EventRequeued.
 func (e *Engine) Ended(kind retry.EventKind, d Delivery, msg *message.Message) {
 	if began, call, ok := d.End(); ok && call != nil {
 		e.emitEnd(kind, began, call, msg)

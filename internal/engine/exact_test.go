@@ -60,7 +60,8 @@ func TestDecideExact(t *testing.T) {
 	assert.Equal(t, 2*time.Hour+100*time.Millisecond, v.Delay, "the rest in one")
 }
 
-// Whatever is asked for: one wait is enough up to the longest delay, never short, and longer by less than a unit.
+// Whatever is asked for: one wait is enough up to the longest delay, never short, and longer by
+// less than a unit.
 func TestDecideExactWaits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := config.Policy{Strategy: config.StrategyLadder, MaxPostpone: 1000 * time.Hour, Ladder: config.Ladder{

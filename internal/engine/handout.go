@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// Handout is the consumer's side of a message while it is handed out: the middlewares leave their verdict here, and the
-// consumer carries it out when the router has answered. What a consumer adds makes it a [Delivery].
+// Handout is the consumer's side of a message while it is handed out: the middlewares leave their
+// verdict here, and the consumer carries it out when the router has answered. What a consumer adds
+// makes it a [Delivery].
 type Handout struct {
 	Progress
 
@@ -75,8 +76,8 @@ func (h *Handout) Refused(err error) bool {
 	return !h.answered
 }
 
-// Wait waits until no middleware has the message in hand: a handler may have answered by itself. It reports whether
-// that came before the end of ctx.
+// Wait waits until no middleware has the message in hand: a handler may have answered by itself. It
+// reports whether that came before the end of ctx.
 func (h *Handout) Wait(ctx context.Context) bool {
 	h.mu.Lock()
 	if h.inside == 0 {
@@ -105,7 +106,8 @@ func (h *Handout) Succeeded() {
 	h.succeeded = true
 }
 
-// Settle leaves a verdict, unless one is there: an inner middleware, which saw the handler itself, knows best.
+// Settle leaves a verdict, unless one is there: an inner middleware, which saw the handler itself,
+// knows best.
 func (h *Handout) Settle(_ context.Context, s Settlement) error {
 	h.mu.Lock()
 	late := h.answered // nobody takes it any more
@@ -133,9 +135,9 @@ const (
 	NextNack                      // somebody has nacked it, and nobody has judged
 )
 
-// Answer takes the verdict that the middlewares have left, nil without one, and returns what comes next, by what the
-// router has answered. Nothing can be left any more afterwards. While a service closes, a publisher may be closed
-// before its handlers.
+// Answer takes the verdict that the middlewares have left, nil without one, and returns what comes
+// next, by what the router has answered. Nothing can be left any more afterwards. While a service
+// closes, a publisher may be closed before its handlers.
 func (h *Handout) Answer(acked, closing bool) (next Next, verdict *Settlement) {
 	h.Finish()
 

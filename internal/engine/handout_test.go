@@ -38,7 +38,8 @@ func TestHandout_Answer(t *testing.T) {
 	}
 }
 
-// The first verdict counts, which is that of the innermost middleware; one that comes after the answer is told so.
+// The first verdict counts, which is that of the innermost middleware; one that comes after the
+// answer is told so.
 func TestHandout_Settle(t *testing.T) {
 	var h Handout
 	var abandoned error

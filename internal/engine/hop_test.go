@@ -62,8 +62,8 @@ func TestWays(t *testing.T) {
 	assert.Zero(t, hopFor(config.Policy{Mode: config.ModeDeadLetter}, second))
 }
 
-// No way is shorter than asked for, none is later than the one delay that would do, and only waits beyond all delays go
-// often.
+// No way is shorter than asked for, none is later than the one delay that would do, and only waits
+// beyond all delays go often.
 func TestNoWayIsTooShort(t *testing.T) {
 	delay := rapid.Map(rapid.Int64Range(1, 1e6), func(ms int64) time.Duration {
 		return time.Duration(ms) * time.Millisecond

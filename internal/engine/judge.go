@@ -26,7 +26,8 @@ func (e *Engine) Judge(d Delivery, f retry.Failure) Settlement {
 	return e.Fail(d, f, true)
 }
 
-// Fail decides over a failed attempt. last means that its handler cannot be called again: there is no immediate try.
+// Fail decides over a failed attempt. last means that its handler cannot be called again: there is
+// no immediate try.
 func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 	f, policy := completed(f), d.Policy()
 	now := e.Time()
@@ -77,8 +78,8 @@ func completed(f retry.Failure) retry.Failure {
 	return f
 }
 
-// called reports whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is
-// known.
+// called reports whether a failure is that of a handler's call. A consumer that died was in a
+// handler, as far as is known.
 func called(f retry.Failure) bool {
 	return f.Class != retry.ClassUndecodable && f.Class != retry.ClassExpired
 }
@@ -86,8 +87,8 @@ func called(f retry.Failure) bool {
 // IsLimited reports whether a message can be late or early at all.
 func IsLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore.IsZero() }
 
-// Early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due
-// yet.
+// Early decides over a message before its handler is called: it may have outlived its deadline
+// meanwhile, or be not due yet.
 func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
 	state, now := d.State(), e.Time()
 
@@ -244,8 +245,8 @@ func (e *Engine) decide(f retry.Failure) (err error) {
 	return err
 }
 
-// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics
-// easily: that is a failed attempt like any other.
+// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in
+// an interface panics easily: that is a failed attempt like any other.
 func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Class, after time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -258,11 +259,12 @@ func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Cl
 	return Classify(policy, f.Class, f.Err)
 }
 
-// Rejected decides over a message that a consumer outside of this module has failed, and that its queue has
-// dead-lettered for a reason. Only what was rejected is retried. With retry.ReasonPermanent, nobody knows how it came
-// here.
+// Rejected decides over a message that a consumer outside of this module has failed, and that its
+// queue has dead-lettered for a reason. Only what was rejected is retried. With
+// retry.ReasonPermanent, nobody knows how it came here.
 //
-// The policy's lists of errors are not asked, nor is the decision function: the broker does not report the error.
+// The policy's lists of errors are not asked, nor is the decision function: the broker does not
+// report the error.
 func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Settlement {
 	now, state := e.Time(), d.State()
 	f = completed(f)

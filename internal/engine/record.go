@@ -21,8 +21,8 @@ type failed struct {
 	at                               time.Time
 }
 
-// fail gives the state that a message carries after a failure: on its copy, or into the next immediate try. It is a
-// pure function.
+// fail gives the state that a message carries after a failure: on its copy, or into the next
+// immediate try. It is a pure function.
 func fail(s wire.State, v retry.Verdict, f failed) wire.State {
 	if f.called {
 		s.Attempts++
@@ -71,8 +71,9 @@ func historyReason(c retry.Class, v retry.Verdict) retry.Reason {
 	}
 }
 
-// typeName names the type that tells most: wrappers of the standard library, of the usual errors packages and of ours
-// say nothing of the cause, so it looks through those, as far as the chain is a chain.
+// typeName names the type that tells most: wrappers of the standard library, of the usual errors
+// packages and of ours say nothing of the cause, so it looks through those, as far as the chain is
+// a chain.
 func typeName(err error) string {
 	for {
 		name := fmt.Sprintf("%T", err)

@@ -3,12 +3,13 @@ package header
 
 import "strings"
 
-// FormatVersion is the wire format that is written. A message that carries another one is treated as fresh, so it
-// changes only with what an older reader would misread. What only adds keys keeps the version: older ones carry them
-// along, see wire.State.Unknown.
+// FormatVersion is the wire format that is written. A message that carries another one is treated
+// as fresh, so it changes only with what an older reader would misread. What only adds keys keeps
+// the version: older ones carry them along, see wire.State.Unknown.
 const FormatVersion = "1"
 
-// Prefix starts each of our own keys. Never "x-": headers exchanges skip such keys, and brokers from 4.0 rewrite them.
+// Prefix starts each of our own keys. Never "x-": headers exchanges skip such keys, and brokers
+// from 4.0 rewrite them.
 const Prefix = "amqpretry-"
 
 // The keys of wire format version 1. All values are strings.
@@ -58,11 +59,13 @@ var Known = map[string]bool{
 	Removed: true, Canary: true, Trace: true,
 }
 
-// Retire is no header: it is in the binding that marks a retry queue as being retired, and no message carries it.
+// Retire is no header: it is in the binding that marks a retry queue as being retired, and no
+// message carries it.
 const Retire = Prefix + "retire"
 
-// Watermill's own poison keys, written beside ours on a dead letter so that its tools work on the dead-letter queue.
-// They are spelled here because this package is a leaf; a test holds them against Watermill's constants.
+// Watermill's own poison keys, written beside ours on a dead letter so that its tools work on the
+// dead-letter queue. They are spelled here because this package is a leaf; a test holds them
+// against Watermill's constants.
 const (
 	PoisonReason     = "reason_poisoned"
 	PoisonTopic      = "topic_poisoned"
@@ -70,12 +73,13 @@ const (
 	PoisonSubscriber = "subscriber_poisoned"
 )
 
-// MaxWaitingPriority is the highest priority of a message that waits for an exact delay. RabbitMQ 4.0 treats all up to it
-// alike in a quorum queue; with higher ones beside them, it would hold up messages without a priority by as much as they
-// wait.
+// MaxWaitingPriority is the highest priority of a message that waits for an exact delay. RabbitMQ
+// 4.0 treats all up to it alike in a quorum queue; with higher ones beside them, it would hold up
+// messages without a priority by as much as they wait.
 //
-// Upstream: a message of a high priority holds up those of a low one whose delay is over; no issue known, measured;
-// RabbitMQ 4.0 to 4.2; TestExact_Priority; remove when RabbitMQ 4.2 is no longer supported.
+// Upstream: a message of a high priority holds up those of a low one whose delay is over; no issue
+// known, measured; RabbitMQ 4.0 to 4.2; TestExact_Priority; remove when RabbitMQ 4.2 is no longer
+// supported.
 const MaxWaitingPriority = 4
 
 // CountDead is the count of a message in the dead-letter queue.
@@ -94,8 +98,9 @@ func IsPoison(key string) bool {
 	return false
 }
 
-// The broker's own headers. They must not be republished: 3.10 believes a client's x-death in its cycle detection and
-// drops the message, a copied CC routes the copy again, and counts would be shown as if they were the broker's.
+// The broker's own headers. They must not be republished: 3.10 believes a client's x-death in its
+// cycle detection and drops the message, a copied CC routes the copy again, and counts would be
+// shown as if they were the broker's.
 //
 // Upstream: x-death of a publisher is believed.
 const (
@@ -111,9 +116,10 @@ const (
 
 // IsBroker reports whether key is written by the broker (or steers it) and must not be republished.
 //
-// Upstream: x-death of a publisher is believed; rabbitmq/rabbitmq-server#10709, rabbitmq/rabbitmq-server#11339;
-// RabbitMQ 3.10 to 3.13; TestP4_ForgedHeadersAreFresh, TestPublishStripsOurHeaders, TestNoHotLoopForeignHeaders; remove
-// when RabbitMQ 3.13 is no longer supported.
+// Upstream: x-death of a publisher is believed; rabbitmq/rabbitmq-server#10709,
+// rabbitmq/rabbitmq-server#11339; RabbitMQ 3.10 to 3.13; TestP4_ForgedHeadersAreFresh,
+// TestPublishStripsOurHeaders, TestNoHotLoopForeignHeaders; remove when RabbitMQ 3.13 is no longer
+// supported.
 func IsBroker(key string) bool {
 	switch key {
 	case Death, DeliveryCount, AcquiredCount, BrokerCC, BrokerBCC:
@@ -123,11 +129,12 @@ func IsBroker(key string) bool {
 	return IsOpt(key) || strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
 }
 
-// IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them, but no copy carries
-// them: by x-opt-delivery-time, RabbitMQ 4.4 and later hold a message back until a time. That would delay a retry and
-// hide a dead letter, and a time that is too far away stops the queue for good.
+// IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them,
+// but no copy carries them: by x-opt-delivery-time, RabbitMQ 4.4 and later hold a message back
+// until a time. That would delay a retry and hide a dead letter, and a time that is too far away
+// stops the queue for good.
 //
-// Upstream: a far x-opt-delivery-time stops a quorum queue for good; no issue known, measured; RabbitMQ 4.4
-// (development builds); TestCopiesKeepOptHeadersAside, TestHandlersSeeOptHeadersAtEveryAttempt; remove when no release
-// accepts such a time.
+// Upstream: a far x-opt-delivery-time stops a quorum queue for good; no issue known, measured;
+// RabbitMQ 4.4 (development builds); TestCopiesKeepOptHeadersAside,
+// TestHandlersSeeOptHeadersAtEveryAttempt; remove when no release accepts such a time.
 func IsOpt(key string) bool { return strings.HasPrefix(key, "x-opt-") }

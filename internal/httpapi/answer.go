@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Bounds of an answer with all its pages. A virtual host with 100,000 retry queues stays within them.
+// Bounds of an answer with all its pages. A virtual host with 100,000 retry queues stays within
+// them.
 const (
 	mostBytes   = 64 << 20  // unpacked; a retry queue has about 550
 	mostValues  = 2_400_000 // a retry queue has about 20; a small value takes up to 100 bytes of memory
@@ -18,11 +19,13 @@ const (
 )
 
 const (
-	// requestTimeout bounds a single request, whatever the context says: a frozen broker answers nothing.
+	// requestTimeout bounds a single request, whatever the context says: a frozen broker answers
+	// nothing.
 	requestTimeout = 30 * time.Second
 	// mostObjectBytes bounds one object of a list. A queue without 1,000 arguments is far below it.
 	mostObjectBytes = 1 << 20
-	// mostErrorBytes is how much is read of an answer that is an error, and mostWords how much of it is shown.
+	// mostErrorBytes is how much is read of an answer that is an error, and mostWords how much of
+	// it is shown.
 	mostErrorBytes, mostWords = 64 << 10, 1 << 10
 )
 
@@ -181,7 +184,8 @@ type page struct {
 	number, pages *int
 }
 
-// readPage reads one page. It decodes each item alone, so that the text of a page is never in memory as a whole.
+// readPage reads one page. It decodes each item alone, so that the text of a page is never in
+// memory as a whole.
 func readPage(a *answer) (p page, err error) {
 	if err := a.begin('{', "a page of a list"); err != nil {
 		return page{}, err
@@ -213,7 +217,8 @@ func readPage(a *answer) (p page, err error) {
 	}
 }
 
-// check tells whether it is the page that was asked for. A list that ends too early would be taken for all there is.
+// check tells whether it is the page that was asked for. A list that ends too early would be taken
+// for all there is.
 func (p page) check(number int) error {
 	switch {
 	case !p.listed:

@@ -19,11 +19,12 @@ type Binding struct {
 	ID string `json:"properties_key"`
 }
 
-// Bindings lists what routes to a queue, but for the default exchange, which routes to every queue. There are none of a
-// queue that is not there, and RabbitMQ 3.10 lists none of a classic queue whose node is down.
+// Bindings lists what routes to a queue, but for the default exchange, which routes to every queue.
+// There are none of a queue that is not there, and RabbitMQ 3.10 lists none of a classic queue
+// whose node is down.
 //
-// Upstream: the API lists no bindings of a classic queue whose node is down; no issue known, measured; RabbitMQ 3.10;
-// no test; remove when RabbitMQ 3.13 is no longer supported.
+// Upstream: the API lists no bindings of a classic queue whose node is down; no issue known,
+// measured; RabbitMQ 3.10; no test; remove when RabbitMQ 3.13 is no longer supported.
 func (c *Client) Bindings(ctx context.Context, queue string) ([]Binding, error) {
 	all, err := list[Binding](ctx, c, []string{"queues", c.vhost, queue, "bindings"}, "", "")
 	if err != nil {

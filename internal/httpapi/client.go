@@ -20,10 +20,12 @@ type Client struct {
 	http  http.Client
 }
 
-// New makes a client for an address such as http://user:password@host:15672, with the plugin's path prefix if it has
-// one. A nil httpClient means a plain one; its redirects are not followed, as a redirected DELETE becomes a GET.
+// New makes a client for an address such as http://user:password@host:15672, with the plugin's path
+// prefix if it has one. A nil httpClient means a plain one; its redirects are not followed, as a
+// redirected DELETE becomes a GET.
 func New(address, vhost string, httpClient *http.Client) (*Client, error) {
-	// Nothing of an address that cannot be used is in the error: nobody knows then what belongs to the password.
+	// Nothing of an address that cannot be used is in the error: nobody knows then what belongs to
+	// the password.
 	const wanted = "wanted http://user:password@host:15672 (in the user and the password, characters such as / ? # @ " +
 		": %% are written as %%2F %%3F %%23 %%40 %%3A %%25)"
 	u, err := url.Parse(address)
@@ -50,8 +52,8 @@ func New(address, vhost string, httpClient *http.Client) (*Client, error) {
 	return c, nil
 }
 
-// request is one question to the API. The segments of path are unescaped; needs says what the user must be allowed for
-// it.
+// request is one question to the API. The segments of path are unescaped; needs says what the user
+// must be allowed for it.
 type request struct {
 	method string
 	path   []string
@@ -144,7 +146,8 @@ func short(text string) string {
 	return strings.ToValidUTF8(text[:mostWords], "") + "…"
 }
 
-// done tells whether the API did it: only these are its own words for it, and a proxy may have others.
+// done tells whether the API did it: only these are its own words for it, and a proxy may have
+// others.
 func done(method string, status int) bool {
 	switch method {
 	case http.MethodGet:
@@ -181,8 +184,8 @@ func (c *Client) request(ctx context.Context, method, address string, body any) 
 	return request, nil
 }
 
-// StatisticsDisabled tells whether the broker is set up to keep no statistics. Then no queue says how many messages it
-// has, or says it without the rest.
+// StatisticsDisabled tells whether the broker is set up to keep no statistics. Then no queue says
+// how many messages it has, or says it without the rest.
 func (c *Client) StatisticsDisabled(ctx context.Context) (bool, error) {
 	type overview struct {
 		Disabled bool `json:"disable_stats"`

@@ -13,7 +13,8 @@ type Error struct {
 	Method, URL string
 	// User and VHost as they were given.
 	User, VHost string
-	// Needs is what the user must be allowed for it, beyond a tag and access to the virtual host; "" for reading.
+	// Needs is what the user must be allowed for it, beyond a tag and access to the virtual host;
+	// "" for reading.
 	Needs string
 	// Status of the answer; 0 when there was none.
 	Status int

@@ -32,14 +32,15 @@ func (c *Client) Exchanges(ctx context.Context) ([]Exchange, error) {
 	return exchanges, nil
 }
 
-// BindingsFrom lists the queues to which an exchange routes. There are none of an exchange that is not there.
+// BindingsFrom lists the queues to which an exchange routes. There are none of an exchange that is
+// not there.
 func (c *Client) BindingsFrom(ctx context.Context, exchange string) ([]Binding, error) {
 	all, err := c.RoutesFrom(ctx, exchange)
 	return slices.DeleteFunc(all, func(b Binding) bool { return b.Queue == "" }), err
 }
 
-// RoutesFrom lists the queues and the exchanges to which an exchange routes. There are none of an exchange that is not
-// there.
+// RoutesFrom lists the queues and the exchanges to which an exchange routes. There are none of an
+// exchange that is not there.
 func (c *Client) RoutesFrom(ctx context.Context, exchange string) ([]Binding, error) {
 	type route struct {
 		Binding

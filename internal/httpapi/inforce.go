@@ -1,7 +1,8 @@
 package httpapi
 
-// InForce returns the arguments of a queue as the broker applies them together with its policies: the lower of two
-// limits; the policy's overflow on a quorum queue and the argument's on a classic one; elsewhere the argument.
+// InForce returns the arguments of a queue as the broker applies them together with its policies:
+// the lower of two limits; the policy's overflow on a quorum queue and the argument's on a classic
+// one; elsewhere the argument.
 func (q Queue) InForce() Arguments {
 	arguments := Arguments{}
 	for key, value := range q.Arguments {

@@ -17,8 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// What RabbitMQ itself answers is tested against a real one, in tests/obsolete_test.go. Here are others that may sit at
-// the address, and what is decided without an answer.
+// What RabbitMQ itself answers is tested against a real one, in tests/obsolete_test.go. Here are
+// others that may sit at the address, and what is decided without an answer.
 
 // at makes a client of a server that stands for a proxy.
 func at(t *testing.T, handler http.HandlerFunc) *httpapi.Client {
@@ -168,7 +168,8 @@ func TestContextEndsARequest(t *testing.T) {
 	assert.ErrorContains(t, err, "no answer in time")
 }
 
-// pages answers like the API for so many queues, of which the first ones may be deleted after the first page.
+// pages answers like the API for so many queues, of which the first ones may be deleted after the
+// first page.
 func pages(total, deleted int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var page, size int

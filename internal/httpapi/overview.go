@@ -28,7 +28,8 @@ func (c *Client) FeatureFlags(ctx context.Context) ([]FeatureFlag, error) {
 	return list[FeatureFlag](ctx, c, []string{"feature-flags"}, "", "the tag administrator (before RabbitMQ 4.0)")
 }
 
-// Limits are those of the virtual host by name, such as max-queues. One that is not set is missing, or negative.
+// Limits are those of the virtual host by name, such as max-queues. One that is not set is missing,
+// or negative.
 func (c *Client) Limits(ctx context.Context) (map[string]int64, error) {
 	type set struct {
 		VHost string           `json:"vhost"`

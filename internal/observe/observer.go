@@ -19,9 +19,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Observer looks at queues, over a connection of its own that is opened when it is first asked: in an alarm, which is
-// when somebody looks, the broker does not listen to the connection of whoever publishes, and an answer that is slow
-// must not hold up acknowledgements.
+// Observer looks at queues, over a connection of its own that is opened when it is first asked: in
+// an alarm, which is when somebody looks, the broker does not listen to the connection of whoever
+// publishes, and an answer that is slow must not hold up acknowledgements.
 type Observer struct {
 	connection *connection.Connection
 	turn       chan struct{} // one look at a time: a broker that does not answer is not asked again and again
@@ -35,10 +35,12 @@ func NewObserver(settings connection.Settings, logger watermill.LoggerAdapter) *
 // Close closes the connection. It returns at the deadline at the latest.
 func (o *Observer) Close(deadline time.Time) { o.connection.Close(deadline) }
 
-// QueueDepths returns how many messages are ready in queues, sorted by name. With an error, such as for a missing queue,
-// it returns what could be found out. It returns at the end of ctx at the latest.
+// QueueDepths returns how many messages are ready in queues, sorted by name. With an error, such as
+// for a missing queue, it returns what could be found out. It returns at the end of ctx at the
+// latest.
 func (o *Observer) QueueDepths(ctx context.Context, queues map[string]retry.QueueDepth) ([]retry.QueueDepth, error) {
-	// In time for some only, it is the dead letters that count most. A ladder has many queues, which come last.
+	// In time for some only, it is the dead letters that count most. A ladder has many queues,
+	// which come last.
 	asked := slices.SortedFunc(maps.Values(queues), func(a, b retry.QueueDepth) int {
 		return cmp.Or(cmp.Compare(rank(a.Role), rank(b.Role)), cmp.Compare(a.Queue, b.Queue))
 	})
@@ -80,7 +82,8 @@ func rank(role retry.QueueRole) int {
 	}
 }
 
-// depth asks a second time after a 0: RabbitMQ says that as well when a quorum queue has not answered it within 250 ms.
+// depth asks a second time after a 0: RabbitMQ says that as well when a quorum queue has not
+// answered it within 250 ms.
 func depth(channel *amqp091.Channel, queue string) (int, error) {
 	for range 2 {
 		q, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)

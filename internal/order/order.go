@@ -1,5 +1,5 @@
-// Package order knows which middlewares of a router keep the retry middleware from its work, by the names of their
-// functions: the router offers no other way to tell which it has.
+// Package order knows which middlewares of a router keep the retry middleware from its work, by the
+// names of their functions: the router offers no other way to tell which it has.
 package order
 
 import (
@@ -28,7 +28,8 @@ type Mistake struct {
 	StockOnly bool
 }
 
-// Find returns what a function means outside or inside of the retry middleware; nil if there is nothing wrong.
+// Find returns what a function means outside or inside of the retry middleware; nil if there is
+// nothing wrong.
 func Find(name string, outside bool) *Mistake {
 	for _, r := range rules {
 		e := r.inside
@@ -65,9 +66,10 @@ func Outside(stack []string) []*Mistake {
 	return found
 }
 
-// Check finds the mistakes in a chain of middlewares, given by the names of their functions, outermost first. What is
-// before the first retry middleware is outside, and the others are inside: between those of two retriers they may be
-// right. stock tells that the chain is fed by a stock subscriber.
+// Check finds the mistakes in a chain of middlewares, given by the names of their functions,
+// outermost first. What is before the first retry middleware is outside, and the others are inside:
+// between those of two retriers they may be right. stock tells that the chain is fed by a stock
+// subscriber.
 func Check(names []string, stock bool) []*Mistake {
 	first := slices.IndexFunc(names, IsRetry)
 	if first < 0 {
@@ -86,7 +88,8 @@ func Check(names []string, stock bool) []*Mistake {
 	return found
 }
 
-// IsRetry tells whether a function is a retry middleware of this module, whatever retrier it belongs to.
+// IsRetry tells whether a function is a retry middleware of this module, whatever retrier it
+// belongs to.
 func IsRetry(name string) bool {
 	for _, prefix := range []string{"amqpretry.", "amqpretry/amqpv2.", "amqpretry/amqpv3.", "middleware.Retry.",
 		"middleware.Poison."} {
@@ -98,8 +101,8 @@ func IsRetry(name string) bool {
 	return false
 }
 
-// IsKnown tells whether a function is a middleware of Watermill or of this module, which are known not to have the
-// retry middleware inside of them.
+// IsKnown tells whether a function is a middleware of Watermill or of this module, which are known
+// not to have the retry middleware inside of them.
 func IsKnown(name string) bool {
 	return strings.HasPrefix(name, watermillPrefix) || strings.HasPrefix(name, module+"middleware/")
 }

@@ -9,9 +9,9 @@ type effect struct {
 	stock bool
 }
 
-// rule knows the middleware whose functions have names with this prefix. The router offers no other way to tell which
-// it has. A name that is not known, or has changed, is no mistake: what users have made themselves must never be
-// refused.
+// rule knows the middleware whose functions have names with this prefix. The router offers no other
+// way to tell which it has. A name that is not known, or has changed, is no mistake: what users
+// have made themselves must never be refused.
 type rule struct {
 	prefix          string
 	middleware      string
@@ -49,8 +49,8 @@ var (
 	}
 )
 
-// rules has every middleware of Watermill 1.5, and of this module, that can do harm. The others may be on either side:
-// CorrelationID, Recoverer, Throttle and Timeout.
+// rules has every middleware of Watermill 1.5, and of this module, that can do harm. The others may
+// be on either side: CorrelationID, Recoverer, Throttle and Timeout.
 var rules = []rule{
 	{
 		prefix: watermillPrefix + "(*Deduplicator).Middleware", middleware: "Watermill's Deduplicator",

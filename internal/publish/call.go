@@ -46,7 +46,8 @@ type outgoing struct {
 
 	outcome outcome
 	err     error // why it is not confirmed
-	// The broker has not answered to a publish of it, or has refused one with a nack. It may have it all the same.
+	// The broker has not answered to a publish of it, or has refused one with a nack. It may have
+	// it all the same.
 	unanswered, wasNacked bool
 
 	target  topology.Target // of its last publish
@@ -87,9 +88,9 @@ func (p *Publisher) newCall(topic string) (*call, error) {
 	return c, nil
 }
 
-// add adds a message, whose own context is that of the Watermill message. One that has ended is none: Watermill's Timeout
-// ends the context of a message when its handler returns, and the message, or an output that has its context, is
-// published after that.
+// add adds a message, whose own context is that of the Watermill message. One that has ended is
+// none: Watermill's Timeout ends the context of a message when its handler returns, and the
+// message, or an output that has its context, is published after that.
 func (c *call) add(index int, msg *message.Message, due time.Time) error {
 	publishing, err := codec.Publish(c.publisher.settings.Marshaler, msg)
 	if err == nil {
@@ -129,15 +130,16 @@ func (c *call) open() []*outgoing {
 	return messages
 }
 
-// hasEnded tells whether its own context has ended and its error says so. The end of the call came later.
+// hasEnded tells whether its own context has ended and its error says so. The end of the call came
+// later.
 func (m *outgoing) hasEnded() bool {
 	end := context.Cause(m.ctx)
 
 	return end != nil && errors.Is(m.err, end)
 }
 
-// ready checks the sizes and declares what the messages need, also what was missing. An error is that of all messages
-// that are open.
+// ready checks the sizes and declares what the messages need, also what was missing. An error is
+// that of all messages that are open.
 func (c *call) ready(ctx context.Context, link *connection.Link) error {
 	if err := c.check(link.FrameSize()); err != nil {
 		c.final = true
@@ -154,8 +156,8 @@ func (c *call) ready(ctx context.Context, link *connection.Link) error {
 	return err
 }
 
-// check compares the messages with what the connection takes, and what its consumers will take: the broker adds headers
-// to what is delayed.
+// check compares the messages with what the connection takes, and what its consumers will take: the
+// broker adds headers to what is delayed.
 func (c *call) check(limit int) error {
 	if c.checked {
 		return nil
@@ -190,8 +192,8 @@ func (c *call) declareExchange(ctx context.Context, link *connection.Link, after
 	})
 }
 
-// address completes a message, and tells where it goes: to the target, or to the ladder for the rest of its delay, so
-// that a second publish does not make it late.
+// address completes a message, and tells where it goes: to the target, or to the ladder for the
+// rest of its delay, so that a second publish does not make it late.
 func (c *call) address(m *outgoing) (exchange, key string, publishing amqp091.Publishing) {
 	publishing = m.publishing
 	if m.due.IsZero() {
@@ -255,8 +257,8 @@ type nackedError struct{ error }
 func (n nackedError) Unwrap() error        { return n.error }
 func (n nackedError) Is(target error) bool { return target == publish.ErrNacked }
 
-// isRefusal tells errors of declarations that another round does not end: an object differs, may not be used, or is not
-// there and not to be declared.
+// isRefusal tells errors of declarations that another round does not end: an object differs, may
+// not be used, or is not there and not to be declared.
 func isRefusal(err error) bool {
 	var (
 		conflict  *topology.ConflictError

@@ -16,23 +16,25 @@ import (
 )
 
 const (
-	// idleAfter is how long a channel stays open at least without a publish: a stock subscriber never tells that a
-	// subscription has ended, and a connection has room for 2047 channels by default. The next failure opens another
-	// one, which takes two round trips.
+	// idleAfter is how long a channel stays open at least without a publish: a stock subscriber
+	// never tells that a subscription has ended, and a connection has room for 2047 channels by
+	// default. The next failure opens another one, which takes two round trips.
 	idleAfter = time.Minute
-	// mostLeaving is how many channels of a sender may be retired and not closed yet, after nacks: a queue that does not
-	// answer keeps them open.
+	// mostLeaving is how many channels of a sender may be retired and not closed yet, after nacks:
+	// a queue that does not answer keeps them open.
 	mostLeaving = 8
-	// mostAbandoned is how many publishes of a channel may have no answer that nobody waits for any more.
+	// mostAbandoned is how many publishes of a channel may have no answer that nobody waits for any
+	// more.
 	mostAbandoned = 256
 )
 
-// confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable. It publishes to
-// one exchange.
+// confirmChannel is a channel in confirm mode that knows which of its publishes came back as
+// unroutable. It publishes to one exchange.
 //
-// The broker sends a return before the acknowledgement of the same publish, and amqp091-go dispatches both from one
-// goroutine. A single goroutine here takes the returns, so a return is noted once that goroutine has answered. Nobody
-// asks it while the connection has brought no return that is not noted.
+// The broker sends a return before the acknowledgement of the same publish, and amqp091-go
+// dispatches both from one goroutine. A single goroutine here takes the returns, so a return is
+// noted once that goroutine has answered. Nobody asks it while the connection has brought no return
+// that is not noted.
 type confirmChannel struct {
 	*amqp091.Channel
 
@@ -46,8 +48,9 @@ type confirmChannel struct {
 	unresolved atomic.Int64
 	abandoned  atomic.Int64 // of those, the ones that nobody waits for
 
-	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was
-	// full is full no more. Neither is one that was idle. It is closed when nobody waits for it.
+	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when
+	// the queue that was full is full no more. Neither is one that was idle. It is closed when
+	// nobody waits for it.
 	//
 	// Upstream: a channel keeps refusing for a queue that was full.
 	retired atomic.Bool
@@ -128,7 +131,8 @@ func (c *confirmChannel) note(r amqp091.Return) {
 	c.link.NoteReturn()
 }
 
-// anyReturn stands for all returns that the channel has ever had, for those who publish what has no id.
+// anyReturn stands for all returns that the channel has ever had, for those who publish what has no
+// id.
 const anyReturn = ""
 
 // returned reports whether a publish that is resolved came back. It is asked once for each.
@@ -154,7 +158,8 @@ func (c *confirmChannel) isUsable() bool { return !c.retired.Load() && !c.IsClos
 
 func (c *confirmChannel) isWaitedFor() bool { return c.unresolved.Load() > c.abandoned.Load() }
 
-// retire keeps the channel from being used again, and closes it as soon as nobody waits for an answer on it.
+// retire keeps the channel from being used again, and closes it as soon as nobody waits for an
+// answer on it.
 func (c *confirmChannel) retire() {
 	if !c.retired.Swap(true) {
 		c.leaving.Add(1)
@@ -174,8 +179,8 @@ func (c *confirmChannel) resolved() {
 	c.closeIfUnused()
 }
 
-// isSpoiltByNack tells whether a channel that was nacked is to be left. It stays where too many have been left already
-// and are still open.
+// isSpoiltByNack tells whether a channel that was nacked is to be left. It stays where too many
+// have been left already and are still open.
 func (c *confirmChannel) isSpoiltByNack() bool {
 	version := c.link.Version()
 
@@ -210,7 +215,8 @@ func reasonOf(err error) *amqp091.Error {
 	return nil
 }
 
-// pending is a publish that is perhaps not resolved yet. Its answer is asked for once, or it is abandoned.
+// pending is a publish that is perhaps not resolved yet. Its answer is asked for once, or it is
+// abandoned.
 type pending struct {
 	channel      *confirmChannel
 	confirmation *amqp091.DeferredConfirmation
@@ -239,8 +245,9 @@ func (c *confirmChannel) send(key string, message amqp091.Publishing, id string)
 	return &pending{channel: c, confirmation: confirmation, id: id, at: at}, nil
 }
 
-// wait waits for the broker's answer, and returns nil when it has confirmed the message and not returned it. An answer
-// that is there counts more than the end of a context. Answered is false when it has not come.
+// wait waits for the broker's answer, and returns nil when it has confirmed the message and not
+// returned it. An answer that is there counts more than the end of a context. Answered is false
+// when it has not come.
 func (p *pending) wait(ctx, own context.Context) (answered bool, err error) {
 	select {
 	case <-p.confirmation.Done():
@@ -260,8 +267,8 @@ func (p *pending) wait(ctx, own context.Context) (answered bool, err error) {
 	return false, err
 }
 
-// abandon gives a publish up. A channel with many that are not answered is left: the broker does not answer for one
-// queue, and a close would wait for it.
+// abandon gives a publish up. A channel with many that are not answered is left: the broker does
+// not answer for one queue, and a close would wait for it.
 func (p *pending) abandon() {
 	c := p.channel
 	if c.abandoned.Add(1) > mostAbandoned {
@@ -275,7 +282,8 @@ func (p *pending) abandon() {
 	}()
 }
 
-// answer returns nil if a queue has the message. It is called once, after the answer or the end of the channel.
+// answer returns nil if a queue has the message. It is called once, after the answer or the end of
+// the channel.
 func (p *pending) answer() error {
 	defer p.channel.resolved()
 	returned := p.channel.returned(p.id)

@@ -12,12 +12,14 @@ import (
 )
 
 const (
-	// declareWait is how long a caller waits for the broker's answer to a declaration. The declaration itself goes on:
-	// RabbitMQ from 4.0 on takes a minute to tell that the node of a classic queue is down.
+	// declareWait is how long a caller waits for the broker's answer to a declaration. The
+	// declaration itself goes on: RabbitMQ from 4.0 on takes a minute to tell that the node of a
+	// classic queue is down.
 	//
 	// Upstream: a declaration of a classic queue whose node is down takes a minute.
 	declareWait = 30 * time.Second
-	// ladderAge is how long what was declared of a ladder is taken to be there, by those who subscribe.
+	// ladderAge is how long what was declared of a ladder is taken to be there, by those who
+	// subscribe.
 	ladderAge = time.Minute
 )
 
@@ -42,9 +44,9 @@ func (d *Declared) Of(key any) *Object {
 	return d.objects[key]
 }
 
-// DeclarePlan declares a plan over a channel, with what its ladder shares unless that was declared a moment ago: more
-// than a hundred objects. It waits no longer than ctx for a declaration of those that another caller has started. After
-// an error the whole is declared next time.
+// DeclarePlan declares a plan over a channel, with what its ladder shares unless that was declared
+// a moment ago: more than a hundred objects. It waits no longer than ctx for a declaration of those
+// that another caller has started. After an error the whole is declared next time.
 func (d *Declared) DeclarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan) error {
 	return d.declarePlan(ctx, channel, plan, nil, time.Now().Add(-ladderAge))
 }
@@ -66,14 +68,16 @@ func (d *Declared) declarePlan(ctx context.Context, channel topology.Channel, pl
 	return err
 }
 
-// Object is something that is declared, or asked for, once for all who need it. There is one declaration at a time. Each
-// has a goroutine of its own and ends with the broker's answer or the connection, so a broker that does not answer keeps
-// one channel, and callers wait for as long as they like. The zero value is an object that was not declared.
+// Object is something that is declared, or asked for, once for all who need it. There is one
+// declaration at a time. Each has a goroutine of its own and ends with the broker's answer or the
+// connection, so a broker that does not answer keeps one channel, and callers wait for as long as
+// they like. The zero value is an object that was not declared.
 type Object struct {
 	mu       sync.Mutex
 	running  *declaration
 	declared time.Time // when it was declared last
-	// link is the one on which it was: an object that nobody needs any more keeps no connection that is lost.
+	// link is the one on which it was: an object that nobody needs any more keeps no connection
+	// that is lost.
 	link weak.Pointer[connection.Link]
 }
 
@@ -84,17 +88,17 @@ type declaration struct {
 	err  error // read after done
 }
 
-// Declare runs declare, or joins the one that runs. It does nothing if one has succeeded after the time given, and on
-// this link if that is not nil.
+// Declare runs declare, or joins the one that runs. It does nothing if one has succeeded after the
+// time given, and on this link if that is not nil.
 func (o *Object) Declare(ctx context.Context, link *connection.Link, after time.Time, declare func() error) error {
 	d, _ := o.join(link, after, declare)
 
 	return d.wait(ctx)
 }
 
-// DeclareHere is [Object.Declare] for a declaration over a channel that the caller closes afterwards. A caller whose
-// declaration runs waits until it ends: with the broker's answer, or with the connection. A caller who joins waits as
-// with Declare.
+// DeclareHere is [Object.Declare] for a declaration over a channel that the caller closes
+// afterwards. A caller whose declaration runs waits until it ends: with the broker's answer, or
+// with the connection. A caller who joins waits as with Declare.
 func (o *Object) DeclareHere(ctx context.Context, link *connection.Link, after time.Time, declare func() error) error {
 	d, begun := o.join(link, after, declare)
 	if begun {
@@ -136,7 +140,8 @@ var declaredBefore = func() *declaration {
 	return d
 }()
 
-// join starts a declaration, unless one runs or has succeeded. One that runs on an earlier link is not joined.
+// join starts a declaration, unless one runs or has succeeded. One that runs on an earlier link is
+// not joined.
 func (o *Object) join(link *connection.Link, after time.Time, declare func() error) (d *declaration, begun bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 
 var errEnded = errors.New("ended")
 
-// A caller closes the channel as soon as DeclareHere returns. So DeclareHere must not return before the caller's declaration ends.
+// A caller closes the channel as soon as DeclareHere returns. So DeclareHere must not return before
+// the caller's declaration ends.
 func TestObject_DeclareHereWaitsForItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -73,8 +74,8 @@ func TestObject_DoesNothingTwice(t *testing.T) {
 	})
 }
 
-// Each link is asked for what is there: a connection that comes back may lead to another broker. A declaration that an
-// earlier link does not answer holds up nobody.
+// Each link is asked for what is there: a connection that comes back may lead to another broker. A
+// declaration that an earlier link does not answer holds up nobody.
 func TestObject_OncePerLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := &connection.Link{}, &connection.Link{}

@@ -14,7 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// DelayPublisher is a message.Publisher that publishes messages with a delay itself, and hands on all others.
+// DelayPublisher is a message.Publisher that publishes messages with a delay itself, and hands on
+// all others.
 type DelayPublisher struct {
 	own      *Publisher
 	wrapped  message.Publisher // gets messages without a delay
@@ -31,8 +32,8 @@ type DelayPublisher struct {
 // closeGrace is how long the wrapped publisher has at least to close.
 const closeGrace = time.Second
 
-// NewDelayPublisher returns a publisher that is not connected yet. Its settings have no options: those given must be
-// valid.
+// NewDelayPublisher returns a publisher that is not connected yet. Its settings have no options:
+// those given must be valid.
 func NewDelayPublisher(wrapped message.Publisher, settings Settings, options delay.Options, names topology.Names,
 ) (*DelayPublisher, error) {
 	options = options.WithDefaults()
@@ -57,8 +58,8 @@ func NewDelayPublisher(wrapped message.Publisher, settings Settings, options del
 
 type delayGenerator = func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error)
 
-// forThoseWithout keeps a generator of default delays from messages that have a due time in their metadata and no
-// duration: Watermill's publisher looks for the duration only.
+// forThoseWithout keeps a generator of default delays from messages that have a due time in their
+// metadata and no duration: Watermill's publisher looks for the duration only.
 func forThoseWithout(generator delayGenerator) delayGenerator {
 	if generator == nil {
 		return nil
@@ -112,8 +113,9 @@ func (s stamped) Publish(topic string, messages ...*message.Message) error {
 	return s.wrapped.Publish(topic, others...)
 }
 
-// prepare finds what has a delay, and checks all of it. The call is nil if nothing has one. A message that is due already
-// goes to the target itself, and all others to the ladder, also when they are due by the time that they are published.
+// prepare finds what has a delay, and checks all of it. The call is nil if nothing has one. A
+// message that is due already goes to the target itself, and all others to the ladder, also when
+// they are due by the time that they are published.
 func (p *DelayPublisher) prepare(topic string, messages []*message.Message) (*call, []*message.Message, error) {
 	var (
 		c      *call
@@ -160,8 +162,8 @@ func (p *DelayPublisher) newCall(topic string) (*call, error) {
 	return c, nil
 }
 
-// delaysTo is the same for each call with a target: what the broker adds depends on the names of all objects of the
-// ladder.
+// delaysTo is the same for each call with a target: what the broker adds depends on the names of
+// all objects of the ladder.
 func (p *DelayPublisher) delaysTo(target topology.Target) (*delays, error) {
 	if known, ok := p.targets.Load(target); ok {
 		return known.(*delays), nil
@@ -202,8 +204,9 @@ func (p *DelayPublisher) Plans() []topology.Plan {
 	return plans
 }
 
-// Close waits for calls of Publish, ends those that are left, and closes the wrapped publisher. It takes CloseTimeout at
-// the longest, and some seconds more if the broker or that publisher does not answer at all.
+// Close waits for calls of Publish, ends those that are left, and closes the wrapped publisher. It
+// takes CloseTimeout at the longest, and some seconds more if the broker or that publisher does not
+// answer at all.
 func (p *DelayPublisher) Close() error { return p.close() }
 
 func (p *DelayPublisher) closeBoth() error {

@@ -95,7 +95,8 @@ func count(b *fakebroker.Scripted, body string) int {
 	return n
 }
 
-// Only what was refused is published again, with pauses, and until PublishTimeout. The error names it.
+// Only what was refused is published again, with pauses, and until PublishTimeout. The error names
+// it.
 func TestDelayPublisher_Refused(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"for a while": 5 * time.Second, "for ever": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -130,8 +131,8 @@ func TestDelayPublisher_Refused(t *testing.T) {
 	}
 }
 
-// A returned message means that a part of the ladder is missing: all of it is declared again, at once, and only once
-// for all that miss it.
+// A returned message means that a part of the ladder is missing: all of it is declared again, at
+// once, and only once for all that miss it.
 func TestDelayPublisher_Returned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, began := fakebroker.NewScripted(), time.Now()
@@ -154,8 +155,8 @@ func TestDelayPublisher_Returned(t *testing.T) {
 	})
 }
 
-// A message that the broker refuses for good is found, and named alone. The others of its call, and of calls beside it,
-// are published twice at most.
+// A message that the broker refuses for good is found, and named alone. The others of its call, and
+// of calls beside it, are published twice at most.
 func TestDelayPublisher_RefusedForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, began := fakebroker.NewScripted(), time.Now()
@@ -220,8 +221,8 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 	})
 }
 
-// A permission may allow some routing keys of an exchange only. The broker's refusal of one takes down the channel that
-// all share, and fails only its own message.
+// A permission may allow some routing keys of an exchange only. The broker's refusal of one takes
+// down the channel that all share, and fails only its own message.
 func TestDelayPublisher_OneKeyIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
@@ -247,7 +248,8 @@ func TestDelayPublisher_OneKeyIsForbidden(t *testing.T) {
 	})
 }
 
-// The last real reason is in the error, also when the time is over while the next attempt is on its way.
+// The last real reason is in the error, also when the time is over while the next attempt is on its
+// way.
 func TestDelayPublisher_LastReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
@@ -285,7 +287,8 @@ func TestDelayPublisher_ContextEndsWithAnyError(t *testing.T) {
 	})
 }
 
-// A large message on a slow line is no reason to give up the connection, also when its context has ended.
+// A large message on a slow line is no reason to give up the connection, also when its context has
+// ended.
 func TestDelayPublisher_SlowLine(t *testing.T) {
 	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
 

@@ -1,5 +1,5 @@
-// Package publish publishes everything that the library publishes, until the broker has confirmed it. Then, and only then,
-// may a delivery be acknowledged, or a call return nil.
+// Package publish publishes everything that the library publishes, until the broker has confirmed
+// it. Then, and only then, may a delivery be acknowledged, or a call return nil.
 //
 //	Forwarder ─► QueueForwarder ─────┐   copies of failed messages, each until it is confirmed
 //	Publisher ──────┬─► call ─► round ─┼─► sender ─► confirmChannel ─► pending

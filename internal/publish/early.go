@@ -20,8 +20,8 @@ import (
 type Early struct {
 	// Left is when it began to wait, and Due when it should have come back.
 	Left, Due time.Time
-	// Pause is how long it is kept before it goes to wait again: as long as the broker does not delay, it would be back
-	// at once.
+	// Pause is how long it is kept before it goes to wait again: as long as the broker does not
+	// delay, it would be back at once.
 	Pause time.Duration
 }
 
@@ -34,12 +34,14 @@ type Trip struct {
 	Count int
 }
 
-// waits are the latest messages of a main queue that this process has sent to wait. Only who has sent a message to wait
-// can tell by its own clock whether it comes back too early. Those do come back soon, so a few are enough.
+// waits are the latest messages of a main queue that this process has sent to wait. Only who has
+// sent a message to wait can tell by its own clock whether it comes back too early. Those do come
+// back soon, so a few are enough.
 //
-// Where several processes consume the queue, another one may get it, and send it to wait again. When it is back here,
-// its first wait must be over as well. Alone that is no evidence: there may be two of the message, as after a lost
-// connection. So only those count that are back almost at once.
+// Where several processes consume the queue, another one may get it, and send it to wait again.
+// When it is back here, its first wait must be over as well. Alone that is no evidence: there may
+// be two of the message, as after a lost connection. So only those count that are back almost at
+// once.
 type waits struct {
 	mu     sync.Mutex
 	sent   map[string]wait // by message
@@ -59,7 +61,8 @@ type wait struct {
 
 const (
 	mostWaits = 512
-	// earlyPart is the part of a delay that may be missing: a tenth, as the clock of a broker may be set meanwhile.
+	// earlyPart is the part of a delay that may be missing: a tenth, as the clock of a broker may
+	// be set meanwhile.
 	earlyPart = 10
 	// mostOdd is how many that seem to be early are believed.
 	mostOdd = 3
@@ -130,13 +133,15 @@ func (w *waits) back(t Trip, now time.Time) (early *Early, log bool) {
 	return &Early{Left: sent.left, Due: sent.due, Pause: min(pause, sent.due.Sub(now))}, log
 }
 
-// Leaving notes that the broker is about to be given a message that it is to bring back after a delay.
+// Leaving notes that the broker is about to be given a message that it is to bring back after a
+// delay.
 func (q *QueueForwarder) Leaving(t Trip, delay time.Duration) {
 	now := time.Now()
 	q.waits.leave(t, now, now.Add(delay))
 }
 
-// copying notes that a copy is about to be published. request is what it was asked for, state what is published.
+// copying notes that a copy is about to be published. request is what it was asked for, state what
+// is published.
 func (q *QueueForwarder) copying(publishing *amqp091.Publishing, state *wire.State, jittered time.Duration) {
 	delay := cmp.Or(jittered, delayOf(state))
 	if state.Count == header.CountDead || delay == 0 {
@@ -153,8 +158,8 @@ func (q *QueueForwarder) copying(publishing *amqp091.Publishing, state *wire.Sta
 	}, now, due)
 }
 
-// Back notes that a message has come back from a wait, and tells whether it is too early. Where the broker does not
-// delay native retries, copies take their place from then on.
+// Back notes that a message has come back from a wait, and tells whether it is too early. Where the
+// broker does not delay native retries, copies take their place from then on.
 func (q *QueueForwarder) Back(t Trip, now time.Time) *Early {
 	early, log := q.waits.back(t, now)
 	if early == nil {

@@ -123,7 +123,8 @@ func TestWaitsAreBounded(t *testing.T) {
 	assert.Len(t, w.sent, mostWaits, "a name that long is nobody's")
 }
 
-// A message that comes back early each time is due when it was to be at first: each of its copies would wait for longer.
+// A message that comes back early each time is due when it was to be at first: each of its copies
+// would wait for longer.
 func TestCopiesAreDueInTheEnd(t *testing.T) {
 	f := (&Forwarder{}).ForQueue(topology.Plan{Queue: "q"})
 	copying := func(id string, state wire.State, jittered time.Duration) time.Time {

@@ -30,9 +30,9 @@ func death() *codec.CopyRequest {
 	return o
 }
 
-// A broker that does not answer a declaration stops only the copies that need it, and those not for ever: they are
-// published again after a while. However long that lasts, there is one declaration, on one channel, which is closed
-// after a late answer.
+// A broker that does not answer a declaration stops only the copies that need it, and those not for
+// ever: they are published again after a while. However long that lasts, there is one declaration,
+// on one channel, which is closed after a late answer.
 func TestRedeclare_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent, answers := context.WithCancel(t.Context())
@@ -144,8 +144,8 @@ func TestForward_BacksOff(t *testing.T) {
 	})
 }
 
-// On the stock path no context tells that the delivery's channel is gone. Its copy is not published then, as the broker
-// delivers the message again.
+// On the stock path no context tells that the delivery's channel is gone. Its copy is not published
+// then, as the broker delivers the message again.
 func TestForward_GoneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
@@ -198,8 +198,8 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 	})
 }
 
-// A forwarder of a queue has a channel open for a minute or two after its last copy, and opens another one for the
-// next.
+// A forwarder of a queue has a channel open for a minute or two after its last copy, and opens
+// another one for the next.
 func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
@@ -280,8 +280,8 @@ func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 	})
 }
 
-// One that is given up closes its channels at once when nothing is in flight, and else after the last copy. It takes
-// copies all the same.
+// One that is given up closes its channels at once when nothing is in flight, and else after the
+// last copy. It takes copies all the same.
 func TestQueueForwarder_Retire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()

@@ -30,8 +30,8 @@ type ForwarderSettings struct {
 
 func (s ForwarderSettings) emit(e retry.Event) { s.Connection.Emit(e) }
 
-// Forwarder publishes the copies of failed messages over a connection of its own, so that a blocked publisher never
-// stops acknowledgements. The connection is opened at the first failure.
+// Forwarder publishes the copies of failed messages over a connection of its own, so that a blocked
+// publisher never stops acknowledgements. The connection is opened at the first failure.
 type Forwarder struct {
 	settings   ForwarderSettings
 	connection *connection.Connection
@@ -61,15 +61,15 @@ func NewForwarder(settings ForwarderSettings) *Forwarder {
 	}
 }
 
-// ForQueue returns what publishes the copies of a main queue: one confirm channel for each and each exchange, so that a
-// broken queue stops no other. QueueForwarder.Retire gives it up.
+// ForQueue returns what publishes the copies of a main queue: one confirm channel for each and each
+// exchange, so that a broken queue stops no other. QueueForwarder.Retire gives it up.
 func (f *Forwarder) ForQueue(plan topology.Plan) *QueueForwarder {
 	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), sender: newSender(true),
 		held: heldCopies{copies: map[*heldCopy]struct{}{}}, waits: newWaits()}
 }
 
-// Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the deadline at the
-// latest.
+// Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the
+// deadline at the latest.
 func (f *Forwarder) Close(deadline time.Time) {
 	f.notices.flush(deadline)
 	f.cancel(connection.ErrClosed)
@@ -79,10 +79,11 @@ func (f *Forwarder) Close(deadline time.Time) {
 
 // QueueForwarder publishes the copies of one main queue's failed messages, pipelined.
 //
-// What cannot be confirmed is held: a delivery is published again after a return (the plan is declared anew), after a
-// nack and after the loss of the channel, with backoff, and never while an earlier publish of it is unresolved. Only
-// the broker's confirmation, the loss of the delivery's own channel or Close end it. A declaration that the broker does
-// not answer stops the copies that need it and no others.
+// What cannot be confirmed is held: a delivery is published again after a return (the plan is
+// declared anew), after a nack and after the loss of the channel, with backoff, and never while an
+// earlier publish of it is unresolved. Only the broker's confirmation, the loss of the delivery's
+// own channel or Close end it. A declaration that the broker does not answer stops the copies that
+// need it and no others.
 type QueueForwarder struct {
 	forwarder *Forwarder
 	plan      topology.Plan
@@ -101,13 +102,14 @@ func (q *QueueForwarder) Report(canary string, outcome wire.Outcome, published *
 	q.forwarder.notices.report(canary, outcome, published)
 }
 
-// Retire gives it up, because nobody consumes from its main queue any more: its channels are closed when nobody waits
-// for them. A delivery that is forwarded all the same, because its handler took long, is treated as before.
+// Retire gives it up, because nobody consumes from its main queue any more: its channels are closed
+// when nobody waits for them. A delivery that is forwarded all the same, because its handler took
+// long, is treated as before.
 func (q *QueueForwarder) Retire() { q.sender.retire() }
 
-// Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
-// acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is
-// gone.
+// Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the
+// delivery may be acknowledged. It gives the state that was published. It ends with ctx, at the
+// latest when the delivery's channel is gone.
 func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -155,7 +157,8 @@ func delayOf(state *wire.State) time.Duration {
 	return delay
 }
 
-// publish publishes a copy. isGone is asked last: the broker delivers the message again if its channel is gone.
+// publish publishes a copy. isGone is asked last: the broker delivers the message again if its
+// channel is gone.
 func (q *QueueForwarder) publish(
 	ctx context.Context, o *codec.CopyRequest, isGone func() bool,
 ) (*pending, *wire.State, error) {
@@ -185,10 +188,12 @@ func (q *QueueForwarder) publish(
 	return copied, &state, err
 }
 
-// ErrGone means that the broker has taken the delivery back: its channel is closed, it will be delivered again.
+// ErrGone means that the broker has taken the delivery back: its channel is closed, it will be
+// delivered again.
 var ErrGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
 
-// redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
+// redeclare declares the plan again, because somebody has deleted a part of it: once for all that
+// were sent before.
 func (q *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
 	settings := q.forwarder.settings
 	if !settings.Redeclare {

@@ -14,8 +14,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// heldCopies are the deliveries of a queue that are held, from the first publish to the confirmation. They are looked at
-// now and then, whatever they wait for: a connection, an alarm, a declaration, a confirmation.
+// heldCopies are the deliveries of a queue that are held, from the first publish to the
+// confirmation. They are looked at now and then, whatever they wait for: a connection, an alarm, a
+// declaration, a confirmation.
 type heldCopies struct {
 	telling sync.Mutex // held while events are told, so that they come in order; taken before mu
 
@@ -89,7 +90,8 @@ func (q *QueueForwarder) release(h *heldCopy) {
 	}
 }
 
-// reportHeld tells of the oldest delivery that is held for HoldWarning, at most once in that time for the queue.
+// reportHeld tells of the oldest delivery that is held for HoldWarning, at most once in that time
+// for the queue.
 func (q *QueueForwarder) reportHeld() {
 	settings, down := q.forwarder.settings, q.forwarder.connection.Failure()
 	held := &q.held

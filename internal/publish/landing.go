@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// targetAge is how long what belongs to a target is taken to be there: the queue, and what was declared.
+	// targetAge is how long what belongs to a target is taken to be there: the queue, and what was
+	// declared.
 	targetAge = 30 * time.Second
 	// sharedAge is that for what all targets share. No publish tells that a lower level is missing.
 	sharedAge = 10 * time.Minute
@@ -41,8 +42,8 @@ type delays struct {
 	used  atomic.Bool   // the plan
 }
 
-// declare declares what a call needs, unless that was done on this link a short time ago, and after something was
-// missing.
+// declare declares what a call needs, unless that was done on this link a short time ago, and after
+// something was missing.
 func (d *delays) declare(ctx context.Context, link *connection.Link, c *call) error {
 	after := latest(c.missing, time.Now().Add(-targetAge))
 	err := c.declareExchange(ctx, link, after)
@@ -67,8 +68,8 @@ func (d *delays) declare(ctx context.Context, link *connection.Link, c *call) er
 	return err
 }
 
-// declareTarget declares the ladder and the landing queue of a target. The queue comes first: nothing is declared for one
-// that does not exist.
+// declareTarget declares the ladder and the landing queue of a target. The queue comes first:
+// nothing is declared for one that does not exist.
 func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *call) error {
 	if err := d.checkQueue(link, c.target); err != nil {
 		return err
@@ -88,8 +89,8 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 	}
 	err := declare(d.plan)
 	if isMissing(err) {
-		// The exchange of all targets is gone. Back without the bindings of others, it would take their messages for
-		// unroutable, so these come back with it.
+		// The exchange of all targets is gone. Back without the bindings of others, it would take
+		// their messages for unroutable, so these come back with it.
 		for _, plan := range d.Plans() {
 			if err := declare(plan); err != nil {
 				d.own.settings.Logger.Error("Cannot declare the landing queue of another topic", err, nil)
@@ -105,8 +106,9 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 	return err
 }
 
-// checkQueue finds out whether a target's queue exists: its messages are confirmed by the ladder, whose broker knows
-// only later that nobody gets them. A queue that is down, or that may not be looked at, is taken to exist.
+// checkQueue finds out whether a target's queue exists: its messages are confirmed by the ladder,
+// whose broker knows only later that nobody gets them. A queue that is down, or that may not be
+// looked at, is taken to exist.
 func (d *delays) checkQueue(link *connection.Link, target topology.Target) error {
 	if target.Exchange != "" {
 		return nil
@@ -131,9 +133,9 @@ func (d *delays) checkQueue(link *connection.Link, target topology.Target) error
 	}
 }
 
-// CheckLanding finds out whether an operator has provisioned the landing queue of a plan: without it, what is meant for
-// it is unroutable, and no publish tells. A missing retry queue shows when a copy comes back. One that may not be looked
-// at is taken to exist.
+// CheckLanding finds out whether an operator has provisioned the landing queue of a plan: without
+// it, what is meant for it is unroutable, and no publish tells. A missing retry queue shows when a
+// copy comes back. One that may not be looked at is taken to exist.
 func CheckLanding(channel *amqp091.Channel, plan topology.Plan) error {
 	for _, q := range plan.ReturnPath().Queues {
 		_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)

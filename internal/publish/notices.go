@@ -15,9 +15,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// notices tell a run of the tools what has become of the messages that it has replayed to see that. They are for
-// whoever waits just now: not confirmed, not kept, and given up rather than waited for, so that they hold up nothing. A
-// run that is told nothing says so.
+// notices tell a run of the tools what has become of the messages that it has replayed to see that.
+// They are for whoever waits just now: not confirmed, not kept, and given up rather than waited
+// for, so that they hold up nothing. A run that is told nothing says so.
 type notices struct {
 	connection *connection.Connection
 	logger     watermill.LoggerAdapter
@@ -32,7 +32,8 @@ type notices struct {
 const (
 	// mostNotices wait at the most.
 	mostNotices = 256
-	// noticeTime is how long one may take to be sent, and how long the broker keeps one that nobody takes.
+	// noticeTime is how long one may take to be sent, and how long the broker keeps one that nobody
+	// takes.
 	noticeTime = 10 * time.Second
 	// lastNotices is how long a close waits for those that are not sent yet.
 	lastNotices = time.Second
@@ -42,7 +43,8 @@ func newNotices(ctx context.Context, connection *connection.Connection, logger w
 	return &notices{connection: connection, logger: logger, queue: make(chan wire.Notice, mostNotices), ctx: ctx}
 }
 
-// report sends a notice soon, if the message is such a one at all. published is the state of its copy, if there is one.
+// report sends a notice soon, if the message is such a one at all. published is the state of its
+// copy, if there is one.
 func (n *notices) report(canary string, outcome wire.Outcome, published *wire.State) {
 	if canary == "" {
 		return

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// accessTimeout is how long the broker may take to say whether the default exchange may be written to.
+	// accessTimeout is how long the broker may take to say whether the default exchange may be
+	// written to.
 	accessTimeout = 5 * time.Second
 
 	// trialDelay is how long a rejected message of a trial is kept back.
@@ -24,7 +25,8 @@ const (
 	trialExpires = time.Minute
 	// trialWait is how long the message of a trial may take to arrive.
 	trialWait = 5 * time.Second
-	// trialLook is how long a rejected message is waited for. A queue that does not keep it back delivers it at once.
+	// trialLook is how long a rejected message is waited for. A queue that does not keep it back
+	// delivers it at once.
 	trialLook = 200 * time.Millisecond
 )
 
@@ -33,13 +35,14 @@ var (
 	errNotDelivered = errors.New("the broker did not deliver the test message")
 )
 
-// CheckAccess finds out whether the user may publish dead letters by the default exchange, as shared retry queues do;
-// with queues of its own, the broker has asked for that when they were declared. Without it Subscribe would succeed and
-// the first dead letter be held for ever. The error is a *topology.AccessError.
+// CheckAccess finds out whether the user may publish dead letters by the default exchange, as
+// shared retry queues do; with queues of its own, the broker has asked for that when they were
+// declared. Without it Subscribe would succeed and the first dead letter be held for ever. The
+// error is a *topology.AccessError.
 //
-// It publishes a message that no queue gets, over the connection that is there to publish: in an alarm the broker
-// blocks the connection of whoever publishes, which must not be that of the acknowledgements. Where it cannot be found
-// out, nothing is wrong.
+// It publishes a message that no queue gets, over the connection that is there to publish: in an
+// alarm the broker blocks the connection of whoever publishes, which must not be that of the
+// acknowledgements. Where it cannot be found out, nothing is wrong.
 func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	if exchange, queue := plan.End(); exchange != "" || queue == "" {
 		return nil
@@ -70,7 +73,8 @@ func checkAccess(ctx context.Context, link *connection.Link) error {
 	})
 }
 
-// publishTo publishes by the default exchange, and tells whether that is permitted, but not whether a queue has it.
+// publishTo publishes by the default exchange, and tells whether that is permitted, but not whether
+// a queue has it.
 func publishTo(ctx context.Context, channel *amqp091.Channel, queue string, message amqp091.Publishing) error {
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	if err := channel.PublishWithContext(ctx, "", queue, false, false, message); err != nil {
@@ -88,7 +92,8 @@ func publishTo(ctx context.Context, channel *amqp091.Channel, queue string, mess
 	return topology.Explain(rabbitmq.UsePublish, rabbitmq.KindExchange, "amq.default", err)
 }
 
-// onUnblocked is Link.OnChannel for what publishes: an answer could take until the alarm is over, for each of many topics.
+// onUnblocked is Link.OnChannel for what publishes: an answer could take until the alarm is over,
+// for each of many topics.
 func onUnblocked(link *connection.Link, do func(*amqp091.Channel) error) error {
 	if link.IsBlocked() {
 		return errBlocked
@@ -97,8 +102,9 @@ func onUnblocked(link *connection.Link, do func(*amqp091.Channel) error) error {
 	return link.OnChannel(do)
 }
 
-// DelaysRetries finds out whether the broker keeps a rejected message back, as RabbitMQ does from 4.3 on: with a message
-// in a queue of its own, whose name begins with that of a main queue, as permissions may.
+// DelaysRetries finds out whether the broker keeps a rejected message back, as RabbitMQ does from
+// 4.3 on: with a message in a queue of its own, whose name begins with that of a main queue, as
+// permissions may.
 //
 // Upstream: no delayed retry, and its arguments are ignored without an error.
 func (f *Forwarder) DelaysRetries(ctx context.Context, queue string) (delays bool, err error) {

@@ -11,8 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// A broker that does not say whether dead letters may be published is asked once, on one channel, however many topics
-// there are.
+// A broker that does not say whether dead letters may be published is asked once, on one channel,
+// however many topics there are.
 func TestCheckAccess_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker() // it does not know the question

@@ -35,7 +35,8 @@ type Settings struct {
 	DeclareExchange func(channel *amqp091.Channel, exchange string) error
 }
 
-// Publisher is a message.Publisher that returns when the broker has the messages. It is safe for concurrent use.
+// Publisher is a message.Publisher that returns when the broker has the messages. It is safe for
+// concurrent use.
 type Publisher struct {
 	settings   Settings
 	connection *connection.Connection
@@ -111,8 +112,8 @@ func (p *Publisher) begin(topic string) (end func(), err error) {
 	return p.running.Done, nil
 }
 
-// Close waits for calls of Publish, ends those that are left, and closes the connection. It takes CloseTimeout at the
-// longest, and a second or two more if the broker does not answer at all.
+// Close waits for calls of Publish, ends those that are left, and closes the connection. It takes
+// CloseTimeout at the longest, and a second or two more if the broker does not answer at all.
 func (p *Publisher) Close() error {
 	p.closing.Do(func() {
 		p.mu.Lock()

@@ -67,8 +67,8 @@ func numbered(prefix string, n int) []*message.Message {
 	return named(uuids...)
 }
 
-// A queue that never confirms, such as one without a majority, does not use up what others publish with: however many
-// messages to it are given up.
+// A queue that never confirms, such as one without a majority, does not use up what others publish
+// with: however many messages to it are given up.
 func TestPublisher_QueueThatNeverConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
@@ -136,7 +136,8 @@ func TestPublisher_Lanes(t *testing.T) {
 	})
 }
 
-// A call with more messages than a channel has room for waits for its own, and every return is told apart.
+// A call with more messages than a channel has room for waits for its own, and every return is told
+// apart.
 func TestPublisher_WindowOfReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
@@ -183,7 +184,8 @@ func (c *collected) take() []*fakebroker.Publish {
 	return waiting
 }
 
-// A channel that is given up because of somebody else's message is no reason to overtake one's own on another channel.
+// A channel that is given up because of somebody else's message is no reason to overtake one's own
+// on another channel.
 func TestPublisher_OrderOnARetiredLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, c := fakebroker.NewScripted(), &collected{} // its version is none: a nack spoils the channel
@@ -216,8 +218,8 @@ func TestPublisher_OrderOnARetiredLane(t *testing.T) {
 	})
 }
 
-// Calls that wait for a queue which does not answer, with more messages than fill a channel, leave room for
-// those to other queues.
+// Calls that wait for a queue which does not answer, with more messages than fill a channel, leave
+// room for those to other queues.
 func TestPublisher_FullLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
@@ -243,8 +245,8 @@ func TestPublisher_FullLanes(t *testing.T) {
 	})
 }
 
-// A message whose own context ends does not end the time of others, and is bounded by it when they are done. Where the
-// broker has refused one for good, no answer is taken for that to another.
+// A message whose own context ends does not end the time of others, and is bounded by it when they
+// are done. Where the broker has refused one for good, no answer is taken for that to another.
 func TestPublisher_ContextsOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()

@@ -14,20 +14,21 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// QueuePublisher publishes to queues by their names, pipelined and with the broker's confirmation, for tools: what it is
-// given may have no id of ours, so that one return makes all that follow fail.
+// QueuePublisher publishes to queues by their names, pipelined and with the broker's confirmation,
+// for tools: what it is given may have no id of ours, so that one return makes all that follow
+// fail.
 type QueuePublisher struct {
 	link *connection.Link
-	// OnRefused is told that a queue refuses messages, which are then published again and again, and with false that it
-	// takes them again. Nil means nobody.
+	// OnRefused is told that a queue refuses messages, which are then published again and again,
+	// and with false that it takes them again. Nil means nobody.
 	OnRefused func(queue string, refused bool)
 
 	sender   *sender
 	refusing atomic.Bool // as OnRefused was told last
 }
 
-// NewQueuePublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run
-// is lost.
+// NewQueuePublisher returns a publisher that has no channel yet. It does not outlive the link, with
+// which the lock of a run is lost.
 func NewQueuePublisher(link *connection.Link) *QueuePublisher {
 	return &QueuePublisher{link: link, sender: newSender(true)}
 }
@@ -36,7 +37,8 @@ var errSilent = errors.New("the broker has not confirmed a message for a minute:
 	"nodes?")
 
 const (
-	// refusedFor is how long a queue may refuse a message, because it is full, before that is an error.
+	// refusedFor is how long a queue may refuse a message, because it is full, before that is an
+	// error.
 	refusedFor = time.Minute
 	// refusedTold is how long a queue refuses a message before OnRefused is told.
 	refusedTold = time.Second
@@ -53,8 +55,8 @@ type Published struct {
 	refused   bool         // by the last publish
 }
 
-// Publish sends a message to an exchange, whose name OnRefused gets, or by the default one to the queue of that key. It
-// waits while the broker blocks the connection.
+// Publish sends a message to an exchange, whose name OnRefused gets, or by the default one to the
+// queue of that key. It waits while the broker blocks the connection.
 func (p *QueuePublisher) Publish(ctx context.Context, exchange, key string, message amqp091.Publishing) (*Published,
 	error) {
 	u := &Published{publisher: p, exchange: exchange, key: key, message: message}
@@ -75,9 +77,9 @@ func (u *Published) send(ctx context.Context) (err error) {
 	return err
 }
 
-// Wait returns nil when the broker has confirmed the publish and has not returned it. It publishes a message again that
-// a queue refuses, because it is full, for a minute or until retry ends. After an error the broker may have the message
-// or not, unless Refused reports true.
+// Wait returns nil when the broker has confirmed the publish and has not returned it. It publishes
+// a message again that a queue refuses, because it is full, for a minute or until retry ends. After
+// an error the broker may have the message or not, unless Refused reports true.
 func (u *Published) Wait(ctx, retry context.Context) error {
 	began := time.Now()
 	for pauses := growing(); ; {
@@ -107,10 +109,12 @@ func (u *Published) Wait(ctx, retry context.Context) error {
 	}
 }
 
-// Refused reports, after Wait returned an error, whether the broker has certainly not taken the message.
+// Refused reports, after Wait returned an error, whether the broker has certainly not taken the
+// message.
 func (u *Published) Refused() bool { return u.refused }
 
-// noteRefusal calls OnRefused once when a queue has refused messages for a while, and once when it takes them again.
+// noteRefusal calls OnRefused once when a queue has refused messages for a while, and once when it
+// takes them again.
 func (p *QueuePublisher) noteRefusal(queue string, refused bool, since time.Duration) {
 	if p.OnRefused == nil || refused && since < refusedTold {
 		return
@@ -120,7 +124,8 @@ func (p *QueuePublisher) noteRefusal(queue string, refused bool, since time.Dura
 	}
 }
 
-// answered waits for the broker's answer: a minute, and longer while the broker blocks the connection.
+// answered waits for the broker's answer: a minute, and longer while the broker blocks the
+// connection.
 func (u *Published) answered(ctx context.Context) error {
 	if u.sent == nil {
 		return errLost

@@ -71,7 +71,8 @@ func TestQueuePublisher_Answers(t *testing.T) {
 	}
 }
 
-// A message that a queue refuses is published again until the queue takes it. The channel of the nack is not used again.
+// A message that a queue refuses is published again until the queue takes it. The channel of the
+// nack is not used again.
 func TestQueuePublisher_RefusedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()

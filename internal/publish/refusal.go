@@ -16,8 +16,8 @@ import (
 // Upstream: what a refusal is about is only in its text.
 var sizeText = regexp.MustCompile(`message size \d+ is larger than configured max size (\d+)`)
 
-// refusals knows what the broker refuses for good, so that it is not sent: each such message costs the channel, and all
-// that is on it is published again.
+// refusals knows what the broker refuses for good, so that it is not sent: each such message costs
+// the channel, and all that is on it is published again.
 type refusals struct {
 	mu   sync.Mutex
 	link *connection.Link

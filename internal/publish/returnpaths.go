@@ -17,26 +17,31 @@ import (
 )
 
 const (
-	// returnPathInterval is how often the return paths are declared again while messages wait that need them.
+	// returnPathInterval is how often the return paths are declared again while messages wait that
+	// need them.
 	returnPathInterval = 15 * time.Second
-	// ladderInterval is how often that is done with what a ladder shares, which is more than a hundred declarations.
+	// ladderInterval is how often that is done with what a ladder shares, which is more than a
+	// hundred declarations.
 	ladderInterval = time.Minute
-	// returnPathWait is how long one of them keeps the others waiting when the broker does not answer.
+	// returnPathWait is how long one of them keeps the others waiting when the broker does not
+	// answer.
 	returnPathWait = 2 * time.Second
 	// ladderWait is the same for what a ladder shares.
 	ladderWait = 10 * time.Second
-	// failedFor is how long after the last message was due a path is still declared that could not be declared.
+	// failedFor is how long after the last message was due a path is still declared that could not
+	// be declared.
 	failedFor = 10 * time.Minute
 )
 
-// returnPaths are the ways from shared retry queues and ladders back to main queues. When somebody deletes the
-// exchange that leads back, or the binding of a main queue, then no publish fails, nothing is returned, and nobody
-// would notice: what comes out of a quorum retry queue stays there, and what comes out of a classic one is lost. The
-// same holds for the lower levels of a ladder. So they are declared again and again, as long as copies wait that this
-// process has published.
+// returnPaths are the ways from shared retry queues and ladders back to main queues. When somebody
+// deletes the exchange that leads back, or the binding of a main queue, then no publish fails,
+// nothing is returned, and nobody would notice: what comes out of a quorum retry queue stays there,
+// and what comes out of a classic one is lost. The same holds for the lower levels of a ladder. So
+// they are declared again and again, as long as copies wait that this process has published.
 //
-// Upstream: dead letters without a route hold up all behind them; Particular/NServiceBus.RabbitMQ#1407; RabbitMQ 3.10
-// to 4.3; TestReturnPaths_LastsAsLongAsCopiesWait, TestSharedQueues_OneMissingTargetBlocksAll,
+// Upstream: dead letters without a route hold up all behind them;
+// Particular/NServiceBus.RabbitMQ#1407; RabbitMQ 3.10 to 4.3;
+// TestReturnPaths_LastsAsLongAsCopiesWait, TestSharedQueues_OneMissingTargetBlocksAll,
 // TestExact_DeliveryDeleted; remove when the broker passes over them.
 type returnPaths struct {
 	mu    sync.Mutex
@@ -143,8 +148,8 @@ func (u *returnPaths) stop() {
 	}
 }
 
-// needed returns the paths that are to be declared again. One on which nothing waits any more is declared once more:
-// its messages may be due just now.
+// needed returns the paths that are to be declared again. One on which nothing waits any more is
+// declared once more: its messages may be due just now.
 func (u *returnPaths) needed(now time.Time) []*returnPath {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -164,8 +169,8 @@ func (u *returnPaths) needed(now time.Time) []*returnPath {
 func (f *Forwarder) declareReturnPath(link *connection.Link, w *returnPath) {
 	err := w.declare(f.ctx, link, w.plan)
 	if isMissing(err) && w.ladder != nil {
-		// The exchange of all targets is gone. Back without the queue's binding, it would take its messages for
-		// unroutable, so both are declared together.
+		// The exchange of all targets is gone. Back without the queue's binding, it would take its
+		// messages for unroutable, so both are declared together.
 		whole := w.plan
 		whole.Ladder = w.ladder
 		err = w.declare(f.ctx, link, whole)

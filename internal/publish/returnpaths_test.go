@@ -17,8 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The return path of shared retry queues is declared again and again as long as a copy waits, whatever was published
-// since, and not any longer.
+// The return path of shared retry queues is declared again and again as long as a copy waits,
+// whatever was published since, and not any longer.
 func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
@@ -62,7 +62,8 @@ func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 	})
 }
 
-// A return path that the broker does not answer for keeps no other from being declared, and costs one channel.
+// A return path that the broker does not answer for keeps no other from being declared, and costs
+// one channel.
 func TestReturnPaths_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
@@ -96,8 +97,8 @@ func TestReturnPaths_NoAnswer(t *testing.T) {
 	})
 }
 
-// What leads back from a ladder is declared again, too: the landing queue often, the ladder itself, which is large, less
-// often, and once for all queues.
+// What leads back from a ladder is declared again, too: the landing queue often, the ladder itself,
+// which is large, less often, and once for all queues.
 func TestReturnPaths_Backend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
@@ -125,7 +126,8 @@ func TestReturnPaths_Backend(t *testing.T) {
 	})
 }
 
-// A path is declared again within the interval after its first copy, whenever the timer began for others.
+// A path is declared again within the interval after its first copy, whenever the timer began for
+// others.
 func TestReturnPaths_BeginAtAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()

@@ -16,12 +16,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// mostUnsettled is how many publishes of a round may have no answer: when the broker closes a channel, all that was on it
-// is published again.
+// mostUnsettled is how many publishes of a round may have no answer: when the broker closes a
+// channel, all that was on it is published again.
 const mostUnsettled = 1024
 
-// stuckFor is how long nothing may move on a connection while a caller that has given up still writes. Then the
-// connection is given up as well: its broker takes nothing.
+// stuckFor is how long nothing may move on a connection while a caller that has given up still
+// writes. Then the connection is given up as well: its broker takes nothing.
 const stuckFor = time.Second
 
 // round publishes on one link what is open of a call, each message once.
@@ -39,8 +39,8 @@ type round struct {
 	refusal  error             // of all
 }
 
-// try makes one round of publishes of what is open. The outcome of a message is in itself; an error means that this was
-// the outcome of all that are open, or that no message may be published at all.
+// try makes one round of publishes of what is open. The outcome of a message is in itself; an error
+// means that this was the outcome of all that are open, or that no message may be published at all.
 func (p *Publisher) try(ctx context.Context, c *call, tried []*outgoing) error {
 	link, err := p.connection.TryLink(ctx)
 	if err != nil {
@@ -101,8 +101,8 @@ func (r *round) publish() {
 	}
 }
 
-// send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
-// the broker has blocked it, or ctx has ended.
+// send publishes one message. It returns false if no further message can be sent: the channel or
+// the connection is gone, the broker has blocked it, or ctx has ended.
 func (r *round) send(m *outgoing) bool {
 	if len(r.sent) >= mostUnsettled {
 		r.settleNow(r.oldest())
@@ -177,15 +177,17 @@ func (r *round) settleNow(m *outgoing) bool {
 	return r.settle(m)
 }
 
-// refuse notes that the broker takes a message under no circumstances, so it has none of its publishes.
+// refuse notes that the broker takes a message under no circumstances, so it has none of its
+// publishes.
 func (m *outgoing) refuse(reason *amqp091.Error) {
 	m.outcome, m.err, m.unanswered, m.wasNacked = refused, reason, false, false
 }
 
-// settle waits for the answer to a message that was sent. The broker closes the channel over a publish that it refuses
-// for good, or that lacks a permission. Then all that was on the channel is suspect and goes one by one, and the answer
-// tells which message it is. It returns false when no further message is to be sent: the answer to one that was not
-// answered would be taken for that of the next.
+// settle waits for the answer to a message that was sent. The broker closes the channel over a
+// publish that it refuses for good, or that lacks a permission. Then all that was on the channel is
+// suspect and goes one by one, and the answer tells which message it is. It returns false when no
+// further message is to be sent: the answer to one that was not answered would be taken for that of
+// the next.
 func (r *round) settle(m *outgoing) bool {
 	if m.sent == nil { // its context had ended
 		return true
@@ -228,8 +230,9 @@ func (r *round) settle(m *outgoing) bool {
 	return answered || !r.oneByOne
 }
 
-// abandonIfStuck gives the connection up when ctx has ended and nothing moves on it any more, until the function that it
-// returns is called. A large message on a slow line is no reason: others would lose their publishes with the connection.
+// abandonIfStuck gives the connection up when ctx has ended and nothing moves on it any more, until
+// the function that it returns is called. A large message on a slow line is no reason: others would
+// lose their publishes with the connection.
 func abandonIfStuck(ctx context.Context, link *connection.Link) (done func()) {
 	written := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

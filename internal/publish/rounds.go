@@ -9,8 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// send publishes the messages of a call until the broker has confirmed all of them, the timeout or their contexts end, or
-// the publisher is closed.
+// send publishes the messages of a call until the broker has confirmed all of them, the timeout or
+// their contexts end, or the publisher is closed.
 func (p *Publisher) send(c *call) error {
 	for within := p.within(); ; {
 		known := !c.missing.IsZero()
@@ -36,8 +36,8 @@ func (p *Publisher) send(c *call) error {
 	}
 }
 
-// within is the context of a call. All calls of a hundredth of the timeout have the same one, and a hundredth more time
-// at the most: to make one for each message takes as long as to publish it.
+// within is the context of a call. All calls of a hundredth of the timeout have the same one, and a
+// hundredth more time at the most: to make one for each message takes as long as to publish it.
 func (p *Publisher) within() context.Context {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +53,8 @@ func (p *Publisher) within() context.Context {
 	return p.bounded
 }
 
-// pause waits between two rounds. It returns false when there is to be no other, and tells the messages why.
+// pause waits between two rounds. It returns false when there is to be no other, and tells the
+// messages why.
 func pause(within context.Context, d time.Duration, left []*outgoing) bool {
 	ctx, end := bound(within, left)
 	defer end()
@@ -102,10 +103,10 @@ func bound(within context.Context, messages []*outgoing) (context.Context, conte
 // leastRound is how many messages a queue that was full is offered at least.
 const leastRound = 32
 
-// next are the messages of the next round. A queue that is full takes what its consumers make room for, so it is offered
-// twice of what the last round has brought in: to publish everything again each time would be refused by the thousands.
-// Of those that were refused, these are the first ones of each target, as they keep their order, without those whose
-// contexts have ended.
+// next are the messages of the next round. A queue that is full takes what its consumers make room
+// for, so it is offered twice of what the last round has brought in: to publish everything again
+// each time would be refused by the thousands. Of those that were refused, these are the first ones
+// of each target, as they keep their order, without those whose contexts have ended.
 func (c *call) next() []*outgoing {
 	left := c.open()
 	if c.most == 0 {
@@ -127,8 +128,9 @@ func (c *call) next() []*outgoing {
 	return next
 }
 
-// pause is how long to wait after a round. It is 0 when the round has brought in all that it had. Whatever was brought in
-// makes it short again, as the room that comes next would go to other publishers.
+// pause is how long to wait after a round. It is 0 when the round has brought in all that it had.
+// Whatever was brought in makes it short again, as the room that comes next would go to other
+// publishers.
 func (c *call) pause(tried []*outgoing) time.Duration {
 	in, full := 0, false
 	for _, m := range tried {

@@ -32,7 +32,8 @@ func resolve(round []*outgoing, in int, err error) {
 	}
 }
 
-// A full queue is offered twice of what it took last, at once when it took all, and soon when it took something.
+// A full queue is offered twice of what it took last, at once when it took all, and soon when it
+// took something.
 func TestRounds_FullQueue(t *testing.T) {
 	c := call{messages: openMessages(2000)}
 	for i, step := range []struct {
@@ -73,7 +74,8 @@ func TestRounds_OtherReasons(t *testing.T) {
 	}
 }
 
-// A queue that stays full holds up neither the messages of another one, nor those that have failed for another reason.
+// A queue that stays full holds up neither the messages of another one, nor those that have failed
+// for another reason.
 func TestRounds_OtherTargets(t *testing.T) {
 	messages := openMessages(300)
 	for i, m := range messages {

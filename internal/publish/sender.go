@@ -13,22 +13,24 @@ import (
 )
 
 const (
-	// mostChannels is how many channels an exchange gets from a sender that is not in order: the broker has a process for
-	// each. Another one is opened when all are busy.
+	// mostChannels is how many channels an exchange gets from a sender that is not in order: the
+	// broker has a process for each. Another one is opened when all are busy.
 	mostChannels = 4
-	// mostSpare is how many it gets when all are full, which are those of queues that do not answer.
+	// mostSpare is how many it gets when all are full, which are those of queues that do not
+	// answer.
 	mostSpare = 16
 	// busyAt and fullAt are how many publishes of such a channel are unresolved.
 	busyAt, fullAt = 8, 1024
 )
 
-// sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each exchange has channels
-// of its own: one that may not be written to closes its channel at each publish, and must not take those with it that go
-// elsewhere.
+// sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each
+// exchange has channels of its own: one that may not be written to closes its channel at each
+// publish, and must not take those with it that go elsewhere.
 type sender struct {
 	inOrder bool // what is published to an exchange goes over one channel
 
-	// turn is a lock that can be waited for with a context, since opening a channel can hang. Nobody publishes with it.
+	// turn is a lock that can be waited for with a context, since opening a channel can hang.
+	// Nobody publishes with it.
 	turn chan struct{}
 
 	mu       sync.Mutex
@@ -43,8 +45,8 @@ func newSender(inOrder bool) *sender {
 	return &sender{inOrder: inOrder, turn: make(chan struct{}, 1), channels: map[string][]*confirmChannel{}}
 }
 
-// retire closes the channels when nobody waits for an answer on them any more. The sender sends all the same, over a
-// channel that is closed after that.
+// retire closes the channels when nobody waits for an answer on them any more. The sender sends all
+// the same, over a channel that is closed after that.
 func (s *sender) retire() {
 	s.retired.Store(true)
 	s.mu.Lock()
@@ -76,8 +78,8 @@ func (s *sender) send(ctx context.Context, link *connection.Link, exchange, key 
 	}
 }
 
-// channel gives the channel of an exchange with the fewest publishes that are not resolved. What a caller sends on it
-// keeps its order.
+// channel gives the channel of an exchange with the fewest publishes that are not resolved. What a
+// caller sends on it keeps its order.
 func (s *sender) channel(ctx context.Context, link *connection.Link, exchange string) (*confirmChannel, error) {
 	if c, enough := s.pick(link, exchange); enough {
 		return c, nil
@@ -111,7 +113,8 @@ func (s *sender) channel(ctx context.Context, link *connection.Link, exchange st
 	return c, nil
 }
 
-// pick gives the channel with the fewest publishes that are not resolved, and tells whether no other one is to be opened.
+// pick gives the channel with the fewest publishes that are not resolved, and tells whether no
+// other one is to be opened.
 func (s *sender) pick(link *connection.Link, exchange string) (least *confirmChannel, enough bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// Every retry queue that a plan can have is found again by its arguments, and only for its own main queue and names.
+// Every retry queue that a plan can have is found again by its arguments, and only for its own main
+// queue and names.
 func TestPlanOfFindsWhatNewMakes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		delay := time.Duration(rapid.Int64Range(1, 315_360_000_000).Draw(t, "ms")) * time.Millisecond

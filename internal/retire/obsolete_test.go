@@ -91,8 +91,8 @@ func TestObsolete(t *testing.T) {
 	}
 }
 
-// Whatever the plans: what is listed is a retry queue of an old plan with its binding, and in no current plan; what is
-// not listed of the old retry queues is in one.
+// Whatever the plans: what is listed is a retry queue of an old plan with its binding, and in no
+// current plan; what is not listed of the old retry queues is in one.
 func TestObsoleteIsTheDifference(t *testing.T) {
 	plans := rapid.Custom(func(t *rapid.T) topology.Plan {
 		policy := config.Policy{
@@ -152,7 +152,8 @@ func TestObsoleteIsTheDifference(t *testing.T) {
 }
 
 func TestObsoleteNeverADeadLetterQueue(t *testing.T) {
-	// An old plan whose names made a dead-letter queue of what another old plan had for a retry queue.
+	// An old plan whose names made a dead-letter queue of what another old plan had for a retry
+	// queue.
 	names := topology.Names{DeadLetterQueue: func(string) string { return "q.retry.1s" }}
 	end, err := topology.New("q", config.Policy{Mode: config.ModeDeadLetter}, names)
 	require.NoError(t, err)

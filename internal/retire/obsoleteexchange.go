@@ -15,17 +15,17 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// Exchange is a rejected exchange to which nothing dead-letters any more: the main queue was recreated for
-// another delay, or for another strategy than cycle.
+// Exchange is a rejected exchange to which nothing dead-letters any more: the main queue was
+// recreated for another delay, or for another strategy than cycle.
 type Exchange struct {
 	// Name of the exchange, and Queue the main queue that has dead-lettered to it.
 	Name, Queue string
 }
 
-// FindExchanges returns the rejected exchanges that the broker has for the main queues of these plans and that
-// nothing uses: no plan, no queue or policy with this dead-letter exchange, no other exchange and no foreign binding.
-// names must be those of the old plans. A retry queue to which such an exchange leads cannot be retired before the
-// exchange, see [DeleteExchange].
+// FindExchanges returns the rejected exchanges that the broker has for the main queues of these
+// plans and that nothing uses: no plan, no queue or policy with this dead-letter exchange, no other
+// exchange and no foreign binding. names must be those of the old plans. A retry queue to which
+// such an exchange leads cannot be retired before the exchange, see [DeleteExchange].
 func FindExchanges(ctx context.Context, client *httpapi.Client, names topology.Names, now ...topology.Plan,
 ) ([]Exchange, error) {
 	uses, err := usesOf(ctx, client)
@@ -65,8 +65,8 @@ func FindExchanges(ctx context.Context, client *httpapi.Client, names topology.N
 	return obsolete, nil
 }
 
-// DeleteExchange deletes an obsolete rejected exchange, unless something has begun to use it: then the error is a
-// *[Error]. An exchange that does not exist is no error.
+// DeleteExchange deletes an obsolete rejected exchange, unless something has begun to use it: then
+// the error is a *[Error]. An exchange that does not exist is no error.
 func DeleteExchange(ctx context.Context, client *httpapi.Client, exchange Exchange) error {
 	uses, err := usesOf(ctx, client)
 	if err != nil {
@@ -105,8 +105,8 @@ func usesOf(ctx context.Context, client *httpapi.Client) (*uses, error) {
 	return &uses{client: client, queues: queues, exchanges: exchanges}, err
 }
 
-// delays are all for which messages can wait: those of the queues, and those that names of exchanges have, as the queue
-// may be gone.
+// delays are all for which messages can wait: those of the queues, and those that names of
+// exchanges have, as the queue may be gone.
 func (u *uses) delays() []time.Duration {
 	var all []time.Duration
 	for _, q := range u.queues {

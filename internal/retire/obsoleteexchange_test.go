@@ -127,7 +127,8 @@ func TestObsoleteExchanges(t *testing.T) {
 	}
 }
 
-// Whoever may list queues may still do so where there is no such exchange: policies take another permission.
+// Whoever may list queues may still do so where there is no such exchange: policies take another
+// permission.
 func TestNoObsoleteExchangeNeedsNoPolicies(t *testing.T) {
 	api := fakeAPI{exchanges: []map[string]any{{"name": "orders.retry", "type": "headers"}}}
 	server := httptest.NewServer(&api)

@@ -1,5 +1,5 @@
-// Package retire finds retry queues and rejected exchanges that no policy uses any more, and deletes them without loss, over the
-// management API.
+// Package retire finds retry queues and rejected exchanges that no policy uses any more, and
+// deletes them without loss, over the management API.
 package retire
 
 import (
@@ -14,22 +14,24 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// Queue is a retry queue whose delay no policy uses any more. Messages that wait in it still come back.
+// Queue is a retry queue whose delay no policy uses any more. Messages that wait in it still come
+// back.
 //
-// When the delays of a policy change, the new delays get new queues. The old queues stay, since messages wait in them
-// and old instances may still use them. [Delete] deletes them.
+// When the delays of a policy change, the new delays get new queues. The old queues stay, since
+// messages wait in them and old instances may still use them. [Delete] deletes them.
 type Queue struct {
 	topology.Queue
 	// RetryExchange routes messages to the queue.
 	RetryExchange string
 }
 
-// Obsolete returns the retry queues of old plans that no current plan uses, in the order of the old plans. It never
-// returns a dead-letter queue, a main queue, or a queue of a current plan.
+// Obsolete returns the retry queues of old plans that no current plan uses, in the order of the old
+// plans. It never returns a dead-letter queue, a main queue, or a queue of a current plan.
 //
-// now must have all current plans that may use the queues. For retry queues of their own these are the plans of
-// the main queues in question. For shared ones these are the plans of all topics of all services on the virtual host
-// with the same Names.Shared: one that is missing may be the one that still uses the queue.
+// now must have all current plans that may use the queues. For retry queues of their own these are
+// the plans of the main queues in question. For shared ones these are the plans of all topics of
+// all services on the virtual host with the same Names.Shared: one that is missing may be the one
+// that still uses the queue.
 func Obsolete(now []topology.Plan, old ...topology.Plan) []Queue {
 	kept := map[string]bool{}
 	for i, plan := range slices.Concat(now, old) {
@@ -50,14 +52,14 @@ func Obsolete(now []topology.Plan, old ...topology.Plan) []Queue {
 	return obsolete
 }
 
-// Find returns the retry queues that the broker has for the main queues of these plans and that none of the plans
-// uses, whatever their delays. names must be those of the old plans.
+// Find returns the retry queues that the broker has for the main queues of these plans and that
+// none of the plans uses, whatever their delays. names must be those of the old plans.
 //
-// Under a plan of the mode off, all retry queues of its main queue are obsolete. Shared retry queues are never
-// returned, as other services may use them: see [Obsolete] for these.
+// Under a plan of the mode off, all retry queues of its main queue are obsolete. Shared retry
+// queues are never returned, as other services may use them: see [Obsolete] for these.
 //
-// now must have the plans of all services that consume these main queues. A queue that another service uses under a
-// policy of its own is returned as well, and only [Delete] may find out.
+// now must have the plans of all services that consume these main queues. A queue that another
+// service uses under a policy of its own is returned as well, and only [Delete] may find out.
 func Find(ctx context.Context, client *httpapi.Client, names topology.Names, now ...topology.Plan) ([]Queue, error) {
 	queues, err := client.Queues(ctx)
 	if err != nil {
@@ -75,8 +77,9 @@ func Find(ctx context.Context, client *httpapi.Client, names topology.Names, now
 	return Obsolete(now, found...), nil
 }
 
-// planOf returns the plan under which a queue of the broker is a retry queue of the main queue, if there is one. The
-// arguments tell its delay and type, and its name must be the one that names give for these.
+// planOf returns the plan under which a queue of the broker is a retry queue of the main queue, if
+// there is one. The arguments tell its delay and type, and its name must be the one that names give
+// for these.
 func planOf(queue string, names topology.Names, name string, arguments amqp.Table) (topology.Plan, bool) {
 	ms, _ := arguments[amqp.QueueMessageTTLArg].(int64)
 	queueType, _ := arguments[amqp.QueueTypeArg].(string)

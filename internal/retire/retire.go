@@ -17,8 +17,8 @@ import (
 
 const (
 	retirePoll = time.Second // between requests
-	// retirePatience is how long beyond its delay a queue is waited for: more than the 3 minutes after which a quorum
-	// queue tries again to hand over what the main queue did not take.
+	// retirePatience is how long beyond its delay a queue is waited for: more than the 3 minutes
+	// after which a quorum queue tries again to hand over what the main queue did not take.
 	retirePatience = 4 * time.Minute
 	retireCleanup  = 5 * time.Second // for the mark when the context is over
 
@@ -27,8 +27,9 @@ const (
 	classicLag = 12 * time.Second // of the statistics of a classic queue: 5 s to report, 5 s to collect, and some
 )
 
-// Error says why a retry queue, or a rejected exchange, was not deleted. It has lost nothing: what waits in it
-// still comes back. A queue may be unbound by now, which an instance that still needs it undoes by itself.
+// Error says why a retry queue, or a rejected exchange, was not deleted. It has lost nothing: what
+// waits in it still comes back. A queue may be unbound by now, which an instance that still needs
+// it undoes by itself.
 type Error struct {
 	Queue    string // that was to be retired; empty for an exchange
 	Exchange string // that was to be retired; empty for a queue
@@ -57,18 +58,20 @@ func (e *Error) Unwrap() error { return e.Err }
 // Delete deletes an obsolete retry queue once it is proven empty:
 //
 //  1. It removes the queue's binding, so nobody can route into it any more.
-//  2. It waits until the management API says, in statistics that are certainly younger, that the queue has no messages.
-//     That takes some 20 s with the broker's defaults. Messages in the queue return to the main queue after their delay,
-//     so give the context the queue's Delay and half a minute. Delete gives up 4 minutes after the delay.
-//  3. It deletes the queue, unless somebody has bound it again. An instance with the old policy does that when its next
-//     copy for this queue is returned to it, and continues without loss.
+//  2. It waits until the management API says, in statistics that are certainly younger, that the
+//     queue has no messages. That takes some 20 s with the broker's defaults. Messages in the queue
+//     return to the main queue after their delay, so give the context the queue's Delay and half a
+//     minute. Delete gives up 4 minutes after the delay.
+//  3. It deletes the queue, unless somebody has bound it again. An instance with the old policy
+//     does that when its next copy for this queue is returned to it, and continues without loss.
 //
-// A queue that does not exist is no error. If the queue stays, the error is a *[Error], or an *[httpapi.Error]
-// when the API did not answer or refused. Delete can be called again at any time. Of two calls at once for the same
-// queue, at least one stops with a *[Error].
+// A queue that does not exist is no error. If the queue stays, the error is a *[Error], or an
+// *[httpapi.Error] when the API did not answer or refused. Delete can be called again at any time.
+// Of two calls at once for the same queue, at least one stops with a *[Error].
 //
-// End all instances with the old policy first. No check can exclude one that binds the queue and publishes into it in
-// the milliseconds before the deletion, nor somebody who publishes into it by its name, without a binding.
+// End all instances with the old policy first. No check can exclude one that binds the queue and
+// publishes into it in the milliseconds before the deletion, nor somebody who publishes into it by
+// its name, without a binding.
 func Delete(ctx context.Context, client *httpapi.Client, queue Queue) error {
 	r := &retirement{client: client, queue: queue, token: rand.Text()}
 	bounded, cancel := context.WithTimeout(ctx, queue.Delay+retirePatience)
@@ -103,7 +106,8 @@ type retirement struct {
 	marked bool          // perhaps: the request was sent
 }
 
-// awaitEmpty unbinds the queue and returns nil when it was proven empty since, and nobody has used it.
+// awaitEmpty unbinds the queue and returns nil when it was proven empty since, and nobody has used
+// it.
 func (r *retirement) awaitEmpty(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
@@ -153,7 +157,8 @@ func (r *retirement) check(ctx context.Context) error {
 	return nil
 }
 
-// classic reports the type that the queue has: without an argument it is the default of the virtual host.
+// classic reports the type that the queue has: without an argument it is the default of the virtual
+// host.
 func (r *retirement) classic() bool { return r.last.Type == amqp.QueueTypeClassic }
 
 // look asks for the queue. It must be the one that is meant, and nobody may consume from it.
@@ -181,8 +186,8 @@ func (r *retirement) look(ctx context.Context) error {
 	return nil
 }
 
-// unbind leaves the queue with no binding but the mark. A binding from elsewhere than the retry exchange is not ours to
-// remove.
+// unbind leaves the queue with no binding but the mark. A binding from elsewhere than the retry
+// exchange is not ours to remove.
 func (r *retirement) unbind(ctx context.Context) error {
 	bindings, err := r.client.Bindings(ctx, r.queue.Name)
 	if err != nil {
@@ -206,7 +211,8 @@ func (r *retirement) unbind(ctx context.Context) error {
 	if err := r.mark(ctx); err != nil {
 		return err
 	}
-	// The marks of others first: they stop when theirs is gone, and must not miss that it was bound meanwhile.
+	// The marks of others first: they stop when theirs is gone, and must not miss that it was bound
+	// meanwhile.
 	for _, b := range append(marks, routes...) {
 		if err := r.client.Unbind(ctx, b); err != nil && !httpapi.NotFound(err) {
 			return err
@@ -215,11 +221,13 @@ func (r *retirement) unbind(ctx context.Context) error {
 	return nil
 }
 
-// mark adds a binding that no message matches, with a token of its own. As long as the mark exists, the queue is the
-// one that was unbound: not deleted and declared again, and not unbound by somebody else after it was in use again.
+// mark adds a binding that no message matches, with a token of its own. As long as the mark exists,
+// the queue is the one that was unbound: not deleted and declared again, and not unbound by
+// somebody else after it was in use again.
 func (r *retirement) mark(ctx context.Context) (err error) {
 	r.marked = true
-	// If somebody has deleted the retry exchange, there is still one of its type in every virtual host.
+	// If somebody has deleted the retry exchange, there is still one of its type in every virtual
+	// host.
 	for _, exchange := range []string{r.queue.RetryExchange, "amq.headers"} {
 		err = r.client.Bind(ctx, httpapi.Binding{Exchange: exchange, Queue: r.queue.Name, Key: r.token,
 			Arguments: httpapi.Arguments{"x-match": "all", header.Retire: r.token}})
@@ -265,8 +273,8 @@ func (r *retirement) untouched(ctx context.Context) error {
 	return nil
 }
 
-// delete has no condition for a quorum queue, which knows none. A classic queue refuses (400) if it has messages or
-// consumers. Without an answer nobody knows whether the queue is gone.
+// delete has no condition for a quorum queue, which knows none. A classic queue refuses (400) if it
+// has messages or consumers. Without an answer nobody knows whether the queue is gone.
 func (r *retirement) delete(ctx context.Context) error {
 	err := r.client.DeleteQueue(ctx, r.queue.Name, r.classic())
 	if httpapi.NotFound(err) {
@@ -315,22 +323,25 @@ func (r *retirement) notInTime(cause error) error {
 	}
 }
 
-// empty needs every number that counts messages to be there, or not to exist for this type of queue.
+// empty needs every number that counts messages to be there, or not to exist for this type of
+// queue.
 func empty(q httpapi.Queue) bool {
 	zero := func(n *int64) bool { return n != nil && *n == 0 }
 	return zero(q.Messages) && zero(q.Ready) && zero(q.Unacked) &&
 		(q.Undeliverable == nil || zero(q.Undeliverable)) && (q.Delayed == nil || zero(q.Delayed))
 }
 
-// freshness finds out whether the API's numbers of a queue were counted after the queue was unbound. The numbers have
-// no time, and the API does not tell how often they are renewed.
+// freshness finds out whether the API's numbers of a queue were counted after the queue was
+// unbound. The numbers have no time, and the API does not tell how often they are renewed.
 //
-// A quorum queue reports its reductions together with its messages, and they grow with each report. The first new value
-// after the unbinding was collected after it. The second was counted after the first was collected, so after the
-// unbinding. The third shows that the collection of the second is complete. All must come from one leader with a
-// majority: without it, messages that are on their way into the queue are in no number.
+// A quorum queue reports its reductions together with its messages, and they grow with each report.
+// The first new value after the unbinding was collected after it. The second was counted after the
+// first was collected, so after the unbinding. The third shows that the collection of the second is
+// complete. All must come from one leader with a majority: without it, messages that are on their
+// way into the queue are in no number.
 //
-// An idle classic queue does not renew its numbers, so time must do. It refuses the deletion itself if it is not empty.
+// An idle classic queue does not renew its numbers, so time must do. It refuses the deletion itself
+// if it is not empty.
 type freshness struct {
 	classic bool
 	since   time.Time // the unbinding

@@ -69,9 +69,9 @@ func TestFreshness(t *testing.T) {
 	}
 }
 
-// A broker whose queue tells at its times, whose collector comes by at its times, and whose answers are half of one
-// collection and half of the one before: whatever the intervals are, an answer that is called certain is younger than
-// the time for settling.
+// A broker whose queue tells at its times, whose collector comes by at its times, and whose answers
+// are half of one collection and half of the one before: whatever the intervals are, an answer that
+// is called certain is younger than the time for settling.
 func TestFreshnessIsCertain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const unbound = 10_000 // ms

@@ -38,7 +38,8 @@ func TestEmptyNeedsNumbers(t *testing.T) {
 	assert.False(t, empty(held), "held back until its x-opt-delivery-time")
 }
 
-// Whatever somebody makes by hand: only a retry queue is touched. There is no broker at this address.
+// Whatever somebody makes by hand: only a retry queue is touched. There is no broker at this
+// address.
 func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
 	api, err := httpapi.New("http://127.0.0.1:1", "/", nil)
 	require.NoError(t, err)

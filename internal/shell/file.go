@@ -11,8 +11,8 @@ var (
 	special = regexp.MustCompile(`[^A-Za-z0-9._-]`)
 )
 
-// File returns a name for the file of a queue: kind-queue.jsonl. It needs no quotes. Distinct queues have distinct files,
-// also on file systems that ignore case.
+// File returns a name for the file of a queue: kind-queue.jsonl. It needs no quotes. Distinct
+// queues have distinct files, also on file systems that ignore case.
 func File(kind, queue string) string {
 	if plain.MatchString(queue) {
 		return kind + "-" + queue + ".jsonl"

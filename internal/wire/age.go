@@ -18,8 +18,9 @@ type Age struct {
 	Now     time.Time
 }
 
-// SetAge completes the state of a message that arrived just now with where its age counts from, and with its deadline:
-// by its own expiration, and by the policy's maximum age of now, whatever that was when it failed before.
+// SetAge completes the state of a message that arrived just now with where its age counts from, and
+// with its deadline: by its own expiration, and by the policy's maximum age of now, whatever that
+// was when it failed before.
 func (s *State) SetAge(a Age) {
 	expiration := a.ownExpiration(s)
 	if s.Since.IsZero() {
@@ -44,8 +45,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// ownExpiration is the expiration that the publisher gave, 0 if none. It ends with the first life of the message: who
-// replays a dead letter wants it to be handled.
+// ownExpiration is the expiration that the publisher gave, 0 if none. It ends with the first life
+// of the message: who replays a dead letter wants it to be handled.
 func (a Age) ownExpiration(s *State) time.Duration {
 	text := a.Expiration
 	if s.Arrival.Known() {
@@ -66,9 +67,9 @@ func (a Age) ownExpiration(s *State) time.Duration {
 
 // began tells where the age of a message counts from that arrives for the first time in this life.
 //
-// The timestamp of AMQP has whole seconds, so the message may be almost a second younger. And it comes from the clock
-// of the publisher, or from a mistake (milliseconds, local time): one from the future is not believed, nor is one by
-// which the broker would have handed out an expired message.
+// The timestamp of AMQP has whole seconds, so the message may be almost a second younger. And it
+// comes from the clock of the publisher, or from a mistake (milliseconds, local time): one from the
+// future is not believed, nor is one by which the broker would have handed out an expired message.
 func (a Age) began(expiration time.Duration) time.Time {
 	if a.Kind == Replay || a.Timestamp.Unix() <= 0 {
 		return a.Now

@@ -10,15 +10,16 @@ import (
 // MaxCanaryBytes bound the header of a canary: a name, a run and a number.
 const MaxCanaryBytes = MaxNameBytes + 64
 
-// Canary is in a message that a run has replayed to see what becomes of it: where to say so, and of which.
+// Canary is in a message that a run has replayed to see what becomes of it: where to say so, and of
+// which.
 type Canary struct {
 	Queue  string // that the run listens to
 	Run    string
 	Number int // of the message, from 1
 }
 
-// canaryQueues is how the names of queues end that a run listens to. Nothing is said to others: a publisher writes
-// headers as it likes.
+// canaryQueues is how the names of queues end that a run listens to. Nothing is said to others: a
+// publisher writes headers as it likes.
 const canaryQueues = ".lock"
 
 // Text is the header's value.
@@ -55,7 +56,8 @@ func (o Outcome) IsFinal() bool { return o == Handled || o == DeadLettered || o 
 type Notice struct {
 	Canary
 	Outcome Outcome
-	// Attempts that have failed in this life, and how long it waits for the next one: of Retried and Postponed.
+	// Attempts that have failed in this life, and how long it waits for the next one: of Retried
+	// and Postponed.
 	Attempts int
 	Delay    string
 }
@@ -70,7 +72,8 @@ func (n Notice) Headers() map[string]any {
 	}
 }
 
-// ReadNotice reads one. It is false of anything else, and of an outcome that a later version has added.
+// ReadNotice reads one. It is false of anything else, and of an outcome that a later version has
+// added.
 func ReadNotice(headers map[string]any) (n Notice, ok bool) {
 	text := func(key string) string {
 		s, _ := headers[key].(string)

@@ -16,8 +16,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// FuzzLife is what headers of any type and text make of a message, by rounds of failing, waiting and coming back: it
-// ends within the attempts of its policy, and what it carries stays within its bounds.
+// FuzzLife is what headers of any type and text make of a message, by rounds of failing, waiting
+// and coming back: it ends within the attempts of its policy, and what it carries stays within its
+// bounds.
 func FuzzLife(f *testing.F) {
 	f.Add("1", "1", "30s", "3", `[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, "2026-01-02T03:04:05.678Z",
 		"future", "x", byte(0), true)

@@ -9,7 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The history keeps the first failure, which tells the cause, and the last ones, which tell the present.
+// The history keeps the first failure, which tells the cause, and the last ones, which tell the
+// present.
 const (
 	historyFirst      = 1
 	historyLast       = 9
@@ -41,8 +42,8 @@ func trim(history []retry.FailedCall, last int) []retry.FailedCall {
 	return slices.Concat(history[:historyFirst], history[len(history)-last:])
 }
 
-// encodeHistory drops attempts behind the first until the text fits its bound: escaping can multiply an error text by
-// six.
+// encodeHistory drops attempts behind the first until the text fits its bound: escaping can
+// multiply an error text by six.
 func encodeHistory(history []retry.FailedCall) string {
 	for last := historyLast; len(history) > 0; last-- {
 		history = trim(history, max(last, 0))
@@ -59,8 +60,8 @@ func encodeHistory(history []retry.FailedCall) string {
 	return ""
 }
 
-// HasCrashed reports whether the headers carry a history in which the message has crashed its consumers. It does not
-// decode it: it is asked of every delivery.
+// HasCrashed reports whether the headers carry a history in which the message has crashed its
+// consumers. It does not decode it: it is asked of every delivery.
 func HasCrashed(headers map[string]any) bool {
 	text, _ := headers[header.History].(string)
 

@@ -8,8 +8,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// Opt returns the x-opt-* headers of a message as text: those that it has, and those that [header.Opt] keeps. Nil if
-// there are none. It trusts header.Opt of any queue: whoever forges it could have set these headers as well.
+// Opt returns the x-opt-* headers of a message as text: those that it has, and those that
+// [header.Opt] keeps. Nil if there are none. It trusts header.Opt of any queue: whoever forges it
+// could have set these headers as well.
 func Opt(headers map[string]any, text func(any) string) map[string]string {
 	found := decodeOpt(headers[header.Opt])
 	for key, value := range headers {
@@ -25,7 +26,8 @@ func Opt(headers map[string]any, text func(any) string) map[string]string {
 	return found
 }
 
-// EncodeOpt spells x-opt-* headers for [header.Opt]. It leaves out those that do not fit into MaxOptBytes.
+// EncodeOpt spells x-opt-* headers for [header.Opt]. It leaves out those that do not fit into
+// MaxOptBytes.
 func EncodeOpt(opt map[string]string) string {
 	kept, room := map[string]string{}, MaxOptBytes-len("{}")
 	for _, key := range slices.Sorted(maps.Keys(opt)) {

@@ -42,8 +42,9 @@ func Carries(headers map[string]any, queue string) bool {
 	return text != "" && text == queue
 }
 
-// Read tells what arrived. It trusts a count only in this queue and with the broker's own word that the message waited
-// in one of its retry queues: handlers pass metadata on, people move messages by hand, publishers forge.
+// Read tells what arrived. It trusts a count only in this queue and with the broker's own word that
+// the message waited in one of its retry queues: handlers pass metadata on, people move messages by
+// hand, publishers forge.
 func Read(headers map[string]any, r Reading) (State, Kind) {
 	if !Carries(headers, r.Queue) {
 		return State{}, Fresh
@@ -128,8 +129,8 @@ func decode(headers map[string]any) State {
 	return s
 }
 
-// unknown gives the keys of ours that a later version has added, as far as there is room for them; nil if there are
-// none.
+// unknown gives the keys of ours that a later version has added, as far as there is room for them;
+// nil if there are none.
 func unknown(headers map[string]any) map[string]string {
 	var keys []string // mostly none: so not all of them are sorted
 	for key := range headers {
@@ -157,8 +158,8 @@ func unknown(headers map[string]any) map[string]string {
 	return found
 }
 
-// number reads a counter of ours; nonsense is zero. The bound keeps forged values from overflowing when they are
-// raised.
+// number reads a counter of ours; nonsense is zero. The bound keeps forged values from overflowing
+// when they are raised.
 func number(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
@@ -187,7 +188,8 @@ func readCount(v any) (count int, exact bool) {
 	}
 }
 
-// Strip removes what must not be republished and, for a replay, Watermill's poison keys. It returns a new table.
+// Strip removes what must not be republished and, for a replay, Watermill's poison keys. It returns
+// a new table.
 func Strip(headers map[string]any, replay bool) map[string]any {
 	out := make(map[string]any, len(headers))
 	for key, value := range headers {
@@ -200,9 +202,9 @@ func Strip(headers map[string]any, replay bool) map[string]any {
 	return out
 }
 
-// ReadDead tells what a message in the dead-letter queue of a main queue carries. It is false for one that carries
-// nothing of ours: the broker itself has put it there at its first attempt, or a person. Its Count is CountDead if we
-// have put it there, else what it was when the broker did.
+// ReadDead tells what a message in the dead-letter queue of a main queue carries. It is false for
+// one that carries nothing of ours: the broker itself has put it there at its first attempt, or a
+// person. Its Count is CountDead if we have put it there, else what it was when the broker did.
 func ReadDead(headers map[string]any, queue string) (State, bool) {
 	count, exact := readCount(headers[header.Count])
 	dead := exact && count == header.CountDead
@@ -233,7 +235,8 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	return s, true
 }
 
-// BrokerReason is the reason for which the broker itself has dead-lettered a message; empty for what is none.
+// BrokerReason is the reason for which the broker itself has dead-lettered a message; empty for
+// what is none.
 func BrokerReason(death string) retry.Reason {
 	switch death {
 	case "rejected":

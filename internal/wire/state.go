@@ -26,11 +26,12 @@ type State struct {
 
 	FirstFailure, LastFailure time.Time
 
-	// Since is where the age of the message counts from, Deadline when it expires; NotBefore is until when it is to
-	// wait, where one delay was not enough.
+	// Since is where the age of the message counts from, Deadline when it expires; NotBefore is
+	// until when it is to wait, where one delay was not enough.
 	Since, Deadline, NotBefore time.Time
 
-	// Handled is the mark of a call in which the handler succeeded, and a middleware outside made a failure of it.
+	// Handled is the mark of a call in which the handler succeeded, and a middleware outside made a
+	// failure of it.
 	Handled string
 
 	Reason     retry.Reason // why it died; empty before
@@ -39,8 +40,8 @@ type State struct {
 	Subscriber string // for Watermill's poison key only, not read back
 	History    []retry.FailedCall
 
-	// Replay names the run that has replayed it last; Edits are what was changed before replays. Both are for tools to
-	// read and carried along here.
+	// Replay names the run that has replayed it last; Edits are what was changed before replays.
+	// Both are for tools to read and carried along here.
 	Replay, Edits string
 
 	// Canary is whom to tell what becomes of it. A dead letter does not carry it, a replay does.
@@ -49,15 +50,17 @@ type State struct {
 	// Trace is the W3C traceparent of the last call that was traced; empty if there is none.
 	Trace string
 
-	// Unknown are keys of ours that this version does not know: an instance of a later one has written them, and must
-	// find them again when the message has been through this one. At most MaxUnknownBytes.
+	// Unknown are keys of ours that this version does not know: an instance of a later one has
+	// written them, and must find them again when the message has been through this one. At most
+	// MaxUnknownBytes.
 	Unknown map[string]string
 
-	// Removed are the names of the message's own headers that left no room (reason too-large). Read in a dead-letter
-	// queue only; whoever makes the copy writes them.
+	// Removed are the names of the message's own headers that left no room (reason too-large). Read
+	// in a dead-letter queue only; whoever makes the copy writes them.
 	Removed string
 
-	// Tries are the immediate tries of the present attempt that have failed. They happen in one process: not written.
+	// Tries are the immediate tries of the present attempt that have failed. They happen in one
+	// process: not written.
 	Tries int
 
 	bare bool // shrunk so far that Watermill's poison keys are given up
@@ -81,7 +84,8 @@ func NewArrival(exchange, routingKey, expiration, userID, cc string) Arrival {
 		known: true}
 }
 
-// Known reports whether the arrival was recorded: the default exchange has an empty name, so the fields cannot tell.
+// Known reports whether the arrival was recorded: the default exchange has an empty name, so the
+// fields cannot tell.
 func (a Arrival) Known() bool { return a.known }
 
 // buried notes in the history why the message has died, so that its next life knows.
@@ -101,8 +105,8 @@ func (s State) buried() State {
 	return s
 }
 
-// ForReplay is the state of a dead letter that is sent back to a queue, by a run: whoever consumes it there takes it
-// for a replay.
+// ForReplay is the state of a dead letter that is sent back to a queue, by a run: whoever consumes
+// it there takes it for a replay.
 func (s State) ForReplay(queue, run, canary string) State {
 	s.Count, s.Delay, s.Queue, s.Replay, s.Canary = header.CountDead, "", queue, run, canary
 	s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{}

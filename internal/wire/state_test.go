@@ -71,8 +71,8 @@ func anyReason() *rapid.Generator[retry.Reason] {
 	return rapid.SampledFrom(append(retry.Reasons(), ""))
 }
 
-// anyState draws a state with text from the given generator wherever foreign text can get to. Names of queues and
-// delays were checked long before.
+// anyState draws a state with text from the given generator wherever foreign text can get to. Names
+// of queues and delays were checked long before.
 func anyState(text *rapid.Generator[string], historyBytes int) *rapid.Generator[wire.State] {
 	return rapid.Custom(func(t *rapid.T) wire.State {
 		s := wire.State{

@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what we add to a message, in bytes. With them all of our headers together stay below MaxOwnBytes.
+// Bounds of what we add to a message, in bytes. With them all of our headers together stay below
+// MaxOwnBytes.
 const (
 	MaxErrorBytes     = 2 << 10
 	MaxErrorTypeBytes = 256
@@ -21,8 +22,8 @@ const (
 
 const ellipsis = "…"
 
-// Text makes s fit for a header: valid UTF-8 of at most limit bytes, cut between characters and marked with an
-// ellipsis.
+// Text makes s fit for a header: valid UTF-8 of at most limit bytes, cut between characters and
+// marked with an ellipsis.
 func Text(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= limit {
@@ -40,11 +41,12 @@ func Text(s string, limit int) string {
 	return s[:end] + ellipsis
 }
 
-// traceparentBytes is the size of a W3C traceparent of version 00: version, trace id, span id and flags.
+// traceparentBytes is the size of a W3C traceparent of version 00: version, trace id, span id and
+// flags.
 const traceparentBytes = len("00-00112233445566778899aabbccddeeff-0011223344556677-01")
 
-// Traceparent returns s if it is a valid W3C traceparent of version 00, else an empty text. What a publisher has forged
-// is as good as what it may write into the header traceparent.
+// Traceparent returns s if it is a valid W3C traceparent of version 00, else an empty text. What a
+// publisher has forged is as good as what it may write into the header traceparent.
 func Traceparent(s string) string {
 	if len(s) != traceparentBytes || !strings.HasPrefix(s, "00-") || s[35] != '-' || s[52] != '-' {
 		return ""

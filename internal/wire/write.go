@@ -88,10 +88,11 @@ func (s State) poison() map[string]string {
 // ShrinkSteps is how many times Shrink can take something away.
 const ShrinkSteps = 4
 
-// Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
-// middle of the history and what a later version has added, at 2 the history, what was edited, whom to tell and the trace, at 3
-// all but 256 bytes of the error text, at 4 the error, its type, the names that a log can tell as well, Watermill's
-// poison keys, which repeat them, and the CC and x-opt-* headers. It always keeps what the return needs.
+// Shrink returns the state without what is given up when the frame has no room, least valuable
+// first: at step 1 the middle of the history and what a later version has added, at 2 the history,
+// what was edited, whom to tell and the trace, at 3 all but 256 bytes of the error text, at 4 the
+// error, its type, the names that a log can tell as well, Watermill's poison keys, which repeat
+// them, and the CC and x-opt-* headers. It always keeps what the return needs.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
 		s.History, s.Unknown = trim(s.History, 1), nil

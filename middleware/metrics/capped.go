@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// capped makes the values of at most limit keys, and one for all others. Reading takes no lock and allocates nothing:
-// it is done for every event, and keys are few and soon known.
+// capped makes the values of at most limit keys, and one for all others. Reading takes no lock and
+// allocates nothing: it is done for every event, and keys are few and soon known.
 type capped[K comparable, V any] struct {
 	limit int
 	make  func(K) V

@@ -27,31 +27,32 @@ const (
 
 // Config says where the series go. Only Registerer is required.
 type Config struct {
-	// Registerer gets the series: a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant.
-	// Required.
+	// Registerer gets the series: a *prometheus.Registry, or prometheus.DefaultRegisterer if the
+	// global one is meant. Required.
 	Registerer prometheus.Registerer
 
-	// Namespace is what all names begin with. Defaults to "amqpretry", which is what the dashboard and the alert rules
-	// ask for: to tell several Metrics apart, prefer ConstLabels.
+	// Namespace is what all names begin with. Defaults to "amqpretry", which is what the dashboard
+	// and the alert rules ask for: to tell several Metrics apart, prefer ConstLabels.
 	Namespace string
 
 	// ConstLabels are added to all series. Optional.
 	ConstLabels prometheus.Labels
 
-	// MaxHandlers is how many pairs of topic and handler, and how many topics, have series of their own. Defaults to
-	// 200.
+	// MaxHandlers is how many pairs of topic and handler, and how many topics, have series of their
+	// own. Defaults to 200.
 	MaxHandlers int
 
-	// MaxQueues is how many main queues, and how many retry and dead-letter queues, have series of their own. Defaults
-	// to 1000.
+	// MaxQueues is how many main queues, and how many retry and dead-letter queues, have series of
+	// their own. Defaults to 1000.
 	MaxQueues int
 
-	// DepthTimeout is how long a scrape waits for the depths of the queues. It must be shorter than Prometheus's
-	// scrape_timeout, or a broker that does not answer costs the whole scrape. Defaults to 3s.
+	// DepthTimeout is how long a scrape waits for the depths of the queues. It must be shorter than
+	// Prometheus's scrape_timeout, or a broker that does not answer costs the whole scrape.
+	// Defaults to 3s.
 	DepthTimeout time.Duration
 
-	// Logger is told when the depths of the queues cannot be read any more, and when they can be again.
-	// Defaults to slog.Default(); watermill.NopLogger{} logs nothing.
+	// Logger is told when the depths of the queues cannot be read any more, and when they can be
+	// again. Defaults to slog.Default(); watermill.NopLogger{} logs nothing.
 	Logger watermill.LoggerAdapter
 }
 

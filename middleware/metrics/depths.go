@@ -14,14 +14,14 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths returns the number of ready messages in each retry queue, dead-letter queue and shared queue. A retrier
-// implements it. Depths that it returns together with an error count too.
+// QueueDepths returns the number of ready messages in each retry queue, dead-letter queue and
+// shared queue. A retrier implements it. Depths that it returns together with an error count too.
 type QueueDepths interface {
 	QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 }
 
-// Watch reads the depths of a retrier's queues at each scrape, until stop is called. Several retriers may have the same
-// queue: it counts once.
+// Watch reads the depths of a retrier's queues at each scrape, until stop is called. Several
+// retriers may have the same queue: it counts once.
 func (m *Metrics) Watch(queues QueueDepths) (stop func()) {
 	return m.depths.watch(queues)
 }
@@ -150,14 +150,15 @@ func (d *depths) labels(q retry.QueueDepth) depthLabels {
 	return l
 }
 
-// depth is how many messages are in a queue, and how long they wait at most; 0 where there are none.
+// depth is how many messages are in a queue, and how long they wait at most; 0 where there are
+// none.
 type depth struct {
 	messages int
 	wait     time.Duration
 }
 
-// merge adds what one retrier has found to what the others have. Two that look at the same queue see it at different
-// moments: the larger number counts.
+// merge adds what one retrier has found to what the others have. Two that look at the same queue
+// see it at different moments: the larger number counts.
 func merge(all map[depthLabels]depth, found []retry.QueueDepth, labels func(retry.QueueDepth) depthLabels) {
 	sums := map[depthLabels]depth{} // of a retrier: queues beyond the limit share their labels
 	for _, q := range found {
@@ -175,8 +176,8 @@ func merge(all map[depthLabels]depth, found []retry.QueueDepth, labels func(retr
 	}
 }
 
-// watch reads the depths of one retrier's queues, one reading at a time: one that hangs is not joined by more with each
-// scrape.
+// watch reads the depths of one retrier's queues, one reading at a time: one that hangs is not
+// joined by more with each scrape.
 type watch struct {
 	queues QueueDepths
 
@@ -241,8 +242,8 @@ func (r *reading) run(queues QueueDepths, timeout time.Duration) {
 	r.depths, r.err = queues.QueueDepths(ctx)
 }
 
-// wait is until the reading is done, or takes too long as seen from when it began: one that hangs costs later scrapes
-// nothing.
+// wait is until the reading is done, or takes too long as seen from when it began: one that hangs
+// costs later scrapes nothing.
 func (r *reading) wait() ([]retry.QueueDepth, error) {
 	timer := time.NewTimer(time.Until(r.late))
 	defer timer.Stop()

@@ -58,7 +58,8 @@ func TestDepths(t *testing.T) {
 	assert.Empty(t, values(t, registry, false))
 }
 
-// The roles of exact delays are label values, and queues in which messages wait tell for how long at most.
+// The roles of exact delays are label values, and queues in which messages wait tell for how long
+// at most.
 func TestDepthsOfExactDelays(t *testing.T) {
 	t.Parallel()
 	m, registry := newMetrics(t, metrics.Config{})
@@ -132,7 +133,8 @@ func TestDepthsThatAreIncomplete(t *testing.T) {
 	equal(t, 1., got[failed])
 }
 
-// One reading that hangs costs one scrape its timeout, and one goroutine: later scrapes neither wait nor ask again.
+// One reading that hangs costs one scrape its timeout, and one goroutine: later scrapes neither
+// wait nor ask again.
 func TestDepthsThatHang(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second

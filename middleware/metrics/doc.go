@@ -1,16 +1,17 @@
-// Package metrics makes Prometheus series from the events of a retrier, and reads the depths of its retry and
-// dead-letter queues, and of the queues of exact delays.
+// Package metrics makes Prometheus series from the events of a retrier, and reads the depths of its
+// retry and dead-letter queues, and of the queues of exact delays.
 //
 //	m, err := metrics.New(metrics.Config{Registerer: registry})
 //	retrier, err := amqpv2.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
 //	m.Watch(retrier)
 //
-// One Metrics serves any number of retriers. docs/reference/metrics.md has a dashboard, alert rules, and what the numbers cannot
-// see.
+// One Metrics serves any number of retriers. docs/reference/metrics.md has a dashboard, alert
+// rules, and what the numbers cannot see.
 //
 // # Series
 //
-// The labels topic and handler tell the subject of an event; handler is empty where no handler was called.
+// The labels topic and handler tell the subject of an event; handler is empty where no handler was
+// called.
 //
 //	amqpretry_calls_total{topic, handler, outcome}                        counter    calls of handlers that have ended, by how
 //	amqpretry_call_duration_seconds{topic, handler, outcome}              histogram  from the call of a handler to the end of it
@@ -49,11 +50,13 @@
 //	queue       the main queue; with amqpretry_queue_messages_ready and amqpretry_queue_wait_seconds the queue beside it
 //	main_queue  the queue it belongs to; empty for queues that main queues share
 //
-// Topics, handlers and queues are as many as the service subscribes to, and no more than Config.MaxHandlers and
-// Config.MaxQueues: what comes after these is counted under "other". The series of a topic begin at 0 when its topology
-// is declared or a subscription begins to consume, those of a handler with its first call: so an alert on an
-// increase sees the first dead letter as well.
+// Topics, handlers and queues are as many as the service subscribes to, and no more than
+// Config.MaxHandlers and Config.MaxQueues: what comes after these is counted under "other". The
+// series of a topic begin at 0 when its topology is declared or a subscription begins to consume,
+// those of a handler with its first call: so an alert on an increase sees the first dead letter as
+// well.
 //
-// Each call of a handler counts in amqpretry_calls_total, also those that are tried again at once. In
-// amqpretry_attempts_until_success these are part of one attempt, see retry.Attempt, and postponing uses none up.
+// Each call of a handler counts in amqpretry_calls_total, also those that are tried again at once.
+// In amqpretry_attempts_until_success these are part of one attempt, see retry.Attempt, and
+// postponing uses none up.
 package metrics

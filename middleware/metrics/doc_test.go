@@ -23,7 +23,8 @@ type documented struct {
 	meaning string
 }
 
-// TestDocumentation compares what is registered with the package doc and with docs/reference/metrics.md.
+// TestDocumentation compares what is registered with the package doc and with
+// docs/reference/metrics.md.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 

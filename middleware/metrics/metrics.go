@@ -8,8 +8,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Metrics makes series from events. It is safe for concurrent use, and is a prometheus.Collector: hand it to the
-// registry's Unregister to take all of its series away.
+// Metrics makes series from events. It is safe for concurrent use, and is a prometheus.Collector:
+// hand it to the registry's Unregister to take all of its series away.
 type Metrics struct {
 	series series
 
@@ -24,7 +24,8 @@ type Metrics struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// New checks the config, everything at once, and registers the series: all of them or, with an error, none.
+// New checks the config, everything at once, and registers the series: all of them or, with an
+// error, none.
 func New(c Config) (*Metrics, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid config of the metrics:\n%w", err)
@@ -158,8 +159,8 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.depths.describe(ch)
 }
 
-// Collect implements prometheus.Collector. It takes as long as the retriers take to read the depths of their queues,
-// and Config.DepthTimeout at the longest.
+// Collect implements prometheus.Collector. It takes as long as the retriers take to read the depths
+// of their queues, and Config.DepthTimeout at the longest.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.series.all() {
 		c.Collect(ch)

@@ -30,8 +30,8 @@ var ownLabels = []string{
 	labelMainQueue, "le", "quantile",
 }
 
-// The closed lists of values. Reasons that the broker gives (rejected, delivery-limit, maxlen) come with the events of a
-// processor only.
+// The closed lists of values. Reasons that the broker gives (rejected, delivery-limit, maxlen) come
+// with the events of a processor only.
 var (
 	outcomes = []string{
 		string(retry.EventSucceeded), string(retry.EventRequeued),
@@ -57,8 +57,8 @@ func reasonTexts() (texts []string) {
 	return texts
 }
 
-// Buckets: a call takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a
-// recovery as long as a policy says.
+// Buckets: a call takes from a millisecond to minutes, a confirmation likewise until deliveries are
+// held, and a recovery as long as a policy says.
 var (
 	attemptBuckets  = []float64{1, 2, 3, 4, 5, 6, 8, 11, 16, 26, 51}
 	durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -151,8 +151,8 @@ func (s series) all() []prometheus.Collector {
 	}
 }
 
-// counters are those of one label with a closed list of values. All begin at 0: what does not exist before its first
-// event has no increase.
+// counters are those of one label with a closed list of values. All begin at 0: what does not exist
+// before its first event has no increase.
 type counters struct {
 	by    map[string]prometheus.Counter
 	other func() prometheus.Counter
@@ -257,7 +257,8 @@ func (s series) queued(queue string) *queued {
 		early: s.early.WithLabelValues(queue)}
 }
 
-// text is a name as a label may have it: a single one that is not valid UTF-8 would fail the whole scrape.
+// text is a name as a label may have it: a single one that is not valid UTF-8 would fail the whole
+// scrape.
 func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
 
 // seconds are never negative: clocks differ from host to host.

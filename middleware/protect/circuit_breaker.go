@@ -18,21 +18,25 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// defaultBreakerTimeout is gobreaker's own: how long a breaker stays open where its settings do not say.
+// defaultBreakerTimeout is gobreaker's own: how long a breaker stays open where its settings do not
+// say.
 const defaultBreakerTimeout = time.Minute
 
 // CircuitBreakerConfig says when the breakers open and for how long.
 type CircuitBreakerConfig struct {
-	// Settings of each breaker. Their Name is the handler's by default, and [IsSuccessful] their IsSuccessful.
-	// gobreaker calls the functions with its lock held: they must not block, nor ask the breaker.
+	// Settings of each breaker. Their Name is the handler's by default, and [IsSuccessful] their
+	// IsSuccessful. gobreaker calls the functions with its lock held: they must not block, nor ask
+	// the breaker.
 	Settings gobreaker.Settings
-	// Postpone is how long a message is postponed that meets an open breaker. Settings.Timeout by default.
+	// Postpone is how long a message is postponed that meets an open breaker. Settings.Timeout by
+	// default.
 	Postpone time.Duration
 
-	// Shared keeps the state of the breakers for all instances of a service: where one has seen a dependency fail, all
-	// leave it alone, and together they try it again with MaxRequests calls. By default each instance has breakers of
-	// its own, and so has each while Shared does not answer. ReadyToTrip can then be called several times for one
-	// failure, and OnStateChange is called in the instance that has changed the state.
+	// Shared keeps the state of the breakers for all instances of a service: where one has seen a
+	// dependency fail, all leave it alone, and together they try it again with MaxRequests calls.
+	// By default each instance has breakers of its own, and so has each while Shared does not
+	// answer. ReadyToTrip can then be called several times for one failure, and OnStateChange is
+	// called in the instance that has changed the state.
 	Shared store.Values
 	// Name is put before the names of breakers in Shared. Services that share a server need it.
 	Name string
@@ -42,7 +46,8 @@ type CircuitBreakerConfig struct {
 	Logger watermill.LoggerAdapter
 }
 
-// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is valid.
+// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is
+// valid.
 func (c CircuitBreakerConfig) Validate() error {
 	p := problems{path: "CircuitBreakerConfig."}
 	p.notNegative("Postpone", c.Postpone)
@@ -53,8 +58,8 @@ func (c CircuitBreakerConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// CircuitBreaker postpones messages instead of trying them, while what their handler depends on is down. Each handler
-// has a breaker of its own, which is Watermill's, or one that instances share.
+// CircuitBreaker postpones messages instead of trying them, while what their handler depends on is
+// down. Each handler has a breaker of its own, which is Watermill's, or one that instances share.
 type CircuitBreaker struct {
 	config CircuitBreakerConfig
 	reporter
@@ -122,10 +127,11 @@ func (c *CircuitBreaker) settings(handler string) gobreaker.Settings {
 	return s
 }
 
-// IsSuccessful tells whether the outcome of a handler says nothing against what it depends on: it succeeded, or has
-// said that the message is at fault, or too early (Permanent, Drop, Postpone, Retryable() false). It is what breakers
-// ask by default, and for the IsSuccessful of gobreaker.Settings elsewhere. It knows no policy: what its lists say of
-// errors is asked with [retry.Classify].
+// IsSuccessful tells whether the outcome of a handler says nothing against what it depends on: it
+// succeeded, or has said that the message is at fault, or too early (Permanent, Drop, Postpone,
+// Retryable() false). It is what breakers ask by default, and for the IsSuccessful of
+// gobreaker.Settings elsewhere. It knows no policy: what its lists say of errors is asked with
+// [retry.Classify].
 func IsSuccessful(err error) (successful bool) {
 	if err == nil {
 		return true
@@ -140,8 +146,8 @@ func IsSuccessful(err error) (successful bool) {
 	}
 }
 
-// reported wraps a handler so that the breaker learns of each end that a call can have, and only of those that mean
-// something.
+// reported wraps a handler so that the breaker learns of each end that a call can have, and only of
+// those that mean something.
 func reported(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		ctx, returned := msg.Context(), false
@@ -152,8 +158,8 @@ func reported(h message.HandlerFunc) message.HandlerFunc {
 			if value := recover(); value != nil {
 				panic(value)
 			}
-			// A breaker waits for the end of each call that it lets pass. While half-open, it would wait for ever for
-			// that of a goroutine that has ended itself.
+			// A breaker waits for the end of each call that it lets pass. While half-open, it would
+			// wait for ever for that of a goroutine that has ended itself.
 			panic(&goexit{})
 		}()
 
@@ -167,9 +173,9 @@ func reported(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// withdrawn tells whether a message was taken away from its handler. A context alone does not tell: Watermill's Timeout
-// leaves an ended one on the message for the next try. That of a message of others is all there is; there, the end of a
-// Timeout has an error of its own.
+// withdrawn tells whether a message was taken away from its handler. A context alone does not tell:
+// Watermill's Timeout leaves an ended one on the message for the next try. That of a message of
+// others is all there is; there, the end of a Timeout has an error of its own.
 func withdrawn(ctx context.Context) bool {
 	if _, ours := retry.AttemptFromContext(ctx); ours {
 		return engine.Withdrawn(ctx)
@@ -178,8 +184,8 @@ func withdrawn(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.Canceled)
 }
 
-// withdrawnError is what a handler returned when its message had been taken away: with the connection, all that are in
-// flight at once, which says nothing of what the handlers depend on.
+// withdrawnError is what a handler returned when its message had been taken away: with the
+// connection, all that are in flight at once, which says nothing of what the handlers depend on.
 type withdrawnError struct{ error }
 
 func (e *withdrawnError) Unwrap() error { return e.error }

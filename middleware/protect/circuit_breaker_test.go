@@ -180,7 +180,8 @@ func TestSettingsAskThePolicy(t *testing.T) {
 	assert.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrOpenState)
 }
 
-// A lost connection takes all messages away at once: that says nothing of what the handlers depend on.
+// A lost connection takes all messages away at once: that says nothing of what the handlers depend
+// on.
 func TestWithdrawnMessagesDoNotOpen(t *testing.T) {
 	guarded := breaker(t, afterFailures(1)).Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		<-msg.Context().Done()
@@ -210,8 +211,8 @@ func TestWithdrawnMessagesDoNotOpen(t *testing.T) {
 	}
 }
 
-// Watermill's Timeout leaves its ended context on a message that Watermill's Retry tries again: those failures count
-// all the same.
+// Watermill's Timeout leaves its ended context on a message that Watermill's Retry tries again:
+// those failures count all the same.
 func TestFailuresAfterATimeoutOpen(t *testing.T) {
 	for name, order := range map[string]func(breaker message.HandlerMiddleware,
 		h message.HandlerFunc) message.HandlerFunc{
@@ -279,7 +280,8 @@ func TestBreakerPassesPanicsOn(t *testing.T) {
 
 func panicsFarBelow(*message.Message) ([]*message.Message, error) { panic("far below") }
 
-// gobreaker waits for the end of the call that it lets pass while it is half-open, and does not see a Goexit.
+// gobreaker waits for the end of the call that it lets pass while it is half-open, and does not see
+// a Goexit.
 func TestGoexitWhileHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handler{err: errBoom}
@@ -351,7 +353,8 @@ func TestHalfOpenUnderConcurrency(t *testing.T) {
 	})
 }
 
-// A breaker that is added twice asks itself: each has its own state, so that does not end in a deadlock.
+// A breaker that is added twice asks itself: each has its own state, so that does not end in a
+// deadlock.
 func TestBreakerAddedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, h := breaker(t, afterFailures(1)), &handler{err: errBoom}
@@ -453,8 +456,8 @@ func TestBreakerUnderRetry(t *testing.T) {
 	})
 }
 
-// A message that fails every time comes to its last attempt, although it keeps the breaker open: it must not do so for
-// ever.
+// A message that fails every time comes to its last attempt, although it keeps the breaker open: it
+// must not do so for ever.
 func TestPoisonMessageComesToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, middle := range map[string]message.HandlerMiddleware{
@@ -487,7 +490,8 @@ func TestPoisonMessageComesToItsEnd(t *testing.T) {
 	})
 }
 
-// Inside of a breaker, what a limit postpones would be a success: a half-open breaker would close unseen.
+// Inside of a breaker, what a limit postpones would be a success: a half-open breaker would close
+// unseen.
 func TestRateLimitBelongsOutsideOfBreaker(t *testing.T) {
 	for name, test := range map[string]struct {
 		inside bool
@@ -515,7 +519,8 @@ func TestRateLimitBelongsOutsideOfBreaker(t *testing.T) {
 	}
 }
 
-// Watermill's Retry goes on trying whatever it gets: inside, it belongs to the call; outside, it has to be told.
+// Watermill's Retry goes on trying whatever it gets: inside, it belongs to the call; outside, it
+// has to be told.
 func TestBreakerAndWatermillsRetry(t *testing.T) {
 	quick := wmmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Microsecond}
 

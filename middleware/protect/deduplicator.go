@@ -27,52 +27,57 @@ const (
 	defaultTimeout  = 5 * time.Second
 )
 
-// ErrInFlight is the cause of a message that is postponed because one with the same key is being handled.
+// ErrInFlight is the cause of a message that is postponed because one with the same key is being
+// handled.
 var ErrInFlight = errors.New("a message with the same key is being handled")
 
 // DeduplicatorConfig says what a duplicate is.
 type DeduplicatorConfig struct {
-	// KeyFactory gives messages that are the same the same key: one of Watermill's hashers, or any function. An empty
-	// key is none: its message is handled. [KeyByUUID] by default. Where publishers send the same thing twice under two
-	// UUIDs, take what is the same in both:
+	// KeyFactory gives messages that are the same the same key: one of Watermill's hashers, or any
+	// function. An empty key is none: its message is handled. [KeyByUUID] by default. Where
+	// publishers send the same thing twice under two UUIDs, take what is the same in both:
 	//
 	//	KeyFactory: wmmiddleware.NewMessageHasherFromMetadataField("order_id")
 	//	KeyFactory: wmmiddleware.NewMessageHasherSHA256(math.MaxInt64) // equal payloads are one message
 	KeyFactory wmmiddleware.MessageHasher
-	// Postpone is how long a message is postponed while one with the same key is being handled, or while the Inbox does
-	// not answer. One second by default.
+	// Postpone is how long a message is postponed while one with the same key is being handled, or
+	// while the Inbox does not answer. One second by default.
 	Postpone time.Duration
 
-	// Window is how long a key is remembered after its message was handled. One minute by default. Without Inbox
-	// only.
+	// Window is how long a key is remembered after its message was handled. One minute by default.
+	// Without Inbox only.
 	Window time.Duration
-	// MaxKeys is how many keys each handler remembers; the oldest are forgotten first, and their duplicates handled.
-	// 100,000 by default. Without Inbox only.
+	// MaxKeys is how many keys each handler remembers; the oldest are forgotten first, and their
+	// duplicates handled. 100,000 by default. Without Inbox only.
 	MaxKeys int
 
-	// Inbox is the store that remembers which messages were handled, for all instances of a service and over restarts.
-	// How long it remembers them is its own setting. The memory of this process by default.
+	// Inbox is the store that remembers which messages were handled, for all instances of a service
+	// and over restarts. How long it remembers them is its own setting. The memory of this process
+	// by default.
 	Inbox store.Inbox
-	// Name is put before the names of handlers in the Inbox. Services that share a server, a queue and names of handlers
-	// need it. With Inbox only.
+	// Name is put before the names of handlers in the Inbox. Services that share a server, a queue
+	// and names of handlers need it. With Inbox only.
 	Name string
-	// Lease is how long a message stays with a process that has died. While the handler runs the lease is renewed, so
-	// it may run longer. One minute by default, at least 100ms. With Inbox only.
-	Lease time.Duration
-	// Timeout is how long the Inbox may take to answer, half a Lease at most. Five seconds by default. With Inbox
+	// Lease is how long a message stays with a process that has died. While the handler runs the
+	// lease is renewed, so it may run longer. One minute by default, at least 100ms. With Inbox
 	// only.
+	Lease time.Duration
+	// Timeout is how long the Inbox may take to answer, half a Lease at most. Five seconds by
+	// default. With Inbox only.
 	Timeout time.Duration
-	// HandleReplays calls the handler for a message that is Done in the Inbox when it was replayed from a dead-letter
-	// queue. By default such a message is acknowledged, as any other that is Done. With Inbox only: without one replays
-	// are always handled.
+	// HandleReplays calls the handler for a message that is Done in the Inbox when it was replayed
+	// from a dead-letter queue. By default such a message is acknowledged, as any other that is
+	// Done. With Inbox only: without one replays are always handled.
 	HandleReplays bool
-	// OnError is called with each error that no message can carry: a [*StoreError]. It must not block.
+	// OnError is called with each error that no message can carry: a [*StoreError]. It must not
+	// block.
 	OnError func(error)
 	// Logger gets the same errors.
 	Logger watermill.LoggerAdapter
 }
 
-// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is valid.
+// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is
+// valid.
 func (c DeduplicatorConfig) Validate() error {
 	p := problems{path: "DeduplicatorConfig."}
 	if c.Window != 0 && c.Window < minWindow {
@@ -101,19 +106,21 @@ func (c DeduplicatorConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// Deduplicator acknowledges messages without calling their handler again when one with the same key was handled.
+// Deduplicator acknowledges messages without calling their handler again when one with the same key
+// was handled.
 //
-// It does what Watermill's middleware of this name does, and loses nothing: a message counts as handled when its
-// handler has succeeded and its outputs are published, and not before. So a message that failed comes through when it
-// is retried, postponed, replayed, or delivered again after a lost connection. Two with the same key are not handled at
-// a time: the second is postponed until it is known what became of the first.
+// It does what Watermill's middleware of this name does, and loses nothing: a message counts as
+// handled when its handler has succeeded and its outputs are published, and not before. So a
+// message that failed comes through when it is retried, postponed, replayed, or delivered again
+// after a lost connection. Two with the same key are not handled at a time: the second is postponed
+// until it is known what became of the first.
 //
-// With an Inbox, all instances of a service know what was handled, and so does the next process. The handler is still
-// called twice when a process dies after the effect and before the Inbox knows: [Transactional] closes that window for
-// effects in a database.
+// With an Inbox, all instances of a service know what was handled, and so does the next process.
+// The handler is still called twice when a process dies after the effect and before the Inbox
+// knows: [Transactional] closes that window for effects in a database.
 //
-// It belongs right inside of the retry middleware. A handler that one Deduplicator wraps twice, as for the router and
-// for the handler, is wrapped once.
+// It belongs right inside of the retry middleware. A handler that one Deduplicator wraps twice, as
+// for the router and for the handler, is wrapped once.
 type Deduplicator struct {
 	config DeduplicatorConfig
 	reporter
@@ -145,8 +152,8 @@ func NewDeduplicator(c DeduplicatorConfig) (*Deduplicator, error) {
 	}, nil
 }
 
-// Middleware wraps a handler. Without Inbox it has a memory of its own: handlers of the same messages do not take them
-// away from each other. In an Inbox they have their names.
+// Middleware wraps a handler. Without Inbox it has a memory of its own: handlers of the same
+// messages do not take them away from each other. In an Inbox they have their names.
 func (d *Deduplicator) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	handled := d.inMemory(h)
 	if d.config.Inbox != nil {
@@ -206,8 +213,8 @@ func admits(ctx context.Context) func(before callState, mark string) bool {
 			return !ok // better twice than never, where it cannot wait
 		}
 
-		// A replay is wanted by who made it. And what has the mark of that success was that success: a middleware
-		// between the retry middleware and this one has made a failure of it.
+		// A replay is wanted by who made it. And what has the mark of that success was that
+		// success: a middleware between the retry middleware and this one has made a failure of it.
 		return attempt.Replays > 0 || handled == mark
 	}
 }

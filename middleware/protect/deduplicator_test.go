@@ -53,7 +53,8 @@ func TestDuplicatesAreDropped(t *testing.T) {
 	assert.Equal(t, 2, h.calls, "whoever's they are")
 }
 
-// Two messages are two, however alike they are. Equal payloads make one only where that is asked for.
+// Two messages are two, however alike they are. Equal payloads make one only where that is asked
+// for.
 func TestEqualPayloads(t *testing.T) {
 	for name, test := range map[string]struct {
 		keys  wmmiddleware.MessageHasher
@@ -249,7 +250,8 @@ func TestReplaysAreNoDuplicates(t *testing.T) {
 	assert.Equal(t, 2, h.calls)
 }
 
-// It belongs right inside of the retry middleware. In another place, too, it must not lose what fails around it.
+// It belongs right inside of the retry middleware. In another place, too, it must not lose what
+// fails around it.
 func TestMiddlewareOutsideThatFails(t *testing.T) {
 	h, fails := &handler{}, true
 	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
@@ -277,8 +279,8 @@ func TestMiddlewareOutsideThatFails(t *testing.T) {
 	assert.Equal(t, 3, h.calls, "a duplicate does not")
 }
 
-// A message that was not handled when one with its key was need not be handled any more: whenever it has failed, be it
-// in the same millisecond. What is written on a message has no finer time.
+// A message that was not handled when one with its key was need not be handled any more: whenever
+// it has failed, be it in the same millisecond. What is written on a message has no finer time.
 func TestRetryAfterDuplicateSucceeded(t *testing.T) {
 	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0,
 		"later": time.Second} {
@@ -400,8 +402,8 @@ func TestDeduplicatorConfig(t *testing.T) {
 		fields(t, err))
 }
 
-// Whatever happens to messages, in whatever order: nothing is lost, and what was handled within the window is not
-// handled again.
+// Whatever happens to messages, in whatever order: nothing is lost, and what was handled within the
+// window is not handled again.
 func TestDeduplicatorLosesNothing(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		type flight struct {
@@ -486,7 +488,8 @@ func TestDeduplicatorLosesNothing(t *testing.T) {
 	})
 }
 
-// Watermill's Deduplicator takes a retry for a duplicate; by attempt it does not, also with its default keys.
+// Watermill's Deduplicator takes a retry for a duplicate; by attempt it does not, also with its
+// default keys.
 func TestByAttempt(t *testing.T) {
 	for name, deduplicator := range map[string]wmmiddleware.Deduplicator{
 		"default keys": {}, "keys": {KeyFactory: wmmiddleware.NewMessageHasherSHA256(1 << 20)},

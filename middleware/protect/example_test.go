@@ -18,8 +18,8 @@ import (
 // order is a message whose handler the examples protect.
 func order() *message.Message { return message.NewMessage("order-1", []byte(`{"id":1}`)) }
 
-// The payment service does not answer. After two failures the breaker is open: messages are postponed, which uses up
-// none of their attempts, and the service is left alone.
+// The payment service does not answer. After two failures the breaker is open: messages are
+// postponed, which uses up none of their attempts, and the service is left alone.
 func ExampleCircuitBreaker() {
 	breaker, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{
 		Settings: gobreaker.Settings{
@@ -61,7 +61,8 @@ func ExampleRateLimit() {
 	// Output: succeeded
 }
 
-// A publisher has sent an order twice. The second is acknowledged without a call; one that had failed would not be.
+// A publisher has sent an order twice. The second is acknowledged without a call; one that had
+// failed would not be.
 func ExampleDeduplicator() {
 	deduplicator, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Window: time.Hour})
 	if err != nil {
@@ -103,10 +104,12 @@ func ExampleNewRateLimit() {
 	fmt.Println(err)
 	// Output:
 	// RateLimitConfig.Limit: out of bounds: must be more than 0 calls in a second, got 0
-	// RateLimitConfig.Burst: out of bounds: must be 1 or more: how many calls may come at once, got -1
+	// RateLimitConfig.Burst: out of bounds: must be 1 or more: how many calls may come at once, got
+	// -1
 }
 
-// Two instances of a service share an inbox: a message that was handled by one is acknowledged by the other.
+// Two instances of a service share an inbox: a message that was handled by one is acknowledged by
+// the other.
 func ExampleDeduplicator_inbox() {
 	inbox, err := store.NewMemory(store.MemoryConfig{}) // one of redisstore, postgresstore, mysqlstore in a service
 	if err != nil {

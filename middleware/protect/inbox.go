@@ -15,14 +15,15 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// maxAnswer is how long a claim is renewed after its handler has succeeded, for a message that nobody answers.
+// maxAnswer is how long a claim is renewed after its handler has succeeded, for a message that
+// nobody answers.
 const maxAnswer = time.Hour
 
 // callID is what an inbox knows a message by.
 type callID struct{ handler, key string }
 
-// mark is what is noted on a message whose handler has succeeded. A failure that has it is one that a middleware
-// outside has made of a success.
+// mark is what is noted on a message whose handler has succeeded. A failure that has it is one that
+// a middleware outside has made of a success.
 func (i callID) mark() string {
 	sum := sha256.Sum256([]byte(joined(i.handler, i.key)))
 
@@ -56,7 +57,8 @@ func (d *Deduplicator) inInbox(h message.HandlerFunc, msg *message.Message, key 
 	return call.handle(h, msg)
 }
 
-// done is for a message that was handled. It is handled again if its own success was made a failure, or if it must.
+// done is for a message that was handled. It is handled again if its own success was made a
+// failure, or if it must.
 func (d *Deduplicator) done(h message.HandlerFunc, msg *message.Message, id callID) ([]*message.Message, error) {
 	ctx := msg.Context()
 	attempt, _ := retry.AttemptFromContext(ctx)
@@ -71,8 +73,8 @@ func (d *Deduplicator) done(h message.HandlerFunc, msg *message.Message, id call
 	return produced, err
 }
 
-// claim returns a claim that is New or Done. Until there is one the message is postponed; one that cannot be postponed
-// waits in place.
+// claim returns a claim that is New or Done. Until there is one the message is postponed; one that
+// cannot be postponed waits in place.
 func (d *Deduplicator) claim(ctx context.Context, id callID) (store.Claim, error) {
 	for {
 		claim, err := d.begin(ctx, id)
@@ -115,8 +117,8 @@ func (d *Deduplicator) begin(ctx context.Context, id callID) (claim store.Claim,
 	return claim, err
 }
 
-// checkState returns an error for a state that no store may return. Its message would be taken for a new one, or be
-// postponed for ever and nobody would know why.
+// checkState returns an error for a state that no store may return. Its message would be taken for
+// a new one, or be postponed for ever and nobody would know why.
 func checkState(inbox any, s store.State) error {
 	switch s {
 	case store.New, store.InFlight, store.Done:
@@ -139,8 +141,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// inboxCall is a call of a handler with a claim of ours. In the background the claim is renewed while the handler runs,
-// and, after it has succeeded, until the router has answered the message.
+// inboxCall is a call of a handler with a claim of ours. In the background the claim is renewed
+// while the handler runs, and, after it has succeeded, until the router has answered the message.
 type inboxCall struct {
 	d             *Deduplicator
 	id            callID
@@ -163,8 +165,8 @@ func (d *Deduplicator) newCall(id callID, claim store.Claim, msg *message.Messag
 	}
 }
 
-// isInside tells whether the delivery has a claim already, as this Deduplicator wraps its handler twice. The claim
-// would postpone its own message for ever.
+// isInside tells whether the delivery has a claim already, as this Deduplicator wraps its handler
+// twice. The claim would postpone its own message for ever.
 func (d *Deduplicator) isInside(id callID, msg *message.Message) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,7 +196,8 @@ func (d *Deduplicator) enter(id callID, acked <-chan struct{}) (leave func()) {
 	}
 }
 
-// again returns the call of a delivery whose handler has succeeded and is called again: it still has the claim.
+// again returns the call of a delivery whose handler has succeeded and is called again: it still
+// has the claim.
 func (d *Deduplicator) again(id callID, msg *message.Message) *inboxCall {
 	d.mu.Lock()
 	call := d.calls[id]
@@ -228,8 +231,8 @@ func (c *inboxCall) handle(h message.HandlerFunc, msg *message.Message) ([]*mess
 	produced, err := h(msg)
 	if err == nil {
 		engine.MarkHandled(ctx, c.id.mark())
-		// A message that was not made by Watermill's constructor has no channel to tell of its answer. Without outputs
-		// the answer does not matter.
+		// A message that was not made by Watermill's constructor has no channel to tell of its
+		// answer. Without outputs the answer does not matter.
 		if succeeded = c.acked != nil || len(produced) == 0; succeeded && c.acked == nil {
 			c.acked = closed
 		}
@@ -257,8 +260,8 @@ func (c *inboxCall) stop() {
 	<-c.stopped
 }
 
-// await ends the claim when the router has answered the message: an acknowledgement means that the outputs are
-// published.
+// await ends the claim when the router has answered the message: an acknowledgement means that the
+// outputs are published.
 func (c *inboxCall) await() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -346,7 +349,8 @@ func (c *inboxCall) release() {
 	}
 }
 
-// commit says that the message is handled, until the store has heard it or the lease must have run out.
+// commit says that the message is handled, until the store has heard it or the lease must have run
+// out.
 func (c *inboxCall) commit() {
 	wait, until := 50*time.Millisecond, time.Now().Add(c.d.config.Lease)
 	for {
@@ -363,9 +367,9 @@ func (c *inboxCall) commit() {
 	}
 }
 
-// Close waits until the Inbox knows of all messages that were handled, for one Lease at most. Call it after the router
-// is closed and before the process ends. Without an Inbox there is nothing to wait for. The Deduplicator can be used
-// further.
+// Close waits until the Inbox knows of all messages that were handled, for one Lease at most. Call
+// it after the router is closed and before the process ends. Without an Inbox there is nothing to
+// wait for. The Deduplicator can be used further.
 func (d *Deduplicator) Close() error {
 	d.mu.Lock()
 	if d.pending == 0 {

@@ -222,8 +222,8 @@ func TestInboxAfterFailure(t *testing.T) {
 	}
 }
 
-// Messages that were not made by Watermill's constructor have no channels until they are answered. Without outputs that
-// does not matter.
+// Messages that were not made by Watermill's constructor have no channels until they are answered.
+// Without outputs that does not matter.
 func TestInboxMessageWithoutChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for outputs, want := range []int{1, 2} {
@@ -262,7 +262,8 @@ func TestInboxInFlight(t *testing.T) {
 	})
 }
 
-// A handler that is wrapped twice is called once, and not shut out by its own claim. Deliveries exclude each other.
+// A handler that is wrapped twice is called once, and not shut out by its own claim. Deliveries
+// exclude each other.
 func TestInboxTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, h, end := newServer(t), &handler{err: errBoom}, make(chan struct{})
@@ -348,7 +349,8 @@ func TestInboxLongHandler(t *testing.T) {
 	})
 }
 
-// The message of a process that has died is handled after its lease. Postponed, it comes back no later than that.
+// The message of a process that has died is handled after its lease. Postponed, it comes back no
+// later than that.
 func TestInboxTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -430,7 +432,8 @@ func TestInboxSlow(t *testing.T) {
 	})
 }
 
-// An outage while the handler runs, no longer than the lease, goes unnoticed by others. That of the commit as well.
+// An outage while the handler runs, no longer than the lease, goes unnoticed by others. That of the
+// commit as well.
 func TestInboxShortOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, o := newServer(t), &told{}
@@ -565,7 +568,8 @@ func TestInboxReplay(t *testing.T) {
 	})
 }
 
-// What a middleware outside fails comes through, be it at once, as a retry or as a replay. Duplicates do not.
+// What a middleware outside fails comes through, be it at once, as a retry or as a replay.
+// Duplicates do not.
 func TestInboxMiddlewareOutsideThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, h, fails := newServer(t), &handler{}, true
@@ -597,7 +601,8 @@ func TestInboxMiddlewareOutsideThatFails(t *testing.T) {
 	})
 }
 
-// A retry of a message after an equal one was handled is not handled, whenever it has failed: nothing is told by times.
+// A retry of a message after an equal one was handled is not handled, whenever it has failed:
+// nothing is told by times.
 func TestInboxRetryAfterDuplicateSucceeded(t *testing.T) {
 	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0,
 		"later": time.Second} {
@@ -700,7 +705,8 @@ func TestInboxPanics(t *testing.T) {
 	})
 }
 
-// Many instances get each of many messages several times, while the store comes and goes: each is handled once.
+// Many instances get each of many messages several times, while the store comes and goes: each is
+// handled once.
 func TestInboxExactlyOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

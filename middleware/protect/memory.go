@@ -18,8 +18,8 @@ type memory struct {
 	handled []*call          // those that have succeeded, the oldest first
 }
 
-// call is one call of a handler. What became of its message is known when the router has answered: by an
-// acknowledgement if the outputs are published.
+// call is one call of a handler. What became of its message is known when the router has answered:
+// by an acknowledgement if the outputs are published.
 type call struct {
 	key           string
 	acked, nacked <-chan struct{}

@@ -9,9 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// handlerIn is what a store knows the handler of a message by: the name of the service, the queue and the handler's
-// name. With the queue, two services that get the same messages from queues of their own do not take them away from
-// each other, even without a name.
+// handlerIn is what a store knows the handler of a message by: the name of the service, the queue
+// and the handler's name. With the queue, two services that get the same messages from queues of
+// their own do not take them away from each other, even without a name.
 func handlerIn(ctx context.Context, service string) string {
 	queue := message.SubscribeTopicFromCtx(ctx)
 	if attempt, ok := retry.AttemptFromContext(ctx); ok {

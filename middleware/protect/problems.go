@@ -31,7 +31,8 @@ func (p *problems) unused(isSet bool, field, when, zero, found string) {
 	}
 }
 
-// notNilPointer reports a nil pointer in an interface. It is no nil interface, and would panic at the first message.
+// notNilPointer reports a nil pointer in an interface. It is no nil interface, and would panic at
+// the first message.
 func (p *problems) notNilPointer(field string, value any, wanted string) {
 	if value != nil && isNilPointer(value) {
 		p.add(field, "a nil pointer", wanted, fmt.Sprintf("(%T)(nil)", value))

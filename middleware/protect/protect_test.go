@@ -117,8 +117,8 @@ func fields(t *testing.T, err error) []string {
 	return paths
 }
 
-// endsGoroutine calls f in a goroutine of its own and tells whether f ended that instead of returning, as a Goexit
-// does.
+// endsGoroutine calls f in a goroutine of its own and tells whether f ended that instead of
+// returning, as a Goexit does.
 func endsGoroutine(f func()) bool {
 	ended := make(chan bool)
 	go func() {

@@ -16,11 +16,12 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// defaultMaxWait is how long a message waits in place by default: as long as the shortest delay of the default policy.
+// defaultMaxWait is how long a message waits in place by default: as long as the shortest delay of
+// the default policy.
 const defaultMaxWait = time.Second
 
-// maxTurn is the longest time for which a message is postponed: what was foreseen then need not hold, and it looks
-// again.
+// maxTurn is the longest time for which a message is postponed: what was foreseen then need not
+// hold, and it looks again.
 const maxTurn = time.Hour
 
 // ErrRateLimited is the cause of a message that the rate limit postpones.
@@ -28,17 +29,19 @@ var ErrRateLimited = errors.New("the rate limit is reached")
 
 // RateLimitConfig says how often a handler may be called.
 type RateLimitConfig struct {
-	// Limit is how many calls there may be in a second; [rate.Every] makes one of an interval. Required.
+	// Limit is how many calls there may be in a second; [rate.Every] makes one of an interval.
+	// Required.
 	Limit rate.Limit
 	// Burst is how many of them may come at once, after a pause. Required.
 	Burst int
-	// MaxWait is how long a message waits for its turn in place, holding up those behind it as Watermill's Throttle
-	// does; one whose turn is later is postponed until then. One second by default.
+	// MaxWait is how long a message waits for its turn in place, holding up those behind it as
+	// Watermill's Throttle does; one whose turn is later is postponed until then. One second by
+	// default.
 	MaxWait time.Duration
 
-	// Shared keeps the turns of all instances of a service: the limit holds for them together. By default each instance
-	// has the limit for itself, and so has each while Shared does not answer. The handler's name and Name tell limits
-	// apart.
+	// Shared keeps the turns of all instances of a service: the limit holds for them together. By
+	// default each instance has the limit for itself, and so has each while Shared does not answer.
+	// The handler's name and Name tell limits apart.
 	Shared store.Values
 	// Name is put before the names of handlers in Shared. Services that share a server need it.
 	Name string
@@ -64,8 +67,9 @@ func (c RateLimitConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// RateLimit keeps the calls of each handler below a rate, in this process or in all instances of a service. A message
-// waits for its turn in place while that is near, and is postponed until then while it is not.
+// RateLimit keeps the calls of each handler below a rate, in this process or in all instances of a
+// service. A message waits for its turn in place while that is near, and is postponed until then
+// while it is not.
 type RateLimit struct {
 	config RateLimitConfig
 	reporter
@@ -127,7 +131,8 @@ func (l *RateLimit) await(ctx context.Context, t *turns) error {
 	return err
 }
 
-// patience is how long a message can wait in place. One that cannot be postponed waits as long as it takes.
+// patience is how long a message can wait in place. One that cannot be postponed waits as long as
+// it takes.
 func (l *RateLimit) patience(ctx context.Context) (within time.Duration, canPostpone bool) {
 	attempt, ok := postponable(ctx)
 	if !ok {
@@ -169,8 +174,8 @@ func newTurns(limit rate.Limit, burst int) *turns {
 	return &turns{limiter: rate.NewLimiter(limit, burst), each: time.Duration(each)}
 }
 
-// take takes a turn of all instances, or of this one where it is on its own. Without a turn, the time is when to come
-// back.
+// take takes a turn of all instances, or of this one where it is on its own. Without a turn, the
+// time is when to come back.
 func (t *turns) take(ctx context.Context, within time.Duration) (turn, time.Duration) {
 	if t.shared != nil {
 		name := joined("limit", t.service, message.HandlerNameFromCtx(ctx))
@@ -186,8 +191,9 @@ func (t *turns) take(ctx context.Context, within time.Duration) (turn, time.Dura
 	return own, wait
 }
 
-// next takes a turn that comes in time, and tells how long to wait for it. Where none does, it takes nothing and tells
-// when to come back: postponed messages get turns one after the other, lest they all come back at once.
+// next takes a turn that comes in time, and tells how long to wait for it. Where none does, it
+// takes nothing and tells when to come back: postponed messages get turns one after the other, lest
+// they all come back at once.
 func (t *turns) next(now time.Time, within time.Duration) (turn *rate.Reservation, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -155,7 +155,8 @@ func TestShutdownEndsTheWait(t *testing.T) {
 	})
 }
 
-// A Timeout outside is the time that there is to wait, and its end no failure of the handler, which was not called.
+// A Timeout outside is the time that there is to wait, and its end no failure of the handler, which
+// was not called.
 func TestTimeoutOutsideOfRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handler{}
@@ -182,7 +183,8 @@ func TestRateLimitAndDeadlineOfTheMessage(t *testing.T) {
 	})
 }
 
-// Where nothing can be postponed, a message waits as long as it takes: it would be a dead letter, or come back at once.
+// Where nothing can be postponed, a message waits as long as it takes: it would be a dead letter,
+// or come back at once.
 func TestRateLimitWithoutRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, msg := range map[string]*message.Message{

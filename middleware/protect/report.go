@@ -9,11 +9,14 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// StoreError is a store that did not answer, or a claim that was lost: then its cause is [store.ErrLost].
+// StoreError is a store that did not answer, or a claim that was lost: then its cause is
+// [store.ErrLost].
 type StoreError struct {
-	// Op is what was asked of the store: claim, renew, commit, release, begin a transaction, update.
+	// Op is what was asked of the store: claim, renew, commit, release, begin a transaction,
+	// update.
 	Op string
-	// Handler is what the store knows the handler by: Name, queue and handler, with slashes between.
+	// Handler is what the store knows the handler by: Name, queue and handler, with slashes
+	// between.
 	Handler string
 	// Key of the message; empty where it is not about one.
 	Key string
@@ -46,7 +49,8 @@ type reporter struct {
 	until time.Time // quiet until then
 }
 
-// report tells an error. What is in a function of the user's must not end a goroutine of ours, and with it the process.
+// report tells an error. What is in a function of the user's must not end a goroutine of ours, and
+// with it the process.
 func (r *reporter) report(err error) {
 	defer func() { _ = recover() }()
 

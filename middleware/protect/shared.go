@@ -11,8 +11,8 @@ import (
 const (
 	// sharedTimeout is how long a message waits for the store of a limit or a breaker.
 	sharedTimeout = time.Second
-	// sharedPause is how long such a store is left alone after it did not answer: messages do not wait for it one by
-	// one.
+	// sharedPause is how long such a store is left alone after it did not answer: messages do not
+	// wait for it one by one.
 	sharedPause = 5 * time.Second
 	// sharedKeep is how long a value is kept at least that nobody changes.
 	sharedKeep = 24 * time.Hour
@@ -28,7 +28,8 @@ type shared struct {
 	until time.Time // the store is left alone until then
 }
 
-// update changes the value. False means that the store cannot be asked; that is told, and each instance is on its own.
+// update changes the value. False means that the store cannot be asked; that is told, and each
+// instance is on its own.
 func (s *shared) update(ctx context.Context, name string, change func(now time.Time, old []byte) []byte) bool {
 	s.mu.Lock()
 	paused := time.Now().Before(s.until)

@@ -15,8 +15,8 @@ type breakerState struct {
 	State      gobreaker.State  `json:"state"`
 	Generation uint64           `json:"generation"` // results of calls from before are not counted
 	Counts     gobreaker.Counts `json:"counts"`
-	// Expiry is when the state ends: closed, the counts begin anew; open, it is half-open; half-open, calls without a
-	// result are replaced. In nanoseconds, 0 for never.
+	// Expiry is when the state ends: closed, the counts begin anew; open, it is half-open;
+	// half-open, calls without a result are replaced. In nanoseconds, 0 for never.
 	Expiry int64 `json:"expiry,omitempty"`
 }
 
@@ -137,8 +137,8 @@ func newSharedBreaker(c CircuitBreakerConfig, settings gobreaker.Settings, repor
 	}
 }
 
-// guard calls a handler if the breaker lets it. Where the store does not answer, own guards it: the breaker of this
-// instance.
+// guard calls a handler if the breaker lets it. Where the store does not answer, own guards it: the
+// breaker of this instance.
 func (b *sharedBreaker) guard(h, own message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()

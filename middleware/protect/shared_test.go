@@ -24,7 +24,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// rateOf is how many calls a second instances make together that are always busy. Each has 8 at a time.
+// rateOf is how many calls a second instances make together that are always busy. Each has 8 at a
+// time.
 func rateOf(t *testing.T, configs ...protect.RateLimitConfig) float64 {
 	t.Helper()
 	const seconds = 20
@@ -165,7 +166,8 @@ func TestSharedRateLimitBounds(t *testing.T) {
 	})
 }
 
-// While the store does not answer, each instance is on its own, and says so. No message waits for it but now and then.
+// While the store does not answer, each instance is on its own, and says so. No message waits for
+// it but now and then.
 func TestSharedRateLimitFallsBack(t *testing.T) {
 	for name, hangs := range map[string]bool{"error": false, "silence": true} {
 		t.Run(name, func(t *testing.T) {
@@ -287,7 +289,8 @@ func sharedAfterOne(s *server) protect.CircuitBreakerConfig {
 	}}
 }
 
-// The call of a process that died does not keep the breaker half-open, and one that is slow is counted when it ends.
+// The call of a process that died does not keep the breaker half-open, and one that is slow is
+// counted when it ends.
 func TestSharedBreakerHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, h := newServer(t), &handler{err: errBoom}

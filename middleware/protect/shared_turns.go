@@ -11,8 +11,8 @@ import (
 
 // turnsState is what instances share of a rate limit.
 type turnsState struct {
-	// next is the theoretical arrival time of the generic cell rate algorithm: the turn of the next call, if there were
-	// no burst.
+	// next is the theoretical arrival time of the generic cell rate algorithm: the turn of the next
+	// call, if there were no burst.
 	next time.Time
 	// back is when the latest of the postponed messages comes back.
 	back time.Time
@@ -35,8 +35,8 @@ func newPace(limit rate.Limit, burst int) pace {
 	}
 }
 
-// take takes a turn that comes in time, and tells how long to wait for it. Where none does, it takes nothing, and tells
-// when to come back.
+// take takes a turn that comes in time, and tells how long to wait for it. Where none does, it
+// takes nothing, and tells when to come back.
 func (s turnsState) take(now time.Time, p pace, within time.Duration) (after turnsState, wait time.Duration, ok bool) {
 	next := s.next
 	if next.Before(now) {

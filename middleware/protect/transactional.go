@@ -20,11 +20,13 @@ import (
 )
 
 var (
-	// ErrOutputs is the failure of a transactional handler that produced messages without an Outbox. The router
-	// publishes them after the transaction is committed; they would be lost if it could not.
+	// ErrOutputs is the failure of a transactional handler that produced messages without an
+	// Outbox. The router publishes them after the transaction is committed; they would be lost if
+	// it could not.
 	ErrOutputs = errors.New("cannot publish the messages of a transactional handler safely: set " +
 		"TransactionalConfig.Outbox")
-	// ErrTransactionEnded is the failure of a handler that has committed or rolled back the transaction itself.
+	// ErrTransactionEnded is the failure of a handler that has committed or rolled back the
+	// transaction itself.
 	ErrTransactionEnded = errors.New("the handler has ended the transaction, which the middleware does")
 
 	errSlow = errors.New("the database did not answer in time")
@@ -36,27 +38,28 @@ type TransactionalConfig struct {
 	DB *sql.DB
 	// Inbox remembers in DB which messages were handled. Required.
 	Inbox store.TxInbox
-	// Name is put before the names of handlers in the Inbox. Services that share a database, a queue and names of
-	// handlers need it.
+	// Name is put before the names of handlers in the Inbox. Services that share a database, a
+	// queue and names of handlers need it.
 	Name string
-	// KeyFactory gives messages that are the same the same key; one with an empty key is handled in a transaction
-	// without a claim. [KeyByUUID] by default.
+	// KeyFactory gives messages that are the same the same key; one with an empty key is handled in
+	// a transaction without a claim. [KeyByUUID] by default.
 	KeyFactory wmmiddleware.MessageHasher
-	// Postpone is how long a message is postponed while one with the same key is being handled, or while the database
-	// does not answer. One second by default.
+	// Postpone is how long a message is postponed while one with the same key is being handled, or
+	// while the database does not answer. One second by default.
 	Postpone time.Duration
-	// Timeout is how long the database may take to begin a transaction and claim the message in it; it includes the
-	// wait for a free connection. Five seconds by default.
+	// Timeout is how long the database may take to begin a transaction and claim the message in it;
+	// it includes the wait for a free connection. Five seconds by default.
 	Timeout time.Duration
 	// TxOptions of the transactions. The database's own by default.
 	TxOptions *sql.TxOptions
-	// Outbox stores the messages that a handler produced, in its transaction; somebody else publishes them from there.
-	// Without it such a handler fails with [ErrOutputs]. The topic that the router would have published them to is
-	// message.PublishTopicFromCtx(ctx).
+	// Outbox stores the messages that a handler produced, in its transaction; somebody else
+	// publishes them from there. Without it such a handler fails with [ErrOutputs]. The topic that
+	// the router would have published them to is message.PublishTopicFromCtx(ctx).
 	Outbox func(ctx context.Context, tx *sql.Tx, produced []*message.Message) error
-	// OnError is called with each error of DB and the Inbox when a transaction begins, claims a message or commits: a
-	// [*StoreError]. Without OnError and Logger an error that lasts, such as a missing table or permission, shows only
-	// as messages that are postponed again and again. It must not block.
+	// OnError is called with each error of DB and the Inbox when a transaction begins, claims a
+	// message or commits: a [*StoreError]. Without OnError and Logger an error that lasts, such as
+	// a missing table or permission, shows only as messages that are postponed again and again. It
+	// must not block.
 	OnError func(error)
 	// Logger gets the same errors, one in 10 seconds at most.
 	Logger watermill.LoggerAdapter
@@ -78,15 +81,17 @@ func (c TransactionalConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// Transactional calls handlers in a transaction, and commits the effects of the handler together with the mark that the
-// message was handled. So a message has its effects in that database exactly once, however often it is delivered, and
-// whatever dies in between. A message that was handled is acknowledged without a call.
+// Transactional calls handlers in a transaction, and commits the effects of the handler together
+// with the mark that the message was handled. So a message has its effects in that database exactly
+// once, however often it is delivered, and whatever dies in between. A message that was handled is
+// acknowledged without a call.
 //
-// Handlers find the transaction with [TxFromContext]. They use it for all that they change, and neither commit nor roll
-// it back. An error, a panic and the end of the context roll it back. Where the database rolls it back for another
-// transaction (a deadlock, a serialization failure: [store.ConflictTeller]), the handler is called again at once, up to 5
-// times, and the message is then postponed: that uses up no attempt. It belongs right inside of the retry middleware.
-// A handler that one Transactional wraps twice has one transaction.
+// Handlers find the transaction with [TxFromContext]. They use it for all that they change, and
+// neither commit nor roll it back. An error, a panic and the end of the context roll it back. Where
+// the database rolls it back for another transaction (a deadlock, a serialization failure:
+// [store.ConflictTeller]), the handler is called again at once, up to 5 times, and the message is
+// then postponed: that uses up no attempt. It belongs right inside of the retry middleware. A
+// handler that one Transactional wraps twice has one transaction.
 type Transactional struct {
 	config TransactionalConfig
 	reporter
@@ -116,8 +121,8 @@ type txCall struct {
 	acked <-chan struct{}
 }
 
-// TxFromContext returns the transaction that a [Transactional] has begun for the message whose context ctx is; nil if
-// there is none.
+// TxFromContext returns the transaction that a [Transactional] has begun for the message whose
+// context ctx is; nil if there is none.
 func TxFromContext(ctx context.Context) *sql.Tx {
 	if call, ok := ctx.Value(txKey{}).(*txCall); ok {
 		return call.tx
@@ -126,8 +131,8 @@ func TxFromContext(ctx context.Context) *sql.Tx {
 	return nil
 }
 
-// isInside tells whether the delivery has a transaction of t already, as t wraps its handler twice. A second one would
-// wait for the claim of the first.
+// isInside tells whether the delivery has a transaction of t already, as t wraps its handler twice.
+// A second one would wait for the claim of the first.
 func (t *Transactional) isInside(id callID, msg *message.Message) bool {
 	call, ok := msg.Context().Value(txKey{}).(*txCall)
 
@@ -172,13 +177,14 @@ func (t *Transactional) Middleware(h message.HandlerFunc) message.HandlerFunc {
 }
 
 const (
-	// mostTries is how often a handler is called whose transaction meets others, before its message is postponed.
+	// mostTries is how often a handler is called whose transaction meets others, before its message
+	// is postponed.
 	mostTries     = 5
 	conflictPause = 10 * time.Millisecond // doubles
 )
 
-// isConflict tells of a failure that is the database's way to say that others were faster: it is none of the message's.
-// A handler that says by itself what its error means is believed.
+// isConflict tells of a failure that is the database's way to say that others were faster: it is
+// none of the message's. A handler that says by itself what its error means is believed.
 func (t *Transactional) isConflict(err error) bool {
 	teller, is := t.config.Inbox.(store.ConflictTeller)
 
@@ -187,8 +193,8 @@ func (t *Transactional) isConflict(err error) bool {
 	}, func(mark error) bool { return errors.Is(err, mark) })
 }
 
-// inTransaction handles a message in a transaction, if nobody has. Where that cannot be done yet, it says why, and the
-// handler was not called.
+// inTransaction handles a message in a transaction, if nobody has. Where that cannot be done yet,
+// it says why, and the handler was not called.
 func (t *Transactional) inTransaction(h message.HandlerFunc, msg *message.Message, id callID) (failure, notYet error) {
 	outside := msg.Context()
 	ctx, cancel := context.WithCancelCause(outside)
@@ -272,7 +278,8 @@ func (t *Transactional) keep(ctx context.Context, tx *sql.Tx, produced []*messag
 	return nil
 }
 
-// commit commits the effects and the claim. With an error it is not known whether it did; the retry learns that.
+// commit commits the effects and the claim. With an error it is not known whether it did; the retry
+// learns that.
 func (t *Transactional) commit(ctx context.Context, tx *sql.Tx, id callID) error {
 	err := tx.Commit()
 	if err == nil {

@@ -23,10 +23,11 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// These tests look at what the middleware does with transactions. What a server does with them is tested with the
-// stores, on real ones.
+// These tests look at what the middleware does with transactions. What a server does with them is
+// tested with the stores, on real ones.
 
-// database is a driver whose only statements are writes: what a transaction has written is there when it is committed.
+// database is a driver whose only statements are writes: what a transaction has written is there
+// when it is committed.
 type database struct {
 	mu        sync.Mutex
 	written   map[string]int
@@ -198,8 +199,8 @@ func effect(msg *message.Message) error {
 
 func effective(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }
 
-// A transaction that met another one runs again at once, with the message as it was; in the end the message is postponed.
-// Neither uses up an attempt.
+// A transaction that met another one runs again at once, with the message as it was; in the end the
+// message is postponed. Neither uses up an attempt.
 func TestTransactionalConflicts(t *testing.T) {
 	for conflicts, calls := range map[int]int{0: 1, 1: 2, 4: 5, 5: 5, 99: 5} {
 		d, db := newDatabase(t)
@@ -397,7 +398,8 @@ func TestTransactionalDown(t *testing.T) {
 	assert.Equal(t, 1, h.calls)
 }
 
-// An error of the database that lasts is reported: else nobody sees more than messages that are postponed.
+// An error of the database that lasts is reported: else nobody sees more than messages that are
+// postponed.
 func TestTransactionalReports(t *testing.T) {
 	for op, fail := range map[string]func(*database){
 		"begin a transaction": func(d *database) { d.down = errDown },
@@ -485,8 +487,8 @@ func TestTransactionalEndedContexts(t *testing.T) {
 	assert.Equal(t, 1, d.effects())
 }
 
-// A handler that is wrapped twice has one transaction, and is not shut out by its own claim. Deliveries exclude each
-// other, also one that has the context of another.
+// A handler that is wrapped twice has one transaction, and is not shut out by its own claim.
+// Deliveries exclude each other, also one that has the context of another.
 func TestTransactionalTwice(t *testing.T) {
 	d, db := newDatabase(t)
 	var guarded message.HandlerFunc
@@ -556,7 +558,8 @@ func TestTransactionalOutputs(t *testing.T) {
 	assert.Equal(t, 1, d.written["output"])
 }
 
-// A message without a key has its transaction, and no claim. A key that cannot be made begins nothing.
+// A message without a key has its transaction, and no claim. A key that cannot be made begins
+// nothing.
 func TestTransactionalKeys(t *testing.T) {
 	d, db := newDatabase(t)
 	guarded := transactional(t, d, db, effective)

@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// These tests look at single calls with the middlewares of docs/reference/watermill-middlewares.md, whose table is tested in
-// tests/watermill_middlewares_test.go.
+// These tests look at single calls with the middlewares of docs/reference/watermill-middlewares.md,
+// whose table is tested in tests/watermill_middlewares_test.go.
 
 // first handles a message for the first time, and gives the verdict.
 func first(t *testing.T, h message.HandlerFunc) (retry.Verdict, *delivery) {
@@ -194,8 +194,8 @@ func (p *failingOnce) Publish(_ string, messages ...*message.Message) error {
 
 func (*failingOnce) Close() error { return nil }
 
-// A fact about Watermill: its decorator takes an output for published before it is. The retry's equal output is
-// dropped, as a success.
+// A fact about Watermill: its decorator takes an output for published before it is. The retry's
+// equal output is dropped, as a success.
 func TestWatermillsDeduplicatingPublisherLosesOutputs(t *testing.T) {
 	publisher := &failingOnce{}
 	decorated, err := (&wmmiddleware.Deduplicator{}).PublisherDecorator()(publisher)

@@ -17,9 +17,9 @@ type T interface {
 	Errorf(format string, args ...any)
 }
 
-// AssertSucceeded checks that the handler succeeded at this attempt, 1 for the first. It does not hold for a message
-// that was swallowed: see [Result.AssertSwallowed]. Like all assertions here it reports what it found with the whole
-// life, and tells whether it holds.
+// AssertSucceeded checks that the handler succeeded at this attempt, 1 for the first. It does not
+// hold for a message that was swallowed: see [Result.AssertSwallowed]. Like all assertions here it
+// reports what it found with the whole life, and tells whether it holds.
 func (r Result) AssertSucceeded(t T, attempt int) bool {
 	t.Helper()
 
@@ -27,8 +27,8 @@ func (r Result) AssertSucceeded(t T, attempt int) bool {
 		fmt.Sprintf("%s at attempt %d", Succeeded, attempt))
 }
 
-// AssertSwallowed checks that the message was acknowledged although its handler had not succeeded: by a middleware such
-// as Watermill's IgnoreErrors, or one that drops duplicates.
+// AssertSwallowed checks that the message was acknowledged although its handler had not succeeded:
+// by a middleware such as Watermill's IgnoreErrors, or one that drops duplicates.
 func (r Result) AssertSwallowed(t T) bool {
 	t.Helper()
 
@@ -42,7 +42,8 @@ func (r Result) AssertDeadLettered(t T, reason retry.Reason) bool {
 	return r.assert(t, r.End == DeadLettered && r.DeadLetter.Reason == reason, deadLettered(reason))
 }
 
-// AssertDropped checks that the message was dropped: by its error, or because it had expired under OnExpiry "drop".
+// AssertDropped checks that the message was dropped: by its error, or because it had expired under
+// OnExpiry "drop".
 func (r Result) AssertDropped(t T) bool {
 	t.Helper()
 

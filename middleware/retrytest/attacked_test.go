@@ -156,7 +156,8 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 	})
 }
 
-// A middleware that makes the message anew takes the context away from its handler, and nothing else.
+// A middleware that makes the message anew takes the context away from its handler, and nothing
+// else.
 func TestMessageMadeAnew(t *testing.T) {
 	t.Parallel()
 
@@ -236,8 +237,8 @@ func TestHooksOfTheWorstKind(t *testing.T) {
 	assert.Contains(t, r.DeadLetter.Error, "text is lost")
 }
 
-// A hook that ends its goroutine, as require does, leaves the message without a verdict: it comes back at once, as on a
-// broker.
+// A hook that ends its goroutine, as require does, leaves the message without a verdict: it comes
+// back at once, as on a broker.
 func TestHooksThatEndTheirGoroutine(t *testing.T) {
 	t.Parallel()
 

@@ -51,8 +51,8 @@ func (d *delivery) Queue() string          { return d.queue }
 func (d *delivery) Withdrawn() bool        { return d.ctx.Err() != nil }
 func (d *delivery) NeedsCopy() bool        { return d.arrival.ByCopy || d.State().Handled != "" }
 
-// answered waits until the router has answered and the middleware is done with the message. ok is false if nobody ever
-// will.
+// answered waits until the router has answered and the middleware is done with the message. ok is
+// false if nobody ever will.
 func (d *delivery) answered() (acked, ok bool) {
 	select {
 	case <-d.msg.Acked():
@@ -103,8 +103,8 @@ func (d *delivery) returned() error {
 	return d.err
 }
 
-// lastCalls tells how often the handler was called since this was asked last, and what went wrong with the last of
-// them.
+// lastCalls tells how often the handler was called since this was asked last, and what went wrong
+// with the last of them.
 func (d *delivery) lastCalls() (calls int, fault Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

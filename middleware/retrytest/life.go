@@ -48,7 +48,8 @@ func asText(value any) string {
 // uuidKey is where watermill-amqp's marshaler writes the UUID.
 const uuidKey = "_watermill_message_uuid"
 
-// publish makes of a message what a publisher of watermill-amqp makes of it, with the retrier's config.
+// publish makes of a message what a publisher of watermill-amqp makes of it, with the retrier's
+// config.
 func publish(s Service, msg *message.Message) queued {
 	headers := map[string]any{}
 	for key, value := range msg.Metadata {
@@ -148,8 +149,8 @@ func (l *life) run(at queued) (err error) {
 	return &EndlessError{Deliveries: l.service.MaxDeliveries, For: l.clock.Now().Sub(l.result.Began), Last: l.last()}
 }
 
-// deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives what is in the
-// queue next.
+// deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives
+// what is in the queue next.
 func (l *life) deliver(at queued) (next queued, err error) {
 	d := l.newDelivery(l.arrive(at))
 	defer d.cancel()
@@ -217,7 +218,8 @@ func raw(at queued, state wire.State) *message.Message {
 	return msg
 }
 
-// unmarshal makes the message that is handed out. With an error it is what can be made of it all the same.
+// unmarshal makes the message that is handed out. With an error it is what can be made of it all
+// the same.
 func (l *life) unmarshal(at queued, arrival engine.Arrival) (msg *message.Message, err error) {
 	msg = raw(at, arrival.State)
 	undecoded := msg.Copy()
@@ -244,8 +246,9 @@ func (l *life) unmarshal(at queued, arrival engine.Arrival) (msg *message.Messag
 	return msg, nil
 }
 
-// errUnanswered means that nothing will ever acknowledge the message: its handler called runtime.Goexit under policy
-// "off". A broker waits for the acknowledgement until the connection closes.
+// errUnanswered means that nothing will ever acknowledge the message: its handler called
+// runtime.Goexit under policy "off". A broker waits for the acknowledgement until the connection
+// closes.
 var errUnanswered = errors.New("the handler called runtime.Goexit, and under policy off nothing acknowledges its " +
 	"message until the connection closes")
 

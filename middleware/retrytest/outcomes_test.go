@@ -51,7 +51,8 @@ var returned = map[string]func() error{
 	takenAway:                               func() error { return errListed },
 }
 
-// stages are where the message is in its life, by the words of the docs, and the policy that brings it there.
+// stages are where the message is in its life, by the words of the docs, and the policy that brings
+// it there.
 var stages = map[string]config.Policy{
 	"first try, an immediate one is left": {Delays: seconds(10, 15), Immediate: 1},
 	"first attempt":                       {Delays: seconds(10, 15)},
@@ -121,8 +122,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// playCell plays a cell of the table: the handler comes to the stage, returns what the row says, once, and then
-// succeeds.
+// playCell plays a cell of the table: the handler comes to the stage, returns what the row says,
+// once, and then succeeds.
 func playCell(row, stage string) (retrytest.Result, string) {
 	type moment struct {
 		at      time.Time

@@ -15,8 +15,8 @@ type Step struct {
 	Took time.Duration
 	// Attempt is where the message stood: see retry.AttemptFromContext. Zero under policy "off".
 	Attempt retry.Attempt
-	// Calls of the handler: 0 where none was allowed to see the message, more than 1 with a middleware that calls it
-	// again, such as Watermill's Retry.
+	// Calls of the handler: 0 where none was allowed to see the message, more than 1 with a
+	// middleware that calls it again, such as Watermill's Retry.
 	Calls int
 	// Class of the failure; empty if there is none.
 	Class retry.Class
@@ -83,7 +83,8 @@ func (l *life) close(end Step) {
 	l.open = false
 }
 
-// takenBack is the end of a call that does not count. What the handler has returned is all that is known of it.
+// takenBack is the end of a call that does not count. What the handler has returned is all that is
+// known of it.
 func (l *life) takenBack(took time.Duration) Step {
 	s := Step{Took: took, Err: l.current.returned(), Verdict: retry.Verdict{Action: retry.ActionRequeue}}
 	if l.current.Withdrawn() {
@@ -93,7 +94,8 @@ func (l *life) takenBack(took time.Duration) Step {
 	return s
 }
 
-// crashed completes the step in which the process has died: nobody has learned what its handler returned.
+// crashed completes the step in which the process has died: nobody has learned what its handler
+// returned.
 func (l *life) crashed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +130,8 @@ func (l *life) last() Step {
 	return *l.lastStep()
 }
 
-// text is that of an error as it is written on the message. Errors and ErrorText are foreign code, which may panic.
+// text is that of an error as it is written on the message. Errors and ErrorText are foreign code,
+// which may panic.
 func (s Service) text(err error) (text string) {
 	if err == nil {
 		return ""

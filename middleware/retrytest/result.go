@@ -19,7 +19,8 @@ type End string
 
 // The ends.
 const (
-	// Succeeded means acknowledged: the handler succeeded, and its outputs were published; or Swallowed.
+	// Succeeded means acknowledged: the handler succeeded, and its outputs were published; or
+	// Swallowed.
 	Succeeded    End = "succeeded"
 	DeadLettered End = "dead-lettered" // in the dead-letter queue
 	Dropped      End = "dropped"       // acknowledged, because the error or the policy says so
@@ -33,8 +34,8 @@ type Result struct {
 	Steps []Step
 	// End is empty with an Err.
 	End End
-	// Swallowed is true if the message was acknowledged as a success, and the last call of its handler has failed, or
-	// there was none: a middleware in between has answered for it.
+	// Swallowed is true if the message was acknowledged as a success, and the last call of its
+	// handler has failed, or there was none: a middleware in between has answered for it.
 	Swallowed bool
 	// DeadLetter is what lies in the dead-letter queue; nil if nothing does.
 	DeadLetter *DeadLetter
@@ -42,16 +43,16 @@ type Result struct {
 	Outputs []*message.Message
 	// Began and Ended are the times of the clock.
 	Began, Ended time.Time
-	// Err is why there is no end: what is wrong with the service (joined config.FieldErrors), an EndlessError, or a
-	// handler that calls runtime.Goexit under policy off.
+	// Err is why there is no end: what is wrong with the service (joined config.FieldErrors), an
+	// EndlessError, or a handler that calls runtime.Goexit under policy off.
 	Err error
 }
 
 // DeadLetter is a message in the dead-letter queue, read as it is written there.
 type DeadLetter struct {
 	retry.DeadLetter
-	// Message is what a handler gets that Retrier.NewDeadLetterSubscriber feeds, with the above in its context: it can
-	// be called with it.
+	// Message is what a handler gets that Retrier.NewDeadLetterSubscriber feeds, with the above in
+	// its context: it can be called with it.
 	Message *message.Message
 	// Headers are all that it carries.
 	Headers map[string]string
@@ -95,8 +96,8 @@ func (r Result) Calls() int {
 	return calls
 }
 
-// Attempts is the number of the last attempt in which the handler was called: immediate tries are part of one, and
-// postponing uses none up.
+// Attempts is the number of the last attempt in which the handler was called: immediate tries are
+// part of one, and postponing uses none up.
 func (r Result) Attempts() int {
 	last := 0
 	for _, s := range r.Steps {
@@ -108,8 +109,9 @@ func (r Result) Attempts() int {
 	return last
 }
 
-// Delays are the waits, each from a failure to the next time that the message could be handled. One that took several
-// delays of the policy, as RetryAfter and Postpone can, is their sum. Immediate tries wait for nothing.
+// Delays are the waits, each from a failure to the next time that the message could be handled. One
+// that took several delays of the policy, as RetryAfter and Postpone can, is their sum. Immediate
+// tries wait for nothing.
 func (r Result) Delays() []time.Duration {
 	var delays []time.Duration
 	for _, s := range r.Steps {

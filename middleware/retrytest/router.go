@@ -17,7 +17,8 @@ type subscriber struct {
 	once sync.Once
 }
 
-// Subscribe ends with its context or with Close: a router that closes makes sure of one of them only.
+// Subscribe ends with its context or with Close: a router that closes makes sure of one of them
+// only.
 func (s *subscriber) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 
@@ -79,7 +80,8 @@ func (l *life) start() (stop func() error, err error) {
 	return func() error { return errors.Join(router.Close(), <-ended) }, nil
 }
 
-// outermost tells when the handler's goroutine is out of the retry middleware, and whether it will ever answer.
+// outermost tells when the handler's goroutine is out of the retry middleware, and whether it will
+// ever answer.
 func (l *life) outermost(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		d := l.deliveryOf(msg)

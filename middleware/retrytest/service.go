@@ -14,21 +14,23 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Service is what a message meets: one handler under its policy. Only a handler is required. Fields of the same name as
-// in amqpretry.Options are those.
+// Service is what a message meets: one handler under its policy. Only a handler is required. Fields
+// of the same name as in amqpretry.Options are those.
 //
-// A Service is a value: what Run is given it does not change, and one can be run any number of times, also at the same
-// time, as far as its handler, its middlewares and its clock can.
+// A Service is a value: what Run is given it does not change, and one can be run any number of
+// times, also at the same time, as far as its handler, its middlewares and its clock can.
 type Service struct {
 	// Policy of the topic. The zero value is config.Default.
 	Policy config.Policy
 	// Policies of a whole service, of which the topic's is taken. Instead of Policy.
 	Policies config.Policies
 
-	// Handler is as for Router.AddHandler, ConsumerHandler as for Router.AddConsumerHandler: one of them.
+	// Handler is as for Router.AddHandler, ConsumerHandler as for Router.AddConsumerHandler: one of
+	// them.
 	Handler         message.HandlerFunc
 	ConsumerHandler message.NoPublishHandlerFunc
-	// Middlewares are those behind the retry middleware, in the order in which a router is given them.
+	// Middlewares are those behind the retry middleware, in the order in which a router is given
+	// them.
 	Middlewares []message.HandlerMiddleware
 
 	// Topic defaults to "topic", Queue to the topic, HandlerName to "handler".
@@ -47,23 +49,25 @@ type Service struct {
 
 	// Clock is that of the life. Defaults to one of its own.
 	Clock *Clock
-	// Random is what the dice show for the policy's Jitter, each time: from 0, the whole delay, to less than 1, the
-	// shortest one.
+	// Random is what the dice show for the policy's Jitter, each time: from 0, the whole delay, to
+	// less than 1, the shortest one.
 	Random float64
 
-	// Expiration and Timestamp are the properties that the message is published with; zero for none. As on the wire,
-	// they have whole milliseconds and whole seconds.
+	// Expiration and Timestamp are the properties that the message is published with; zero for
+	// none. As on the wire, they have whole milliseconds and whole seconds.
 	Expiration time.Duration
 	Timestamp  time.Time
-	// Unmarshal is the marshaler's part: an error means that the message cannot be decoded, and no handler sees it.
-	// Called at each delivery, with the message as it would be handed out. Optional.
+	// Unmarshal is the marshaler's part: an error means that the message cannot be decoded, and no
+	// handler sees it. Called at each delivery, with the message as it would be handed out.
+	// Optional.
 	Unmarshal func(*message.Message) error
 
-	// Faults are what goes wrong, by the call of the handler, 1 for the first of this life, or [EveryCall].
+	// Faults are what goes wrong, by the call of the handler, 1 for the first of this life, or
+	// [EveryCall].
 	Faults map[int]Fault
 
-	// MaxDeliveries is how often the message may be delivered before the life is given up with an [EndlessError].
-	// Defaults to 10,000.
+	// MaxDeliveries is how often the message may be delivered before the life is given up with an
+	// [EndlessError]. Defaults to 10,000.
 	MaxDeliveries int
 }
 
@@ -156,12 +160,14 @@ func (s Service) validate() error {
 	return errors.Join(errs...)
 }
 
-// Run plays the life of a message, from its publishing to its end. msg itself is not changed, and nobody acknowledges
-// it. The Err of the result tells a mistake of the service, and every assertion reports it.
+// Run plays the life of a message, from its publishing to its end. msg itself is not changed, and
+// nobody acknowledges it. The Err of the result tells a mistake of the service, and every assertion
+// reports it.
 //
-// The handler is called in a goroutine of the router, as in a service. So what ends its goroutine, such as t.FailNow or
-// require, is a failed attempt: the test fails, and the life goes on. Run returns when the life has ended, and does not
-// wait for less than the handler does: one that blocks for ever blocks Run.
+// The handler is called in a goroutine of the router, as in a service. So what ends its goroutine,
+// such as t.FailNow or require, is a failed attempt: the test fails, and the life goes on. Run
+// returns when the life has ended, and does not wait for less than the handler does: one that
+// blocks for ever blocks Run.
 func Run(service Service, msg *message.Message) Result {
 	if err := service.validate(); err != nil {
 		return Result{Err: err}
@@ -176,8 +182,9 @@ func Run(service Service, msg *message.Message) Result {
 	return play(service, publish(service, msg))
 }
 
-// Replay plays the next life of a dead letter that was moved back to its queue: of the same service, or of one that was
-// repaired meanwhile. Without a clock of its own, the service begins when the life before has ended.
+// Replay plays the next life of a dead letter that was moved back to its queue: of the same
+// service, or of one that was repaired meanwhile. Without a clock of its own, the service begins
+// when the life before has ended.
 func (r Result) Replay(service Service) Result {
 	if r.DeadLetter == nil {
 		return Result{Err: fmt.Errorf("there is no dead letter to replay: %s", r.summary())}

@@ -17,11 +17,11 @@ import (
 
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// Middleware makes a span of each call of a handler. It belongs inside of the retry middleware: outside, it sees
-// neither errors nor single calls.
+// Middleware makes a span of each call of a handler. It belongs inside of the retry middleware:
+// outside, it sees neither errors nor single calls.
 //
-// The handler finds the span in the message's context. The messages that it returns belong to the span as well, unless
-// their contexts have a span already. A panic ends the span and goes on.
+// The handler finds the span in the message's context. The messages that it returns belong to the
+// span as well, unless their contexts have a span already. A panic ends the span and goes on.
 func (t *Tracing) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	var last cached
 
@@ -91,8 +91,8 @@ func (c *call) note() {
 	}
 }
 
-// end ends the span, with more about an error. What a handler says of a message that was taken away is no failure, and
-// a message that is postponed has not failed either.
+// end ends the span, with more about an error. What a handler says of a message that was taken away
+// is no failure, and a message that is postponed has not failed either.
 func (c *call) end(err error, more ...attribute.KeyValue) {
 	defer c.span.End()
 

@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// OnEvent makes spans of what no handler sees: a message waits, is dead-lettered, is dropped, or its copy is given up.
-// It is for amqpretry.Options.OnEvent, and for the OnEvent of a processor.
+// OnEvent makes spans of what no handler sees: a message waits, is dead-lettered, is dropped, or
+// its copy is given up. It is for amqpretry.Options.OnEvent, and for the OnEvent of a processor.
 func (t *Tracing) OnEvent(e retry.Event) {
 	if e.Message == nil {
 		return

@@ -93,7 +93,8 @@ func (tr traced) only(name string) sdktrace.ReadOnlySpan {
 	return found[0]
 }
 
-// story tells of all spans: each a number, its trace, its name, and the numbers of its parent and its links.
+// story tells of all spans: each a number, its trace, its name, and the numbers of its parent and
+// its links.
 //
 //	1 a send orders
 //	2 a process orders, in 1, links 1: the error

@@ -136,7 +136,8 @@ func TestLinkOnly(t *testing.T) {
 	), tr.story())
 }
 
-// The span of a program that passes its context to Subscribe, or of a Pub/Sub inside of one process.
+// The span of a program that passes its context to Subscribe, or of a Pub/Sub inside of one
+// process.
 func TestAmbientSpan(t *testing.T) {
 	for name, test := range map[string]struct {
 		config tracing.Config

@@ -16,12 +16,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Publisher returns a publisher that makes a span of each call of Publish, and lets the messages carry its context.
-// Close and String are those of p. A p with a method Destination, as amqpretry's publishers have, says where a topic's
-// messages go, unless Config.Exchange or Config.RoutingKey does.
+// Publisher returns a publisher that makes a span of each call of Publish, and lets the messages
+// carry its context. Close and String are those of p. A p with a method Destination, as amqpretry's
+// publishers have, says where a topic's messages go, unless Config.Exchange or Config.RoutingKey
+// does.
 //
-// The parent of the span is the one in the first message's context: see message.Message.SetContext. A message that
-// carries a context already keeps it, and the span links to it. The messages themselves stay as they are: p gets copies.
+// The parent of the span is the one in the first message's context: see message.Message.SetContext.
+// A message that carries a context already keeps it, and the span links to it. The messages
+// themselves stay as they are: p gets copies.
 func (t *Tracing) Publisher(p message.Publisher) message.Publisher {
 	return &publisher{tracing: t, inner: p, target: t.targetOf(p)}
 }
@@ -133,7 +135,8 @@ func (b *batch) link(sc trace.SpanContext) {
 	}
 }
 
-// linkContexts links to the spans that messages belong to, as the send has one parent: that of the first message.
+// linkContexts links to the spans that messages belong to, as the send has one parent: that of the
+// first message.
 func (b *batch) linkContexts(messages []int) {
 	known := map[trace.SpanID]bool{trace.SpanContextFromContext(b.messages[0].Context()).SpanID(): true}
 	for _, i := range messages {

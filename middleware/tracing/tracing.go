@@ -92,7 +92,8 @@ var (
 	linkContext      = []attribute.KeyValue{attribute.String("amqpretry.link", "context")}
 )
 
-// originOf finds the parent and the links of a consumer's span: of a call, or of what comes after one. d may be nil.
+// originOf finds the parent and the links of a consumer's span: of a call, or of what comes after
+// one. d may be nil.
 func (t *Tracing) originOf(msg *message.Message, d engine.Delivery, after bool) origin {
 	ctx := msg.Context()
 	ambient := trace.SpanContextFromContext(ctx)
@@ -137,8 +138,8 @@ func (t *Tracing) originOf(msg *message.Message, d engine.Delivery, after bool) 
 	return origin{ctx, links}
 }
 
-// extracted is the context with the message's creation context, as it was when the message arrived: its handler may have
-// changed the metadata.
+// extracted is the context with the message's creation context, as it was when the message arrived:
+// its handler may have changed the metadata.
 func (t *Tracing) extracted(ctx context.Context, ambient trace.SpanContext, msg *message.Message, d engine.Delivery,
 	after bool) context.Context {
 	if d != nil && after {
@@ -197,8 +198,8 @@ func (t *Tracing) failed(span trace.Span, d engine.Delivery, err error, more ...
 		semconv.ExceptionType(cmp.Or(goType, other)), semconv.ExceptionMessage(text))...))
 }
 
-// ownType is what an error itself says that its type is, as those of package publish do. The error is foreign code,
-// which may panic.
+// ownType is what an error itself says that its type is, as those of package publish do. The error
+// is foreign code, which may panic.
 func ownType(err error) (name string) {
 	defer func() {
 		if recover() != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The fields and methods that others can name have comments, and no comment hides its subject. The linter checks that
-// the other exported names have comments, which begin with the name.
+// The fields and methods that others can name have comments, and no comment hides its subject. The
+// linter checks that the other exported names have comments, which begin with the name.
 func TestExportedNamesHaveComments(t *testing.T) {
 	t.Parallel()
 	seen := 0
@@ -246,7 +246,8 @@ func (s source) problem(node ast.Node, format string, args ...any) string {
 	return fmt.Sprintf("%s %d: ", filepath.ToSlash(place.Filename), place.Line) + fmt.Sprintf(format, args...)
 }
 
-// comments returns the problems of the comments of a file's exported names, and of its package comment.
+// comments returns the problems of the comments of a file's exported names, and of its package
+// comment.
 func (s source) comments() []string {
 	problems := s.sentences(s.file, "the package", s.file.Doc)
 	for _, declaration := range s.file.Decls {
@@ -293,7 +294,8 @@ func (s source) typ(d *ast.GenDecl, spec *ast.TypeSpec) []string {
 	return problems
 }
 
-// fields have comments of their own, or directly below one that has, or are named in the comment of their type.
+// fields have comments of their own, or directly below one that has, or are named in the comment of
+// their type.
 func (s source) fields(of string, doc *ast.CommentGroup, list *ast.FieldList) []string {
 	var problems []string
 	line, commented := 0, false
@@ -401,8 +403,8 @@ func (s source) texts() []text {
 	return texts
 }
 
-// isLogger takes logger.Info, c.logger.Error, logger.With(…).Debug, x.log(…).Error: the methods of watermill's logger, and
-// of slog's, of anything whose name says that it logs.
+// isLogger takes logger.Info, c.logger.Error, logger.With(…).Debug, x.log(…).Error: the methods of
+// watermill's logger, and of slog's, of anything whose name says that it logs.
 func isLogger(function ast.Expr) bool {
 	selector, is := function.(*ast.SelectorExpr)
 	if !is || !slices.Contains([]string{"Error", "Info", "Debug", "Trace", "Warn"}, selector.Sel.Name) {
@@ -434,7 +436,8 @@ func name(function ast.Expr) string {
 	return pkg.Name + "." + selector.Sel.Name
 }
 
-// literal is the value of a string literal, or of a sum of strings with one; other parts of it are written as %s.
+// literal is the value of a string literal, or of a sum of strings with one; other parts of it are
+// written as %s.
 func literal(expression ast.Expr) (value string, ok bool) {
 	switch e := expression.(type) {
 	case *ast.BasicLit:

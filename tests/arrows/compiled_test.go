@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A user of the retrier compiles only modules that the top of docs/project/dependencies.md names. The linter checks what
-// our packages import. This test checks what the modules of others bring.
+// A user of the retrier compiles only modules that the top of docs/project/dependencies.md names.
+// The linter checks what our packages import. This test checks what the modules of others bring.
 func TestUsersCompileNothingElse(t *testing.T) {
 	t.Parallel()
 

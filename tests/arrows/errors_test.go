@@ -1,4 +1,5 @@
-// Package arrows checks what the module's files say: comments, error texts, pages. It needs no broker.
+// Package arrows checks what the module's files say: comments, error texts, pages. It needs no
+// broker.
 package arrows
 
 import (
@@ -16,8 +17,9 @@ import (
 
 const root = "../.."
 
-// errors.As with a value compiles where an error type has value receivers, and is false when the error is a pointer. So
-// all of ours that anybody can name are pointers, and the documentation calls them so.
+// errors.As with a value compiles where an error type has value receivers, and is false when the
+// error is a pointer. So all of ours that anybody can name are pointers, and the documentation
+// calls them so.
 func TestExportedErrorsArePointers(t *testing.T) {
 	t.Parallel()
 

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A user copies an example into his own module: what it imports must be there too, its first comment tells him what to
-// look at, and the list of the examples has it.
+// A user copies an example into his own module: what it imports must be there too, its first
+// comment tells him what to look at, and the list of the examples has it.
 func TestExamplesCanBeCopied(t *testing.T) {
 	t.Parallel()
 

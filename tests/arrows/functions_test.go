@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// functionLink is a link of a page to a function: its text is the function as Go's documentation writes it.
+// functionLink is a link of a page to a function: its text is the function as Go's documentation
+// writes it.
 var functionLink = regexp.MustCompile("\\[`([^`]+)`\\]\\(([^)]+\\.go)\\)")
 
 // The page that leads a newcomer through the code names functions that are there.

@@ -54,7 +54,8 @@ var usual = map[string]string{
 	"require": "github.com/stretchr/testify/require", "assert": "github.com/stretchr/testify/assert",
 }
 
-// given are the variables that a block may use without declaring them, and the functions of the reader's own.
+// given are the variables that a block may use without declaring them, and the functions of the
+// reader's own.
 const given = `
 var (
 	ctx        context.Context
@@ -96,7 +97,8 @@ func alarm(any ...any)      {}
 func file(any ...any) error { return nil }
 `
 
-// A block of Go in README or the docs compiles: as a file, as declarations, or as statements of a function.
+// A block of Go in README or the docs compiles: as a file, as declarations, or as statements of a
+// function.
 func TestGoBlocksCompile(t *testing.T) {
 	t.Parallel()
 
@@ -185,7 +187,8 @@ func (p packages) check(source string) (problems []string, parsed bool) {
 	conf := types.Config{
 		Importer: p,
 		Error: func(err error) {
-			// What is declared and not used, or imported and not used, is used by what comes after the block.
+			// What is declared and not used, or imported and not used, is used by what comes after
+			// the block.
 			var problem types.Error
 			if errors.As(err, &problem) && !problem.Soft {
 				problems = append(problems, problem.Msg)

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// upstream is a fault, or a change, of RabbitMQ or of a library that code of this module works around. The comment at
-// the workaround has it as a paragraph:
+// upstream is a fault, or a change, of RabbitMQ or of a library that code of this module works
+// around. The comment at the workaround has it as a paragraph:
 //
 //	Upstream: what it is; its cause; versions; tests; remove when …
 //
@@ -46,7 +46,8 @@ var (
 		testForm + `(?:, ` + testForm + `)*); remove when ([^;]+)\.$`)
 	referenceForm = regexp.MustCompile(`^Upstream: ([^;]+)\.$`)
 	issueName     = regexp.MustCompile(`([\w.-]+)/([\w.-]+)#(\d+)`)
-	// serverVersion is one of RabbitMQ in a text. A number with more digits is none, such as the name of a ladder.
+	// serverVersion is one of RabbitMQ in a text. A number with more digits is none, such as the
+	// name of a ladder.
 	serverVersion = regexp.MustCompile(`(?:^|[^\d.\w])(?:3\.1\d|4\.[0-4]|[34]\."$)(?:$|[^\d])`)
 )
 
@@ -252,7 +253,8 @@ func upstreams(t *testing.T) map[string]upstream {
 	return all
 }
 
-// Each workaround names its upstream cause and a test that exists, and nothing but package rabbitmq compares versions.
+// Each workaround names its upstream cause and a test that exists, and nothing but package rabbitmq
+// compares versions.
 func TestUpstreamCauses(t *testing.T) {
 	t.Parallel()
 	found := upstreams(t)

@@ -38,16 +38,17 @@ func TestCommentsAreNarrowOfMutants(t *testing.T) {
 	t.Parallel()
 	narrow := "// " + strings.Repeat("word ", 19) + "é"
 	for name, test := range map[string]struct{ code, wide string }{
-		"as wide as may be":  {narrow + "x", ""},
-		"too wide":           {"package p\n" + narrow + "xy", "2: 101 columns"},
-		"a tab is four":      {"\t" + narrow, "1: 103 columns"},
-		"shown as it is":     {"//\t" + narrow, ""},
-		"a drawing":          {"// ├" + strings.Repeat("─", 110), ""},
-		"a tool's own":       {"//nolint:x // " + narrow, ""},
-		"one address":        {"// https://example.com/" + strings.Repeat("x", 100), ""},
-		"code":               {`x := "` + narrow + `xxxxxx"`, ""},
-		"a string of lines":  {"x := `\n" + narrow + "xxxxxx\n`", ""},
-		"behind such a text": {"x := `\n`\n" + narrow + "xy", "3: 101 columns"},
+		"as wide as may be":   {narrow + "x", ""},
+		"too wide":            {"package p\n" + narrow + "xy", "2: 101 columns"},
+		"a tab is four":       {"\t" + narrow, "1: 103 columns"},
+		"shown as it is":      {"//\t" + narrow, ""},
+		"a drawing":           {"// ├" + strings.Repeat("─", 110), ""},
+		"a tool's own":        {"//nolint:x // " + narrow, ""},
+		"one address":         {"// https://example.com/" + strings.Repeat("x", 100), ""},
+		"code":                {`x := "` + narrow + `xxxxxx"`, ""},
+		"a string of lines":   {"x := `\n" + narrow + "xxxxxx\n`", ""},
+		"an example's output": {"// Output: x\n" + narrow + "xy\n}\n" + narrow + "xy", "4: 101 columns"},
+		"behind such a text":  {"x := `\n`\n" + narrow + "xy", "3: 101 columns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -56,20 +57,23 @@ func TestCommentsAreNarrowOfMutants(t *testing.T) {
 	}
 }
 
-// drawn is a comment's line that is not prose: code, a table, a drawing, an address alone, or for a tool.
+// drawn is a comment's line that is not prose: code, a table, a drawing, an address alone, or for a
+// tool.
 var drawn = regexp.MustCompile(`^//(\t|\w|\s+\S+$|.*(──|--|[│┌└├▲▼►]))`)
 
 // wideComments are the lines of a file that are comments and too wide, with their widths.
 func wideComments(code string) (wide []string) {
-	isText := false // within a string of several lines
+	isText := false   // within a string of several lines
+	isOutput := false // below Output: of an example
 	for i, line := range strings.Split(code, "\n") {
 		comment := strings.TrimLeft(line, "\t")
 		isComment := strings.HasPrefix(comment, "//") && !isText
 		if !isComment && strings.Count(line, "`")%2 == 1 {
 			isText = !isText
 		}
+		isOutput = isComment && (isOutput || strings.HasPrefix(comment, "// Output:"))
 		columns := utf8.RuneCountInString(line) + 3*(len(line)-len(comment))
-		if isComment && columns > mostColumns && !drawn.MatchString(comment) {
+		if isComment && !isOutput && columns > mostColumns && !drawn.MatchString(comment) {
 			wide = append(wide, fmt.Sprintf("%d: %d columns", i+1, columns))
 		}
 	}

@@ -83,8 +83,8 @@ func wordsOf(t *testing.T, list string) []word {
 	return words
 }
 
-// lineEnd is the end of a line with what the next one begins with: white space, and the marks of a comment, or of a
-// string that goes on.
+// lineEnd is the end of a line with what the next one begins with: white space, and the marks of a
+// comment, or of a string that goes on.
 var lineEnd = regexp.MustCompile(`[ \t]*(?:["\x60][ \t]*\+[ \t]*)?\n[ \t]*(?://[ \t]*|#[ \t]+|["\x60])?`)
 
 // refusedWords returns the refused phrases of a text, in lower case, with their lines.

@@ -21,7 +21,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// BenchmarkAccuracy measures how much later than its delay a retry comes, beside the broker's own share of it.
+// BenchmarkAccuracy measures how much later than its delay a retry comes, beside the broker's own
+// share of it.
 func BenchmarkAccuracy(b *testing.B) {
 	seconds := report.Scaled(b, 60, 2)
 	t := report.Table{
@@ -77,8 +78,8 @@ func percentiles(values []float64) [3]float64 {
 	return [3]float64{percentile(values, 50), percentile(values, 99), slices.Max(values)}
 }
 
-// lateness fails messages at a steady rate, with the retrier and beside it without, and gives the milliseconds by which
-// they came late.
+// lateness fails messages at a steady rate, with the retrier and beside it without, and gives the
+// milliseconds by which they came late.
 func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare []float64) {
 	b.Helper()
 	policy := config.Policy{Delays: []time.Duration{accuracyDelay}, ClassicQueues: queueType == "classic"}
@@ -117,7 +118,8 @@ func publishNumbered(b *testing.B, channel *amqp091.Channel, queue string, i int
 	}))
 }
 
-// startWaiting starts a router with the retrier whose handler fails each message once. stop stops it.
+// startWaiting starts a router with the retrier whose handler fails each message once. stop stops
+// it.
 func startWaiting(b *testing.B, queueType string, policy config.Policy, options amqpretry.Options,
 	waits *waits) (queue string, stop func()) {
 	b.Helper()
@@ -145,8 +147,8 @@ func startWaiting(b *testing.B, queueType string, policy config.Policy, options 
 	}
 }
 
-// startBare declares the retry queues that the retrier would, and consumes what comes back from them. It gives the name
-// of the one for a delay.
+// startBare declares the retry queues that the retrier would, and consumes what comes back from
+// them. It gives the name of the one for a delay.
 func startBare(
 	b *testing.B, queueType string, policy config.Policy, waits *waits,
 ) (retryQueue func(time.Duration) string) {

@@ -21,7 +21,8 @@ type figures map[string]float64
 // results are the figures of all rounds, by contender.
 type results map[string][]figures
 
-// compare runs contenders in turn for as many rounds as -benchtime says. Each round begins with another one.
+// compare runs contenders in turn for as many rounds as -benchtime says. Each round begins with
+// another one.
 func compare(b *testing.B, contenders ...contender) results {
 	b.Helper()
 	all := results{}
@@ -56,7 +57,8 @@ func (r results) median(name, unit string) float64 {
 	return median(values)
 }
 
-// ratio is the median over the rounds of what a figure of one contender is to the same of another in the same round.
+// ratio is the median over the rounds of what a figure of one contender is to the same of another
+// in the same round.
 func (r results) ratio(name, to, unit string) float64 {
 	values := make([]float64, len(r[name]))
 	for i := range values {

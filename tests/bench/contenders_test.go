@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// way is one to consume: it adds its middlewares to a router and gives the subscriber, and what is to be closed after
-// the router.
+// way is one to consume: it adds its middlewares to a router and gives the subscriber, and what is
+// to be closed after the router.
 type way func(b *testing.B, router *message.Router, conf amqp.Config) (message.Subscriber, func() error)
 
 // stock is watermill-amqp as it is.

@@ -28,8 +28,8 @@ type cost struct {
 	delay time.Duration
 }
 
-// costs are longer than it takes to publish all messages. A delay of five digits would take too long with the default's
-// unit.
+// costs are longer than it takes to publish all messages. A delay of five digits would take too
+// long with the default's unit.
 func costs(b *testing.B) []cost {
 	b.Helper()
 	if report.Scale(b) < 0.1 {
@@ -108,8 +108,8 @@ type costRun struct {
 	delay    time.Duration
 }
 
-// perMessage is the broker's processor time for a message, in microseconds, while something is done. What an idle
-// broker takes meanwhile is subtracted.
+// perMessage is the broker's processor time for a message, in microseconds, while something is
+// done. What an idle broker takes meanwhile is subtracted.
 func (r costRun) perMessage(b *testing.B, do func()) float64 {
 	b.Helper()
 	idleFor := time.Duration(report.Scaled(b, int(3*time.Second), int(500*time.Millisecond)))
@@ -170,7 +170,8 @@ func costOfRetry(b *testing.B, r costRun) float64 {
 	})
 }
 
-// brokerCPU is the processor time that a broker has used so far, which Linux counts in hundredths of a second.
+// brokerCPU is the processor time that a broker has used so far, which Linux counts in hundredths
+// of a second.
 func brokerCPU(b *testing.B, broker *brokertest.Broker) time.Duration {
 	b.Helper()
 	const hint = "this benchmark needs Linux, and a rabbitmq-server of this machine"

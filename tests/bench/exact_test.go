@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// BenchmarkExactAccuracy measures how late retries with exact delays are, beside retries with a retry queue for each of
-// these delays, and beside these retry queues alone.
+// BenchmarkExactAccuracy measures how late retries with exact delays are, beside retries with a
+// retry queue for each of these delays, and beside these retry queues alone.
 func BenchmarkExactAccuracy(b *testing.B) {
 	seconds, delays := report.Scaled(b, 30, 2), exactDelays(b)
 	t := report.Table{
@@ -132,7 +132,8 @@ func bareWith(policy config.Policy) func(*testing.B, *waits) (func(*amqp091.Chan
 	}
 }
 
-// atRate publishes messages at a steady rate for each of the waiters, at the same time, and waits until all are back.
+// atRate publishes messages at a steady rate for each of the waiters, at the same time, and waits
+// until all are back.
 func atRate(b *testing.B, rate, messages int, all []waiter) {
 	b.Helper()
 	publish := make([]func(*amqp091.Channel, int), len(all))

@@ -222,8 +222,9 @@ func (l load) most() float64 {
 	return 15_000
 }
 
-// requireAll takes what a consumer that was closed has left, until each message of the backlog was handled or has been
-// found: in its queue, waiting, or dead. What was being settled at the close can be both.
+// requireAll takes what a consumer that was closed has left, until each message of the backlog was
+// handled or has been found: in its queue, waiting, or dead. What was being settled at the close
+// can be both.
 func requireAll(b *testing.B, queue string, handled *tally, backlog int) {
 	b.Helper()
 	plan, err := topology.New(queue, threeRetries.WithDefaults(), topology.Names{})

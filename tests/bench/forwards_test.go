@@ -23,7 +23,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// BenchmarkForwards measures failing alone: every message fails once, and goes to a retry queue where it stays.
+// BenchmarkForwards measures failing alone: every message fails once, and goes to a retry queue
+// where it stays.
 func BenchmarkForwards(b *testing.B) {
 	t := report.Table{
 		Title: "Failures forwarded",
@@ -123,8 +124,8 @@ func byRetrier(concurrency int) func(*testing.B, backlog, *lap) {
 	}
 }
 
-// byHand is the limit: there is nothing but what has to be done. On fresh channels the tags of deliveries and publishes
-// are the same.
+// byHand is the limit: there is nothing but what has to be done. On fresh channels the tags of
+// deliveries and publishes are the same.
 func byHand(b *testing.B, l backlog, lap *lap) {
 	deliveries, in := l.consume(b)
 	defer in.Close()
@@ -241,9 +242,9 @@ func (l backlog) consume(b *testing.B) (<-chan amqp091.Delivery, *channel) {
 	return deliveries, channel
 }
 
-// verify checks that every message is in the retry queue, once. Some may be in the main queue as well: RabbitMQ may not
-// have carried out the last acknowledgements for a quorum queue when their connection closes, and delivers those
-// messages again.
+// verify checks that every message is in the retry queue, once. Some may be in the main queue as
+// well: RabbitMQ may not have carried out the last acknowledgements for a quorum queue when their
+// connection closes, and delivers those messages again.
 func (l backlog) verify(b *testing.B) {
 	b.Helper()
 	channel := open(b)

@@ -22,8 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// BenchmarkHoarding measures what messages suffer that were sent ahead to a handler which is not ready for them: with a
-// fixed prefetch, and with one that follows the handlers.
+// BenchmarkHoarding measures what messages suffer that were sent ahead to a handler which is not
+// ready for them: with a fixed prefetch, and with one that follows the handlers.
 func BenchmarkHoarding(b *testing.B) {
 	t := report.Table{
 		Title: "Messages that are sent ahead",

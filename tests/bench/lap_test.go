@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// lap takes the time of messages that are done one after the other, or some at a time, from when the last of the
-// warm-up is done.
+// lap takes the time of messages that are done one after the other, or some at a time, from when
+// the last of the warm-up is done.
 type lap struct {
 	warmUp, messages int
 	done             chan struct{} // closed after the last

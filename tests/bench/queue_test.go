@@ -19,8 +19,8 @@ var queueTypes = []string{"classic", "quorum"}
 
 func arguments(queueType string) amqp091.Table { return amqp091.Table{"x-queue-type": queueType} }
 
-// newQueue declares a queue of its own for a contender's run, removed after the benchmark with what the retrier
-// declares beside it.
+// newQueue declares a queue of its own for a contender's run, removed after the benchmark with what
+// the retrier declares beside it.
 func newQueue(b *testing.B, queueType string, policy config.Policy) string {
 	b.Helper()
 	name := "bench-" + watermill.NewShortUUID()
@@ -38,8 +38,8 @@ func newClient(b *testing.B) *rabbit.Client { b.Helper(); return rabbit.New(b, b
 // dial opens a connection that the caller closes.
 func dial(b *testing.B) *amqp091.Connection { b.Helper(); return newClient(b).Dial() }
 
-// fill publishes messages to a queue as watermill-amqp would, and waits for the broker's confirms. header tells what
-// further headers the i-th has; optional.
+// fill publishes messages to a queue as watermill-amqp would, and waits for the broker's confirms.
+// header tells what further headers the i-th has; optional.
 func fill(b *testing.B, queue string, messages int, header func(i int) amqp091.Table) {
 	b.Helper()
 	all := make([]amqp091.Publishing, messages)

@@ -28,8 +28,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// BenchmarkReplay sends dead letters back to their main queue, and compares that with what it cannot do without:
-// publishing the same messages with the broker's confirmation.
+// BenchmarkReplay sends dead letters back to their main queue, and compares that with what it
+// cannot do without: publishing the same messages with the broker's confirmation.
 func BenchmarkReplay(b *testing.B) {
 	messages := report.Scaled(b, 100_000, 1000)
 	t := &report.Table{
@@ -241,7 +241,8 @@ func replay(b *testing.B, messages int, undo bool) figures {
 	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": memory}
 }
 
-// peakOfHeap samples the heap in use until the function that it returns is called, which gives the highest, in MiB.
+// peakOfHeap samples the heap in use until the function that it returns is called, which gives the
+// highest, in MiB.
 func peakOfHeap() func() float64 {
 	runtime.GC()
 	stop, highest := make(chan struct{}), make(chan uint64)

@@ -17,7 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// BenchmarkStrategies is what it costs to have the broker bring failed messages back, beside copies.
+// BenchmarkStrategies is what it costs to have the broker bring failed messages back, beside
+// copies.
 func BenchmarkStrategies(b *testing.B) {
 	t := report.Table{
 		Title: "Strategies",
@@ -67,10 +68,11 @@ const strategyRate = "msg/s"
 type strategyLoad struct {
 	name     string
 	messages int
-	// failures is how often the i-th message fails; more often than the policy allows for one that ends as a dead
-	// letter.
+	// failures is how often the i-th message fails; more often than the policy allows for one that
+	// ends as a dead letter.
 	failures func(i int) int
-	// counts tells whether the i-th message is one of those whose rate is measured. The others have to end as well.
+	// counts tells whether the i-th message is one of those whose rate is measured. The others have
+	// to end as well.
 	counts func(i int) bool
 }
 

@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// BenchmarkTopics measures what it takes to serve many topics: the time to start, and the broker's memory.
+// BenchmarkTopics measures what it takes to serve many topics: the time to start, and the broker's
+// memory.
 func BenchmarkTopics(b *testing.B) {
 	t := report.Table{
 		Title: "Very many topics",
@@ -112,7 +113,8 @@ func openRetrier(b *testing.B, strategy config.Strategy) (message.Subscriber, fu
 	return subscriber, retrier.Close
 }
 
-// serve subscribes to all topics and gives the seconds until a message has come from each. stop stops it.
+// serve subscribes to all topics and gives the seconds until a message has come from each. stop
+// stops it.
 func serve(b *testing.B, topics []string, connect func(*testing.B) (message.Subscriber, func() error)) (seconds float64,
 	stop func()) {
 	b.Helper()

@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// BenchmarkWaiting has a service fail very many messages, and looks at its memory while they wait and at how they
-// return.
+// BenchmarkWaiting has a service fail very many messages, and looks at its memory while they wait
+// and at how they return.
 func BenchmarkWaiting(b *testing.B) {
 	t := report.Table{
 		Title: "Very many messages waiting",
@@ -65,7 +65,8 @@ const (
 	portion            = 10_000 // of messages that are published before their confirms are waited for
 )
 
-// wait has so many messages fail once and come back after a delay. It looks at the memory if it is given the broker.
+// wait has so many messages fail once and come back after a delay. It looks at the memory if it is
+// given the broker.
 func wait(b *testing.B, queueType string, messages int, delay time.Duration, broker *brokertest.Broker) figures {
 	b.Helper()
 	policy := config.Policy{Delays: []time.Duration{delay}, ClassicQueues: queueType == "classic"}

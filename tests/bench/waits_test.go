@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// waits are those of numbered messages that fail once each. It takes all of its memory at the beginning.
+// waits are those of numbered messages that fail once each. It takes all of its memory at the
+// beginning.
 type waits struct {
 	delays []time.Duration // of the first message, of the second …, and so on from the beginning
 	began  time.Time
@@ -34,7 +35,8 @@ func newWaits(messages int, delays ...time.Duration) *waits {
 
 func (w *waits) delayOf(i int) time.Duration { return w.delays[i%len(w.delays)] }
 
-// failure is the error of a message's first call. Where messages have different delays, it asks for this one's.
+// failure is the error of a message's first call. Where messages have different delays, it asks for
+// this one's.
 func (w *waits) failure(i int) error {
 	if len(w.delays) == 1 {
 		return errRefused
@@ -43,7 +45,8 @@ func (w *waits) failure(i int) error {
 	return retry.RetryAfter(w.delayOf(i), errRefused)
 }
 
-// called notes a call for a message. It tells whether it is the second; a third is a failure of the benchmark.
+// called notes a call for a message. It tells whether it is the second; a third is a failure of the
+// benchmark.
 func (w *waits) called(b *testing.B, i int) (again bool) {
 	now := time.Since(w.began)
 	w.mu.Lock()

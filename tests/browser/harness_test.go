@@ -50,7 +50,8 @@ type world struct {
 	*rabbit.Client
 	t     *testing.T
 	queue string
-	// others are further main queues; management is the address of the management API, if the console is to use it.
+	// others are further main queues; management is the address of the management API, if the
+	// console is to use it.
 	others     []string
 	management string
 	policy     config.Policy

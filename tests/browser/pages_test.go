@@ -22,7 +22,8 @@ import (
 
 const axeVersion = "4.14.1"
 
-// axe is axe-core, which finds what people with disabilities stumble over. npm brings it, for this test only.
+// axe is axe-core, which finds what people with disabilities stumble over. npm brings it, for this
+// test only.
 var axe = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "axe")
 	if err != nil {
@@ -61,8 +62,8 @@ var axe = sync.OnceValues(func() (string, error) {
 // pictures is the folder where pictures of the pages go; empty for none.
 var pictures = os.Getenv("PICTURES")
 
-// Every page, light, dark and narrow: axe-core finds nothing, nothing is wider than the window, and the picture is in
-// docs/img.
+// Every page, light, dark and narrow: axe-core finds nothing, nothing is wider than the window, and
+// the picture is in docs/img.
 func TestPages_OwnBroker(t *testing.T) {
 	t.Parallel()
 	script, err := axe()

@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// Behind nginx, at the root, below a path that nginx cuts off, and below one that it passes on: pages have their style,
-// and a run is planned, confirmed and seen to its end.
+// Behind nginx, at the root, below a path that nginx cuts off, and below one that it passes on:
+// pages have their style, and a run is planned, confirmed and seen to its end.
 func TestBehindAProxy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -18,7 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// cause is why some messages of a shop died, the first of them so long ago, and the others each a while later.
+// cause is why some messages of a shop died, the first of them so long ago, and the others each a
+// while later.
 type cause struct {
 	first, messages  int
 	queue, handler   string
@@ -47,8 +48,8 @@ var causes = []cause{
 var waiting = map[string]int{"orders.retry.10m": 42, "orders.retry.1h": 18, "orders.retry.6h": 5, "mails.retry.10m": 23,
 	"mails.retry.1h": 64, "invoices.retry.10m": 2}
 
-// newShop starts the services of a shop on a broker of its own, with dead letters and waiting messages that are the
-// same in each run, and a console that knows the management API.
+// newShop starts the services of a shop on a broker of its own, with dead letters and waiting
+// messages that are the same in each run, and a console that knows the management API.
 func newShop(t *testing.T) *world {
 	t.Helper()
 	broker := brokertest.StartWithManagement(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// The whole way, from an overview to an undone replay: by mouse, by keyboard, and without JavaScript.
+// The whole way, from an overview to an undone replay: by mouse, by keyboard, and without
+// JavaScript.
 func TestTheWholeWay(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) (*tab, hand){

@@ -20,8 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// broker is the private RabbitMQ of a run. Unlike those of brokertest its methods return errors, as they are called
-// while others wait.
+// broker is the private RabbitMQ of a run. Unlike those of brokertest its methods return errors, as
+// they are called while others wait.
 type broker struct {
 	*brokertest.Broker
 	version string
@@ -93,9 +93,9 @@ func (b *broker) channel(use func(*amqp091.Channel) error) error {
 	return use(ch)
 }
 
-// written returns when all quorum queues that there are can be told from their log. One whose node is killed before
-// never has a leader again (RabbitMQ 3.10.8): its first entry is lost, by which it would know that it is alone. All
-// write to one log, in order.
+// written returns when all quorum queues that there are can be told from their log. One whose node
+// is killed before never has a leader again (RabbitMQ 3.10.8): its first entry is lost, by which it
+// would know that it is alone. All write to one log, in order.
 func (b *broker) written() error {
 	return b.channel(func(ch *amqp091.Channel) error {
 		const last = "the-last-one"
@@ -120,8 +120,8 @@ func (b *broker) written() error {
 	})
 }
 
-// depths are all messages of all queues, also those that are delivered, and those that a queue holds to dead-letter
-// them.
+// depths are all messages of all queues, also those that are delivered, and those that a queue
+// holds to dead-letter them.
 func (b *broker) depths() (map[string]int, error) {
 	out, err := b.ctl("list_queues", "name", "messages")
 	if err != nil {
@@ -143,15 +143,15 @@ func (b *broker) depths() (map[string]int, error) {
 	return depths, nil
 }
 
-// quorumServer stops or restarts the only member of a quorum queue: stopped, it is a queue without leader, which
-// answers nothing.
+// quorumServer stops or restarts the only member of a quorum queue: stopped, it is a queue without
+// leader, which answers nothing.
 func (b *broker) quorumServer(action, queue string) error {
 	_, err := b.ctl("eval", fmt.Sprintf(`ok = ra:%s_server(quorum_queues, {'%%2F_%s', node()}).`, action, queue))
 	return err
 }
 
-// drain takes all dead letters out of a queue, which may have been deleted and not been needed since. It acknowledges
-// them, unlike rabbit.Drain, as the broker may die meanwhile.
+// drain takes all dead letters out of a queue, which may have been deleted and not been needed
+// since. It acknowledges them, unlike rabbit.Drain, as the broker may die meanwhile.
 func (b *broker) drain(topic string) ([]Letter, error) {
 	var letters []Letter
 	err := b.channel(func(ch *amqp091.Channel) error {

@@ -123,7 +123,8 @@ func TestChaos_OwnBroker(t *testing.T) {
 	assert.NotEmpty(t, ledger.Faults)
 }
 
-// chosen are those whose name matches the regular expression in an environment variable; all of them without one.
+// chosen are those whose name matches the regular expression in an environment variable; all of
+// them without one.
 func chosen[T any](t *testing.T, all []T, variable string, name func(T) string) []T {
 	t.Helper()
 	pattern, err := regexp.Compile(os.Getenv(variable))
@@ -212,8 +213,8 @@ func (s *system) collect(topic string) error {
 	return err
 }
 
-// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after
-// its confirm timeout, and a message with an exact delay waits in several queues.
+// settle waits until nothing is on its way any more. A broker that could not hand back what was due
+// tries again after its confirm timeout, and a message with an exact delay waits in several queues.
 func (s *system) settle() {
 	quiet, last := time.Now(), -1
 	within := 8*time.Minute + 4*s.broker.confirmTimeout

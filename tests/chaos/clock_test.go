@@ -11,8 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// overlayClock makes a standard library whose wall clock can be stepped, as the host's cannot be without disturbing
-// everybody on it. What is measured by the monotonic clock stays, as it does when a clock is set.
+// overlayClock makes a standard library whose wall clock can be stepped, as the host's cannot be
+// without disturbing everybody on it. What is measured by the monotonic clock stays, as it does
+// when a clock is set.
 func overlayClock(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("go", "env", "GOROOT").Output()

@@ -114,7 +114,8 @@ func (s *system) brokerFaults() []kind {
 				"2GB"})},
 		{name: "disk alarm", weight: 1, make: during([]string{"set_disk_free_limit", "90000GB"},
 			[]string{"set_disk_free_limit", "50MB"})},
-		// Not the classic retry queues: they first drop what is beyond the limit, and then begin to refuse.
+		// Not the classic retry queues: they first drop what is beyond the limit, and then begin to
+		// refuse.
 		{name: "copies refused (reject-publish)", weight: 2, harmless: true, make: during(
 			[]string{"set_policy", "--apply-to", "queues", "refuse",
 				`^((.+\.)?(retry\.[0-9]+m?s|dlq)|.+\.landing|amqpretry\.delay\..+\.[0-9]+m?s)$`,
@@ -153,8 +154,8 @@ func (s *system) delete(queue string) (string, error) {
 	})
 }
 
-// leaderless takes the leader of a retry queue, a landing queue or a dead-letter queue away: publishes into it are
-// never answered.
+// leaderless takes the leader of a retry queue, a landing queue or a dead-letter queue away:
+// publishes into it are never answered.
 func (s *system) leaderless(r *rand.Rand) (string, error) {
 	of := map[string][]string{
 		"quorum":     {retryQueue("quorum", VersionA.Delays()[0])},

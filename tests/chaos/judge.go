@@ -32,14 +32,16 @@ type Fault struct {
 	Name       string
 	Of         string // what it happened to: process, connection or broker
 	Start, End time.Time
-	// Deleted is the queue that was deleted, if any: what lay in it, or was being confirmed into it, is gone.
+	// Deleted is the queue that was deleted, if any: what lay in it, or was being confirmed into
+	// it, is gone.
 	Deleted string
 	// Harmless faults cannot be the cause of a duplicate: no delivery or confirmation is lost.
 	Harmless bool
 }
 
-// Ledger is everything that is known of a run: what processes wrote down that were killed meanwhile, and what was done
-// to them. It allows a duplicate or a loss only where a fault of that time explains it.
+// Ledger is everything that is known of a run: what processes wrote down that were killed
+// meanwhile, and what was done to them. It allows a duplicate or a loss only where a fault of that
+// time explains it.
 type Ledger struct {
 	Sent    []*Sent
 	Records []Record // in the order of their times
@@ -54,12 +56,13 @@ type Count struct {
 	Sent, Processed, DeadLettered, Dropped int
 	// Removed lay in a queue that was deleted.
 	Removed int
-	// Lost are gone without a reason. Due came back from a classic retry queue, or were about to, when the broker died.
+	// Lost are gone without a reason. Due came back from a classic retry queue, or were about to,
+	// when the broker died.
 	Lost, Due int
 	// Retries that the broker gave back.
 	Retries int
-	// Again are calls beyond the one that each attempt has, and TwiceDead the dead letters beyond one for each message:
-	// duplicates that the loss of a connection or of a process explains.
+	// Again are calls beyond the one that each attempt has, and TwiceDead the dead letters beyond
+	// one for each message: duplicates that the loss of a connection or of a process explains.
 	Again, TwiceDead int
 }
 
@@ -217,8 +220,8 @@ func (j *judge) ends(l *life, count *Count) {
 	}
 }
 
-// removed tells whether a message lay in a queue that was deleted: the last that is known of it is that it was on its
-// way there.
+// removed tells whether a message lay in a queue that was deleted: the last that is known of it is
+// that it was on its way there.
 func (j *judge) removed(l *life) bool {
 	if len(l.failed) == 0 {
 		return false
@@ -234,8 +237,8 @@ func (j *judge) removed(l *life) bool {
 	return false
 }
 
-// due tells whether a message can have been lost on its return from a classic retry queue, which does not wait until
-// the main queue has stored what it gives back.
+// due tells whether a message can have been lost on its return from a classic retry queue, which
+// does not wait until the main queue has stored what it gives back.
 func (j *judge) due(l *life) bool {
 	if !isLossy(l.Topic) {
 		return false
@@ -284,7 +287,8 @@ func (j *judge) calls(l *life, count *Count) {
 		if f == fate.Postponed && c.Attempt == 1 {
 			allowed = 2
 		}
-		// To the version with fewer retries it is the last attempt once more, where the other one had a retry left.
+		// To the version with fewer retries it is the last attempt once more, where the other one
+		// had a retry left.
 		if c.Attempt == fewest && slices.ContainsFunc(l.failed, func(f Record) bool {
 			return f.Attempt == fewest && f.isRetried() && f.At.Before(c.At)
 		}) {
@@ -305,7 +309,8 @@ func (j *judge) calls(l *life, count *Count) {
 	}
 }
 
-// delays: whoever comes back has waited, for as long as its handler asked. The broker counts in milliseconds.
+// delays: whoever comes back has waited, for as long as its handler asked. The broker counts in
+// milliseconds.
 func (j *judge) delays(l *life) {
 	j.asked(l)
 	earliest := map[int]time.Time{}
@@ -348,8 +353,9 @@ func (j *judge) asked(l *life) {
 	}
 }
 
-// explained tells whether a message can be there twice at a time, or at any: it was published twice, or something
-// happened since it was sent by which a delivery or a confirmation can have been lost.
+// explained tells whether a message can be there twice at a time, or at any: it was published
+// twice, or something happened since it was sent by which a delivery or a confirmation can have
+// been lost.
 func (j *judge) explained(l *life, at time.Time) bool {
 	if l.Times > 1 {
 		return true
@@ -365,8 +371,9 @@ func (j *judge) explained(l *life, at time.Time) bool {
 	return j.incident(from, at)
 }
 
-// returned tells whether the broker may have counted an attempt by that time that nobody has made: a consumer died of
-// something else while it had the message, or closed. Nothing has waited then. For topics where it counts returns only.
+// returned tells whether the broker may have counted an attempt by that time that nobody has made:
+// a consumer died of something else while it had the message, or closed. Nothing has waited then.
+// For topics where it counts returns only.
 func (j *judge) returned(l *life, at time.Time) bool {
 	return find(l.Topic).Strategy.CountsReturns() && (l.Times > 1 || j.incident(l.Published, at))
 }

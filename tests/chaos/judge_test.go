@@ -303,7 +303,8 @@ func brokerDriven(topic string, delay time.Duration) (*Sent, Ledger) {
 	}, Letters: []Letter{exhausted(never, 3)}}
 }
 
-// exhausted is a dead letter that the broker has brought back: of all attempts but the last it knows the number only.
+// exhausted is a dead letter that the broker has brought back: of all attempts but the last it
+// knows the number only.
 func exhausted(s *Sent, attempts int) Letter {
 	letter := dead(s, retry.ReasonExhausted, attempts)
 	state := wire.State{History: []retry.FailedCall{{Number: attempts, At: at(attempts), Error: "it fails"}}}
@@ -313,7 +314,8 @@ func exhausted(s *Sent, attempts int) Letter {
 	return letter
 }
 
-// What is allowed where the broker brings messages back, and only there, and only for the reasons that there are.
+// What is allowed where the broker brings messages back, and only there, and only for the reasons
+// that there are.
 func TestJudge_BrokerDrivenStrategies(t *testing.T) {
 	t.Parallel()
 	killed := []Fault{{Name: "process killed", Start: at(3), End: at(4)}}
@@ -399,7 +401,8 @@ func TestJudge_BrokerDrivenStrategies(t *testing.T) {
 	})
 }
 
-// A broker has the strategies of its version, and versions of a service differ in no argument of a main queue.
+// A broker has the strategies of its version, and versions of a service differ in no argument of a
+// main queue.
 func TestTopics_OfStrategies(t *testing.T) {
 	t.Parallel()
 	for broker, want := range map[string]bool{"3.10.8": false, "4.0.5": false, "4.3.6": true} {
@@ -419,7 +422,8 @@ func TestTopics_OfStrategies(t *testing.T) {
 	}
 }
 
-// Handlers ask for waits of all magnitudes, the same each time, and in no version that has retry queues.
+// Handlers ask for waits of all magnitudes, the same each time, and in no version that has retry
+// queues.
 func TestFates_WhatHandlersAskFor(t *testing.T) {
 	t.Parallel()
 	const longest = 20 * time.Second

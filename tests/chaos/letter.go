@@ -38,8 +38,9 @@ func digest(p amqp091.Publishing) string {
 	return Digest(p.Body, metadata)
 }
 
-// inspect tells what is wrong with a dead letter: it must be the message that was sent, and say whatever there is to
-// say about it. returned tells that attempts can have been counted that nobody has made.
+// inspect tells what is wrong with a dead letter: it must be the message that was sent, and say
+// whatever there is to say about it. returned tells that attempts can have been counted that nobody
+// has made.
 func inspect(sent *Sent, letter Letter, returned bool) []string {
 	d, f := letter.Message, fate.Of(sent.ID)
 	var problems []string
@@ -53,7 +54,8 @@ func inspect(sent *Sent, letter Letter, returned bool) []string {
 	problems = append(problems, changed(sent.Message, d)...)
 
 	reason := retry.Reason(text(d, header.Reason))
-	// A message that was delivered that often, because connections were lost, counts as one that kills its process.
+	// A message that was delivered that often, because connections were lost, counts as one that
+	// kills its process.
 	crashed := reason == retry.ReasonCrashed && mainType(sent.Topic) == "quorum"
 	is(fmt.Sprintf("reason %q", reason), slices.Contains(f.Reasons(), reason) || crashed)
 
@@ -90,8 +92,9 @@ func inspect(sent *Sent, letter Letter, returned bool) []string {
 	return problems
 }
 
-// areAttempts tells whether a message that has failed until the end can have failed so often. The broker keeps no
-// history of what it brings back by itself. Where it counts returns, some of them can be attempts that nobody has made.
+// areAttempts tells whether a message that has failed until the end can have failed so often. The
+// broker keeps no history of what it brings back by itself. Where it counts returns, some of them
+// can be attempts that nobody has made.
 func areAttempts(topic Topic, calls, history int, returned bool) bool {
 	fewest, most := attempts()
 	if !topic.Strategy.ByBroker() {

@@ -66,8 +66,9 @@ func (n *network) cure() error {
 	})
 }
 
-// unlessStuck changes the toxics. Toxiproxy 2.12 can deadlock when a connection is just ending, and Stop then waits for
-// ever, after it has stopped listening. Another proxy takes its place; those that were connected miss the heartbeats.
+// unlessStuck changes the toxics. Toxiproxy 2.12 can deadlock when a connection is just ending, and
+// Stop then waits for ever, after it has stopped listening. Another proxy takes its place; those
+// that were connected miss the heartbeats.
 func (n *network) unlessStuck(change func(*toxiproxy.Proxy) error) error {
 	proxy, changed := n.proxy, make(chan error, 1)
 	go func() { changed <- change(proxy) }()

@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 )
 
-// publisher publishes numbered messages until there are enough, confirmed and mandatory, and again where it was not
-// told that the broker has them.
+// publisher publishes numbered messages until there are enough, confirmed and mandatory, and again
+// where it was not told that the broker has them.
 type publisher struct {
 	broker  *broker
 	wanted  int

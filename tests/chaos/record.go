@@ -68,8 +68,8 @@ func OpenBook(path, process string) (*Book, error) {
 	return &Book{process, file}, nil
 }
 
-// Write writes one record, in one write: lines of several goroutines do not mix. A ledger with a gap proves nothing, so
-// a process that cannot write must not go on.
+// Write writes one record, in one write: lines of several goroutines do not mix. A ledger with a
+// gap proves nothing, so a process that cannot write must not go on.
 func (b *Book) Write(r Record) {
 	r.Process = b.process
 	if r.At.IsZero() {
@@ -90,7 +90,8 @@ type Reader struct {
 	offset int64
 }
 
-// Read gives the new records. A line that is not complete yet, or never will be, since its process was killed, is left.
+// Read gives the new records. A line that is not complete yet, or never will be, since its process
+// was killed, is left.
 func (r *Reader) Read() ([]Record, error) {
 	file, err := os.Open(r.Path)
 	if err != nil {
@@ -121,11 +122,12 @@ func (r *Reader) Read() ([]Record, error) {
 	}
 }
 
-// TypedPrefix begins the keys of headers that are not text. A handler gets them spelled out, which is not what this is
-// about.
+// TypedPrefix begins the keys of headers that are not text. A handler gets them spelled out, which
+// is not what this is about.
 const TypedPrefix = "typed-"
 
-// redelivered is what watermill-amqp v3 adds to the metadata of a message that was delivered before.
+// redelivered is what watermill-amqp v3 adds to the metadata of a message that was delivered
+// before.
 const redelivered = "_watermill_amqp_redelivered"
 
 // Digest of a message as a handler has it.

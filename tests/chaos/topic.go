@@ -17,8 +17,8 @@ type Topic struct {
 	Name string // of the topic and its queue
 	Main string // type of the main queue
 	config.Policy
-	// Lossy is true where classic retry queues are used, which lose what is due while the broker comes up: counted, not
-	// forbidden.
+	// Lossy is true where classic retry queues are used, which lose what is due while the broker
+	// comes up: counted, not forbidden.
 	Lossy bool
 	// Exact are the versions that have exact delays for it. The others have retry queues.
 	Exact []Version
@@ -72,8 +72,8 @@ func attempts() (fewest, most int) {
 	return min(a, b), max(a, b)
 }
 
-// delaysOf are those of a version for a topic. Where the delay is an argument of the main queue, all versions have the
-// same one.
+// delaysOf are those of a version for a topic. Where the delay is an argument of the main queue,
+// all versions have the same one.
 func (v Version) delaysOf(t Topic) []time.Duration {
 	if t.Strategy == config.StrategyCycle || t.Strategy == config.StrategyNative {
 		return []time.Duration{250 * time.Millisecond}
@@ -91,8 +91,8 @@ func Policies(v Version, main, broker string) config.Policies {
 		}
 		p := t.Policy
 		p.Delays, p.Retries = v.delaysOf(t), len(v.Delays())
-		// Broker-driven strategies retry a message without a timestamp by copies because of it: most of them, in one of
-		// the versions.
+		// Broker-driven strategies retry a message without a timestamp by copies because of it:
+		// most of them, in one of the versions.
 		if !t.Strategy.ByBroker() || v == VersionB {
 			p.MaxAge = 6 * time.Hour // beyond all steps of the clock
 		}
@@ -111,9 +111,9 @@ var ladder = topology.Ladder{Config: config.RetryLadder()}
 // leastAsked is the shortest wait that a handler asks for.
 const leastAsked = 100 * time.Millisecond
 
-// Asked is how long the handler asks a message to wait after a failed attempt, and 0 for what the policy says: that is
-// a third of them. All magnitudes from 100 ms to longest are alike. A version with retry queues asks for nothing: such
-// waits end by the clock of a process, which steps.
+// Asked is how long the handler asks a message to wait after a failed attempt, and 0 for what the
+// policy says: that is a third of them. All magnitudes from 100 ms to longest are alike. A version
+// with retry queues asks for nothing: such waits end by the clock of a process, which steps.
 func Asked(topic string, v Version, id string, attempt int, longest time.Duration) time.Duration {
 	if !slices.Contains(find(topic).Exact, v) || longest <= leastAsked {
 		return 0
@@ -160,7 +160,8 @@ func retryQueue(topic string, delay time.Duration) string {
 
 func landingQueue(topic string) string { return topic + ".landing" }
 
-// exchanges are those through which a topic's failed messages go. One of them is deleted now and then.
+// exchanges are those through which a topic's failed messages go. One of them is deleted now and
+// then.
 func exchanges(t Topic) []string {
 	switch {
 	case t.Strategy == config.StrategyShared:

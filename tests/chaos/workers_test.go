@@ -20,8 +20,8 @@ import (
 // notReady is the exit code of a worker to which the broker was not there when it began.
 const notReady = 3
 
-// closesWithin is how long a worker may take to close: its CloseTimeout is 5 s for each of its two subscribers, one
-// after the other, and a broker that does not answer adds some seconds.
+// closesWithin is how long a worker may take to close: its CloseTimeout is 5 s for each of its two
+// subscribers, one after the other, and a broker that does not answer adds some seconds.
 const closesWithin = 30 * time.Second
 
 // worker is a process that is started again whenever it ends, as a supervisor does.
@@ -44,8 +44,8 @@ type worker struct {
 	done     chan struct{}
 }
 
-// buildWorkers builds the program with each version of watermill-amqp, and with a clock that can be stepped if that is
-// wanted.
+// buildWorkers builds the program with each version of watermill-amqp, and with a clock that can be
+// stepped if that is wanted.
 func buildWorkers(t *testing.T, steps bool) (binaries []string) {
 	t.Helper()
 	for _, tags := range []string{"", "amqpv3"} {

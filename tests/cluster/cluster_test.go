@@ -67,9 +67,9 @@ var scenarios = []scenario{
 	{"all", "all three nodes killed, back after 5 s", (*run).all},
 }
 
-// The queues have leaders on different nodes, and the nodes fail in many ways under load. Quorum retry queues and the
-// ladder of exact delays lose nothing. The test counts what classic retry queues lose: the broker hands on their
-// messages at most once.
+// The queues have leaders on different nodes, and the nodes fail in many ways under load. Quorum
+// retry queues and the ladder of exact delays lose nothing. The test counts what classic retry
+// queues lose: the broker hands on their messages at most once.
 func TestCluster_OwnBroker(t *testing.T) {
 	random, seed := env.Random(t)
 	chosen := chosenScenarios(t, os.Getenv("CLUSTER"))
@@ -105,7 +105,8 @@ type choice struct {
 
 func (c choice) name() string { return c.wait.name + "/" + c.scenario.name }
 
-// chosenScenarios are those that a word of names names: quorum, leaders, quorum/leaders. No word names all.
+// chosenScenarios are those that a word of names names: quorum, leaders, quorum/leaders. No word
+// names all.
 func chosenScenarios(t *testing.T, names string) []choice {
 	t.Helper()
 	unused := map[string]bool{}
@@ -206,7 +207,8 @@ func (r *run) remark(format string, args ...any) {
 	r.remarks = append(r.remarks, fmt.Sprintf(format, args...))
 }
 
-// resumes waits until every service has been given messages of every queue after a time, and keeps how long that took.
+// resumes waits until every service has been given messages of every queue after a time, and keeps
+// how long that took.
 func (r *run) resumes(what string, since time.Time, within time.Duration, services ...*service) {
 	r.t.Helper()
 	if len(services) == 0 {
@@ -279,7 +281,8 @@ func (r *run) rollingRestart() {
 	}
 }
 
-// minority cuts off a node that a service consumes from, and says in the report what became of that service.
+// minority cuts off a node that a service consumes from, and says in the report what became of that
+// service.
 func (r *run) minority() {
 	inside := r.services[r.random.IntN(len(r.services))]
 	var outside []*service
@@ -332,7 +335,8 @@ func (r *run) frozen() {
 	r.load(time.Until(began.Add(40 * time.Second)))
 	node.Resume()
 	r.faults++
-	// The service at the frozen node needs that: a queue that is led there may not answer who begins to consume from it.
+	// The service at the frozen node needs that: a queue that is led there may not answer who
+	// begins to consume from it.
 	r.resumes("thawed", time.Now(), time.Minute)
 	r.load(5 * time.Second)
 }
@@ -347,7 +351,8 @@ func (r *run) all() {
 	r.resumes("all are back", time.Now(), 2*time.Minute)
 }
 
-// awaitEnd waits until every message has ended; or nothing is left in the queues, so that what is missing is lost.
+// awaitEnd waits until every message has ended; or nothing is left in the queues, so that what is
+// missing is lost.
 func (r *run) awaitEnd() {
 	r.t.Helper()
 	const quiet, bound = 10 * time.Second, 5 * time.Minute
@@ -393,8 +398,8 @@ func (r *run) list() []listed {
 	return all
 }
 
-// waiting is how many messages are in the main queues, the retry queues and the ladder, with those that the broker has
-// not handed on yet.
+// waiting is how many messages are in the main queues, the retry queues and the ladder, with those
+// that the broker has not handed on yet.
 func (r *run) waiting() int {
 	n := 0
 	for _, q := range r.list() {
@@ -406,8 +411,8 @@ func (r *run) waiting() int {
 	return n
 }
 
-// requireSpread requires that the leaders of a main queue and of the queues that its messages pass are on different
-// nodes, and that each node has leaders.
+// requireSpread requires that the leaders of a main queue and of the queues that its messages pass
+// are on different nodes, and that each node has leaders.
 func (r *run) requireSpread() {
 	r.t.Helper()
 	all, leads := r.list(), map[string]int{}

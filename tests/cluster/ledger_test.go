@@ -17,11 +17,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// ledger is everything that is known of a run, outside of the brokers. A message's id begins with its fate.
+// ledger is everything that is known of a run, outside of the brokers. A message's id begins with
+// its fate.
 //
-// The ledger of tests/chaos holds every duplicate against the faults of its time. This one only counts duplicates, as a
-// fault of one node can touch a connection to any of them. It measures instead how long services pause, and when each
-// goes on with each queue.
+// The ledger of tests/chaos holds every duplicate against the faults of its time. This one only
+// counts duplicates, as a fault of one node can touch a connection to any of them. It measures
+// instead how long services pause, and when each goes on with each queue.
 type ledger struct {
 	mu       sync.Mutex
 	sent     map[string]int       // how often it was published: again when the broker did not confirm it in time
@@ -81,7 +82,8 @@ func (l *ledger) isFound(id, reason string) {
 	l.found[id] = append(l.found[id], reason)
 }
 
-// first is when a service was first called for a message of a queue, after a time; zero if it was not.
+// first is when a service was first called for a message of a queue, after a time; zero if it was
+// not.
 func (l *ledger) first(service, queue string, after time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,8 +124,9 @@ type verdict struct {
 	Lost                                    []string
 	// Wrong is what no fault explains.
 	Wrong []string
-	// Twice are the messages of which an attempt was handled more than once, or that are dead letters more than once,
-	// though they were published once. SentTwice are those that their publisher has published again.
+	// Twice are the messages of which an attempt was handled more than once, or that are dead
+	// letters more than once, though they were published once. SentTwice are those that their
+	// publisher has published again.
 	Twice, SentTwice int
 	// Pause is the longest time between two calls of any handler, while messages were published.
 	Pause time.Duration

@@ -117,8 +117,8 @@ func addresses(t *testing.T, uris []string) []string {
 	return hosts
 }
 
-// publisher publishes with confirms, and again what was not confirmed: over the same connection when it is refused,
-// else over one to the next node.
+// publisher publishes with confirms, and again what was not confirmed: over the same connection
+// when it is refused, else over one to the next node.
 type publisher struct {
 	name   string
 	uris   []string
@@ -248,7 +248,8 @@ func (p *publisher) session(uri string, stop <-chan struct{}, quit context.Conte
 	}
 }
 
-// startPublishers starts one at each node. stop stops them, and waits until the brokers have confirmed everything.
+// startPublishers starts one at each node. stop stops them, and waits until the brokers have
+// confirmed everything.
 func startPublishers(t *testing.T, uris, queues []string, seed uint64, l *ledger) (stop func()) {
 	t.Helper()
 	quit, cancel := context.WithCancel(context.Background())

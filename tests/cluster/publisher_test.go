@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/publishtest"
 )
 
-// startRetrierPublisher publishes with the publisher of a service, several messages at a time. What that says of each
-// message goes into the ledger.
+// startRetrierPublisher publishes with the publisher of a service, several messages at a time. What
+// that says of each message goes into the ledger.
 func startRetrierPublisher(t *testing.T, s *service, queues []string, seed uint64, l *ledger) (stop func()) {
 	t.Helper()
 	pub, err := s.retrier.NewPublisher()

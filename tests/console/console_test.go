@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// Page views leave a queue as it was: the same messages in the same order, and none of them counted against a limit.
+// Page views leave a queue as it was: the same messages in the same order, and none of them counted
+// against a limit.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	views := env.Int(t, "VIEWS", 80)
@@ -118,7 +119,8 @@ func TestLongQueue(t *testing.T) {
 	report.Write(t, table.String())
 }
 
-// The console is killed again and again while it replays: no message is lost, and each run tells what is known of it.
+// The console is killed again and again while it replays: no message is lost, and each run tells
+// what is known of it.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	kills, messages := env.Int(t, "KILLS", 3), env.Int(t, "MESSAGES", 1500)

@@ -136,8 +136,8 @@ func (w *world) ask(method, path, body string, value any) int {
 	return response.StatusCode
 }
 
-// view asks for a page. On a busy machine one that needs the queue is refused, as others look at the queue for longer
-// than it waits: then it is asked for again.
+// view asks for a page. On a busy machine one that needs the queue is refused, as others look at
+// the queue for longer than it waits: then it is asked for again.
 func (w *world) view(path string) (status int) {
 	w.t.Helper()
 	for end := time.Now().Add(await.Bound); ; {

@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// burst is handlers that all run at the same time. The first message's ends last, which makes the acknowledgements of
-// the others single ones.
+// burst is handlers that all run at the same time. The first message's ends last, which makes the
+// acknowledgements of the others single ones.
 type burst struct {
 	running, ended sync.WaitGroup // all of them; all but the first
 	others, first  chan struct{}  // closed to let them end
@@ -79,8 +79,8 @@ func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 	}
 }
 
-// P11: a queue that is slow to apply acknowledgements is waited for. Here it stands still for a second. Else the
-// channel closes with those that it has not sent to the queue.
+// P11: a queue that is slow to apply acknowledgements is waited for. Here it stands still for a
+// second. Else the channel closes with those that it has not sent to the queue.
 func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	t.Parallel()
 	const messages = 100
@@ -97,8 +97,8 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	svc := begin(t, s, handlers.handle)
 	handlers.running.Wait()
 	closed := closeOf(svc)
-	// The consumer is cancelled meanwhile: rabbitmqctl takes longer to start. Were it not, its cancel would wait for
-	// the queue.
+	// The consumer is cancelled meanwhile: rabbitmqctl takes longer to start. Were it not, its
+	// cancel would wait for the queue.
 	server := func(action string) {
 		private.Ctl("eval", fmt.Sprintf("sys:%s(whereis('%%2F_%s')).", action, s.Queues[0]))
 	}

@@ -73,7 +73,8 @@ func TestCutsChargeNobody(t *testing.T) {
 	})
 	for range cuts {
 		before := starts.Load()
-		// What is handled now was delivered after the cut before, all but one message of each worker.
+		// What is handled now was delivered after the cut before, all but one message of each
+		// worker.
 		await.Until(t, func() bool {
 			return starts.Load() > before+int64(concurrency) || r.is(func(r *record) bool {
 				return len(r.done) == messages

@@ -21,8 +21,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 )
 
-// record is what services have said. It is no ledger of every message: of the messages that kill their process and of
-// those beside them it counts how often each was done, charged with a crash, and dead-lettered.
+// record is what services have said. It is no ledger of every message: of the messages that kill
+// their process and of those beside them it counts how often each was done, charged with a crash,
+// and dead-lettered.
 type record struct {
 	mu      sync.Mutex
 	done    map[string]int
@@ -152,7 +153,8 @@ func (f *fleet) end() {
 	f.all.Wait()
 }
 
-// ---- the broker ----------------------------------------------------------------------------------------------------
+// ---- the broker
+// ----------------------------------------------------------------------------------------------------
 
 type broker struct {
 	*rabbit.Client
@@ -193,8 +195,8 @@ func (b *broker) publish(queue string, ids ...string) {
 	b.Publish(queue, messages...)
 }
 
-// rest takes what is left in a queue, with how often the broker has delivered it. It waits until as many are there as
-// are missing.
+// rest takes what is left in a queue, with how often the broker has delivered it. It waits until as
+// many are there as are missing.
 func (b *broker) rest(queue string, isMissing func(id string) bool, missing int) map[string]int64 {
 	b.t.Helper()
 	left := map[string]int64{}
@@ -214,7 +216,8 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 	return left
 }
 
-// sideBySide runs a test beside the others, but for make crashes: its tables tell how long things take.
+// sideBySide runs a test beside the others, but for make crashes: its tables tell how long things
+// take.
 func sideBySide(t *testing.T) {
 	t.Helper()
 	if os.Getenv("CRASHES") == "" {

@@ -69,8 +69,8 @@ func killings() []killing {
 	)
 }
 
-// A message that kills its process reaches the dead-letter queue, and no message that it takes along is charged for
-// that.
+// A message that kills its process reaches the dead-letter queue, and no message that it takes
+// along is charged for that.
 func TestKillersNeighboursAreNotCharged(t *testing.T) {
 	sideBySide(t)
 	version := dial(t).Version()

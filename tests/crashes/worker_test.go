@@ -22,7 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// service says what a process is to do. It is started as this test binary, with the service in the environment.
+// service says what a process is to do. It is started as this test binary, with the service in the
+// environment.
 type service struct {
 	URI         string
 	Queues      []string
@@ -63,7 +64,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// say tells the test: in a process of its own by one write, of which nothing is buffered when the process dies.
+// say tells the test: in a process of its own by one write, of which nothing is buffered when the
+// process dies.
 func (s *service) say(what ...any) {
 	if s.hear != nil {
 		s.hear(fmt.Sprintln(what...))
@@ -103,7 +105,8 @@ func (s *service) config() amqp.Config {
 	return conf
 }
 
-// policy has exact delays with STRATEGY=ladder. Each service has a ladder of its own, which its test removes.
+// policy has exact delays with STRATEGY=ladder. Each service has a ladder of its own, which its
+// test removes.
 func (s *service) policy() config.Policy {
 	policy := config.Policy{Delays: []time.Duration{200 * time.Millisecond}}
 	if os.Getenv("STRATEGY") == string(config.StrategyLadder) {

@@ -26,8 +26,8 @@ type client struct {
 	env      []string
 }
 
-// python finds or installs pika: with pip into a folder, else from Debian's package, which is not installed but
-// unpacked.
+// python finds or installs pika: with pip into a folder, else from Debian's package, which is not
+// installed but unpacked.
 func python(t *testing.T) client {
 	t.Helper()
 	script, err := filepath.Abs("testdata/consumer.py")

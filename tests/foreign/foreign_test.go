@@ -44,10 +44,11 @@ func delaysOf(i int) []time.Duration {
 		100 * time.Millisecond}[:2+i%3]
 }
 
-// Messages that consumers in Python and JavaScript reject are retried and dead-lettered while processors are killed
-// (SIGKILL), closed (SIGTERM), and a consumer dies now and then: none is lost. Ten main queues that share a failed queue
-// get back their own messages, as often as the policy of each says: those with even numbers dead-letter by the default
-// exchange, the others by a topic exchange with their names as the routing keys.
+// Messages that consumers in Python and JavaScript reject are retried and dead-lettered while
+// processors are killed (SIGKILL), closed (SIGTERM), and a consumer dies now and then: none is
+// lost. Ten main queues that share a failed queue get back their own messages, as often as the
+// policy of each says: those with even numbers dead-letter by the default exchange, the others by a
+// topic exchange with their names as the routing keys.
 func TestForeignConsumers(t *testing.T) {
 	broker := rabbit.New(t, brokertest.URI(t))
 	messages := env.Int(t, "MESSAGES", 2000)
@@ -215,7 +216,8 @@ func (w *world) publish(n int) {
 	}()
 }
 
-// disturb ends processors and consumers, and starts others in their place, while messages are published.
+// disturb ends processors and consumers, and starts others in their place, while messages are
+// published.
 func (w *world) disturb(random *rand.Rand) {
 	w.t.Helper()
 	for {

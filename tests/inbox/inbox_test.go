@@ -44,15 +44,16 @@ func TestTransactional(t *testing.T) {
 	assert.GreaterOrEqual(t, r.calls-r.effects, failing, "failures, and kills, have rolled effects back")
 }
 
-// With a lease, a message whose process died between its effect and the commit of the claim has the effect once more.
-// Each kill can do that to the messages in flight only.
+// With a lease, a message whose process died between its effect and the commit of the claim has the
+// effect once more. Each kill can do that to the messages in flight only.
 func TestLease(t *testing.T) {
 	kills := env.Int(t, "KILLS", 10)
 	r := prove(t, lease, env.Int(t, "MESSAGES", 1000), kills)
 	assert.LessOrEqual(t, r.doubles, kills*8, "eight are in flight in a process")
 }
 
-// Without an inbox there are doubles: those that were published twice, at least. So the proof can fail.
+// Without an inbox there are doubles: those that were published twice, at least. So the proof can
+// fail.
 func TestWithout(t *testing.T) {
 	r := prove(t, none, 500, min(5, env.Int(t, "KILLS", 5)))
 	assert.Positive(t, r.doubles)
@@ -80,7 +81,8 @@ func prove(t *testing.T, by form, messages, kills int) result {
 	for i := range p.workers {
 		p.workers[i] = p.start()
 	}
-	// One kill for each part of the messages, so that kills are spread over the run, however fast it is.
+	// One kill for each part of the messages, so that kills are spread over the run, however fast
+	// it is.
 	published, twice := 0, 0
 	for kill := range kills {
 		part := messages*(kill+1)/kills - published

@@ -36,7 +36,8 @@ const (
 	transactional form = "transaction" // a Transactional
 )
 
-// service says what a process is to do. It is started as this test binary, with the service in the environment.
+// service says what a process is to do. It is started as this test binary, with the service in the
+// environment.
 type service struct {
 	Broker, Database string
 	Queue            string
@@ -150,8 +151,8 @@ func serve(spec string) error {
 
 var errOnce = errors.New("every seventh message fails once")
 
-// handler makes one effect for each call: a row, in the transaction where there is one. The sequence counts calls, also
-// those that are rolled back.
+// handler makes one effect for each call: a row, in the transaction where there is one. The
+// sequence counts calls, also those that are rolled back.
 func (s *service) handler(db *sql.DB) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		ctx := msg.Context()

@@ -26,7 +26,8 @@ import (
 
 const metricsDir = "../../middleware/metrics/"
 
-// registered is what can be asked for: the labels of each series with their values so far, as Prometheus stores them.
+// registered is what can be asked for: the labels of each series with their values so far, as
+// Prometheus stores them.
 type registered map[string]map[string][]string
 
 // closedLabels are those whose values are closed lists, all of which a Metrics begins with.
@@ -80,8 +81,8 @@ func register(t *testing.T) registered {
 	return found
 }
 
-// brokerSeries are those of RabbitMQ's own plugin rabbitmq_prometheus, with the endpoints /metrics/per-object and
-// /metrics/detailed, that alerts ask for.
+// brokerSeries are those of RabbitMQ's own plugin rabbitmq_prometheus, with the endpoints
+// /metrics/per-object and /metrics/detailed, that alerts ask for.
 var brokerSeries = []string{"rabbitmq_queue_messages", "rabbitmq_detailed_queue_messages"}
 
 type depths struct{}
@@ -95,8 +96,8 @@ func (depths) QueueDepths(context.Context) ([]retry.QueueDepth, error) {
 	}, nil
 }
 
-// check parses an expression and compares what it asks for with what is registered. It returns the labels that its
-// result has, where they are named, and what is wrong.
+// check parses an expression and compares what it asks for with what is registered. It returns the
+// labels that its result has, where they are named, and what is wrong.
 func (r registered) check(expr string) (by []string, problems []string) {
 	parsed, err := metricsql.Parse(expr)
 	if err != nil {
@@ -261,8 +262,8 @@ type played struct {
 	Annotations map[string]string `yaml:"exp_annotations"`
 }
 
-// playedAlerts returns the alerts that promtool's test file expects to fire. Only promtool can say whether they do;
-// their series must be ours.
+// playedAlerts returns the alerts that promtool's test file expects to fire. Only promtool can say
+// whether they do; their series must be ours.
 func playedAlerts(t *testing.T, series registered) map[string][]played {
 	t.Helper()
 
@@ -297,8 +298,8 @@ func playedAlerts(t *testing.T, series registered) map[string][]played {
 	return fired
 }
 
-// unchosen are the series of an expression that do not follow the choice of topics, or of main queues where they tell
-// no topic.
+// unchosen are the series of an expression that do not follow the choice of topics, or of main
+// queues where they tell no topic.
 func (r registered) unchosen(expr string) []string {
 	var found []string
 	for _, use := range regexp.MustCompile(`(amqpretry_\w+){([^}]*)}`).FindAllStringSubmatch(expr, -1) {

@@ -17,8 +17,9 @@ import (
 // fences are the code blocks of a page in Markdown, with the words behind the fence.
 var fences = regexp.MustCompile("(?ms)^```([a-z]+)([^\n]*)\n(.*?)^```$")
 
-// documented lists the policy files that the docs and the examples show: all blocks of YAML and JSON in any page that
-// name no other kind of file behind the fence (```yaml kubernetes), and the files retry.* of the examples.
+// documented lists the policy files that the docs and the examples show: all blocks of YAML and
+// JSON in any page that name no other kind of file behind the fence (```yaml kubernetes), and the
+// files retry.* of the examples.
 func documented(t *testing.T) (texts []string) {
 	t.Helper()
 	pages, err := filepath.Glob("../../docs/*/*.md")

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Grafana's own schema knows each field of the dashboard, its panels and its queries, and misses none.
+// Grafana's own schema knows each field of the dashboard, its panels and its queries, and misses
+// none.
 func TestDashboardIsGrafanas(t *testing.T) {
 	t.Parallel()
 	plugins.RegisterDefaultPlugins() // the schemas of panels and queries

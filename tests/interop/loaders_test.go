@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 )
 
-// A service's own file, in which the policies have a place: everything that a policy can say, and topics with dots.
+// A service's own file, in which the policies have a place: everything that a policy can say, and
+// topics with dots.
 const service = `
 listen: ":8080"
 retry:
@@ -82,8 +83,8 @@ func TestKoanf(t *testing.T) {
 	assert.Equal(t, time.Minute, overridden.Topics["orders.created"].MaxAge)
 }
 
-// With koanf's usual separator a file is read all the same, but a path cannot name a topic with dots. That is why the
-// docs name another.
+// With koanf's usual separator a file is read all the same, but a path cannot name a topic with
+// dots. That is why the docs name another.
 func TestKoanfWithDots(t *testing.T) {
 	for separator, want := range map[string]int{".": 3, "/": 9} {
 		k := koanf.New(separator)
@@ -99,7 +100,8 @@ func TestKoanfWithDots(t *testing.T) {
 	}
 }
 
-// Without our loader unknown keys are ignored, unless one asks for it; Validate finds what is out of bounds.
+// Without our loader unknown keys are ignored, unless one asks for it; Validate finds what is out
+// of bounds.
 func TestKoanfFaults(t *testing.T) {
 	load := func(text string, strict bool) (config.Policies, error) {
 		k := koanf.New("/")
@@ -152,9 +154,9 @@ func TestViper(t *testing.T) {
 	assert.Equal(t, servicePolicies(t), whole.Retry)
 }
 
-// Viper's keys are in lower case, also those of topics, and there is no option against it. Nor does it know a topic
-// with its usual separator in it. That is why the docs say to read policies with Load next to viper where topics have
-// capitals.
+// Viper's keys are in lower case, also those of topics, and there is no option against it. Nor does
+// it know a topic with its usual separator in it. That is why the docs say to read policies with
+// Load next to viper where topics have capitals.
 func TestViperLowersTopics(t *testing.T) {
 	v := viper.NewWithOptions(viper.KeyDelimiter("/"))
 	v.SetConfigType("yaml")

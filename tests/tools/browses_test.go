@@ -28,7 +28,8 @@ const (
 	killedBrowses = 100
 )
 
-// Any number of browses leaves every message where it is. BROWSES is how many, at each of the queues.
+// Any number of browses leaves every message where it is. BROWSES is how many, at each of the
+// queues.
 func TestBrowses(t *testing.T) {
 	t.Parallel()
 	random, seed := env.Random(t)

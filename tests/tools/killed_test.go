@@ -31,8 +31,9 @@ import (
 // window is how many messages a run may have on their way: those may be there twice after a kill.
 const window = 256
 
-// operation is a command that takes messages somewhere. Each message tells which call of it has sent it: what a killed
-// one had sent may arrive after what the next one sends, so nothing else proves that no call has sent a message twice.
+// operation is a command that takes messages somewhere. Each message tells which call of it has
+// sent it: what a killed one had sent may arrive after what the next one sends, so nothing else
+// proves that no call has sent a message twice.
 type operation struct {
 	name string
 	// most may be there twice for each kill.
@@ -53,7 +54,8 @@ var operations = []operation{
 	{"move", window, func(q *queues, call int) string { return q.park(call) }, func(q *queues, to, _ string) []string {
 		return []string{"dlq", "move", q.main, "--to", to, "--yes"}
 	}, ""},
-	// How far it is, is written down now and then. The lines behind that may change: they name the call.
+	// How far it is, is written down now and then. The lines behind that may change: they name the
+	// call.
 	{"import", 2 * window, func(q *queues, _ int) string { return q.dead }, func(q *queues, _, file string) []string {
 		return []string{"dlq", "import", q.main, file}
 	}, headerCall},
@@ -64,8 +66,8 @@ const (
 	killsPerRound   = 5
 )
 
-// Whoever replays, moves or imports is killed at random moments, and called again until it is done. KILLS is how often
-// for each command.
+// Whoever replays, moves or imports is killed at random moments, and called again until it is done.
+// KILLS is how often for each command.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	random, seed := env.Random(t)
@@ -117,8 +119,8 @@ func (t *tally) row() []any {
 	return []any{t.kills, t.messages, t.matched, t.lost, t.twice, t.most, t.none}
 }
 
-// killing is one round: a number of messages, and a process that is killed several times until all are where they
-// belong.
+// killing is one round: a number of messages, and a process that is killed several times until all
+// are where they belong.
 type killing struct {
 	operation
 	deadType string
@@ -229,8 +231,8 @@ func (k *killing) sign() {
 
 var signature = regexp.MustCompile(`call-[0-9]{3}`)
 
-// untilKilled calls the command, and kills it: when a random number of messages has arrived, or, one time in five, at a
-// random moment at its beginning. True if it was done before.
+// untilKilled calls the command, and kills it: when a random number of messages has arrived, or,
+// one time in five, at a random moment at its beginning. True if it was done before.
 func (k *killing) untilKilled(matched int) (done bool) {
 	k.t.Helper()
 	goal := 1 + k.random.IntN(2*matched/(k.kills+1))
@@ -284,7 +286,8 @@ func (k *killing) isDone(c *command) bool {
 	return true
 }
 
-// settled waits until the broker has noticed that the process is gone, and has all that this one had not taken out.
+// settled waits until the broker has noticed that the process is gone, and has all that this one
+// had not taken out.
 func (k *killing) settled() {
 	k.t.Helper()
 	await.Until(k.t, func() bool {

@@ -1,7 +1,7 @@
-// Dashboard-picture draws the panels of a Grafana dashboard as an SVG: with the dashboard's own titles, places, units
-// and queries, and with what a running Prometheus answers to these. It knows as much of Grafana as
-// middleware/metrics/dashboard.json needs: panels of the types stat and timeseries, and the units short, ops, s and
-// percentunit.
+// Dashboard-picture draws the panels of a Grafana dashboard as an SVG: with the dashboard's own
+// titles, places, units and queries, and with what a running Prometheus answers to these. It knows
+// as much of Grafana as middleware/metrics/dashboard.json needs: panels of the types stat and
+// timeseries, and the units short, ops, s and percentunit.
 //
 //	cd tools/dashboard-picture
 //	go run . -prometheus http://127.0.0.1:9090 -last 20m -var job=shop -out ../../docs/img/dashboard.svg
@@ -113,7 +113,8 @@ func main() {
 	}
 }
 
-// ---- questions to Prometheus ------------------------------------------------------------------------------------
+// ---- questions to Prometheus
+// ------------------------------------------------------------------------------------
 
 type prometheus struct {
 	server   string
@@ -182,7 +183,8 @@ func (p prometheus) lines(expr, legend string, instant bool) ([]line, error) {
 
 func seconds(t time.Time) string { return fmt.Sprintf("%.3f", float64(t.UnixMilli())/1000) }
 
-// ---- drawing ----------------------------------------------------------------------------------------------------
+// ---- drawing
+// ----------------------------------------------------------------------------------------------------
 
 const (
 	column, row = 1320 / 24., 32. // of Grafana's grid, in pixels

@@ -1,6 +1,6 @@
-// Command mutants puts faults into the code, one at a time, and runs the tests that must find them. It does not touch
-// the working tree: go test gets the file with the fault by -overlay. Its exit code is 1 unless tests fail because of
-// each fault.
+// Command mutants puts faults into the code, one at a time, and runs the tests that must find them.
+// It does not touch the working tree: go test gets the file with the fault by -overlay. Its exit
+// code is 1 unless tests fail because of each fault.
 //
 //	make mutants MUTANTS=regexp REPORT=report.md
 //

@@ -167,7 +167,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The mutants of the repository fit its code. Where this fails, a change has moved the code of a mutant.
+// The mutants of the repository fit its code. Where this fails, a change has moved the code of a
+// mutant.
 func TestMutantsApply(t *testing.T) {
 	files, err := filepath.Glob("../../tests/mutants/*.txt")
 	if err != nil || len(files) == 0 {

@@ -33,8 +33,9 @@ const (
 //	--- new
 //		case p.confirmation.Acked():
 //
-// Lines before the first heading are comments. So are lines of a mutant's fields that begin with #. A mutant may have
-// several lines "env: NAME=VALUE". Empty lines at the end of a text do not belong to it.
+// Lines before the first heading are comments. So are lines of a mutant's fields that begin with #.
+// A mutant may have several lines "env: NAME=VALUE". Empty lines at the end of a text do not belong
+// to it.
 func Parse(name, text string) ([]Mutant, error) {
 	var all []Mutant
 	var part *string // that the next line belongs to; nil for fields

@@ -70,7 +70,8 @@ func Judge(output string) Outcome {
 	return Outcome{Verdict: Broken, Note: "the package failed, and none of its tests"}
 }
 
-// byState returns the tests that failed and those that did not end, and whether any had a result or at least began.
+// byState returns the tests that failed and those that did not end, and whether any had a result or
+// at least began.
 func byState(state map[string]string) (failed, cut []string, ran bool) {
 	for name, action := range state {
 		ran = ran || action != "skip"

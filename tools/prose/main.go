@@ -1,5 +1,5 @@
-// Command prose measures how hard Markdown pages are to read, and lists the worst sentences. It warns: its exit code is
-// 0 whatever it finds.
+// Command prose measures how hard Markdown pages are to read, and lists the worst sentences. It
+// warns: its exit code is 0 whatever it finds.
 //
 //	go run ./prose ../README.md ../docs/*/*.md
 package main

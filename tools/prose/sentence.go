@@ -47,7 +47,8 @@ var (
 		`(\w+ed|told|given|taken|sent|seen|held|kept|made|done|found|lost|known|written|read|put|set|said|shown)\b`)
 )
 
-// Sentences are those of a page: of its paragraphs, list items and cells, not of its code and headings.
+// Sentences are those of a page: of its paragraphs, list items and cells, not of its code and
+// headings.
 func Sentences(file, page string) []Sentence {
 	var found []Sentence
 	var block []string
@@ -85,7 +86,8 @@ func Sentences(file, page string) []Sentence {
 	return found
 }
 
-// split takes a block apart. What has no verb to speak of, such as a cell of one or two words, is none.
+// split takes a block apart. What has no verb to speak of, such as a cell of one or two words, is
+// none.
 func split(file string, line int, block string) []Sentence {
 	plain := image.ReplaceAllString(block, "")
 	plain = link.ReplaceAllString(plain, "$1")

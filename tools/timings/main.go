@@ -1,6 +1,7 @@
-// Command timings reads what go test -json prints, and prints what go test prints without -json. After the last
-// package come the slowest tests, warnings about packages over their budgets, and a line with the number of tests.
-// The exit code is 1 if a test, a package or a build failed, if the input ended early, or if it had no package.
+// Command timings reads what go test -json prints, and prints what go test prints without -json.
+// After the last package come the slowest tests, warnings about packages over their budgets, and a
+// line with the number of tests. The exit code is 1 if a test, a package or a build failed, if the
+// input ended early, or if it had no package.
 //
 //	go test -json -debug-actiongraph=graph.json ./... | timings -actions graph.json -first 10 -budgets tests/budgets
 package main

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// testdata/NAME.json is what go test -json printed, with fewer stack frames. NAME.txt is what must be printed for it.
+// testdata/NAME.json is what go test -json printed, with fewer stack frames. NAME.txt is what must
+// be printed for it.
 func TestStream(t *testing.T) {
 	tests := map[string]struct {
 		counts [3]int // passed, failed, skipped

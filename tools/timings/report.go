@@ -52,7 +52,8 @@ func tests(all []Timing, n int) string {
 	return aligned(append(rows, []any{seconds(all), fmt.Sprintf("all %d", len(all))}))
 }
 
-// Links reads the processor seconds of linking each test binary from the JSON of go test -debug-actiongraph.
+// Links reads the processor seconds of linking each test binary from the JSON of go test
+// -debug-actiongraph.
 func Links(module string, graph []byte) (map[string]float64, error) {
 	var actions []struct {
 		Mode, Package   string
@@ -71,8 +72,8 @@ func Links(module string, graph []byte) (map[string]float64, error) {
 	return links, nil
 }
 
-// Warnings returns a line for each package that is over its budget, or takes more than a second and has none. The text
-// of file has a line "path seconds" for each package.
+// Warnings returns a line for each package that is over its budget, or takes more than a second and
+// has none. The text of file has a line "path seconds" for each package.
 func Warnings(packages []Timing, file, text string) (string, error) {
 	budgets := map[string]float64{}
 	for i, line := range strings.Split(text, "\n") {

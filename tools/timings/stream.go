@@ -34,7 +34,8 @@ type Stream struct {
 	broken    bool // a build failed, or a line was cut off
 }
 
-// running is a package until it ends. Its output is printed then, because several packages run at the same time.
+// running is a package until it ends. Its output is printed then, because several packages run at
+// the same time.
 type running struct {
 	own   strings.Builder // output outside of tests
 	tests []*test         // in the order of their start
@@ -46,10 +47,12 @@ type test struct {
 	output       strings.Builder
 }
 
-// Bad reports that a test, a package or a build failed, that a package did not end, or that there was no package.
+// Bad reports that a test, a package or a build failed, that a package did not end, or that there
+// was no package.
 func (s *Stream) Bad() bool { return s.broken || s.ended == 0 || s.ok < s.ended }
 
-// Line takes one line and returns what to print for it. A line that is no event is printed as it is.
+// Line takes one line and returns what to print for it. A line that is no event is printed as it
+// is.
 func (s *Stream) Line(line string) string {
 	var e event
 	switch failed := json.Unmarshal([]byte(line), &e); {
@@ -150,7 +153,8 @@ var (
 	indented = regexp.MustCompile(`(?m)^(--- |    )`)
 )
 
-// plain is the output of t as go test prints it: the result first, then what t logged, indented like its subtests.
+// plain is the output of t as go test prints it: the result first, then what t logged, indented
+// like its subtests.
 func (t *test) plain() string {
 	text := progress.ReplaceAllString(t.output.String(), "")
 	if at := result.FindStringIndex(text); at != nil {

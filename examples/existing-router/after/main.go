@@ -1,5 +1,5 @@
-// After is the service of the folder before, with retries and a dead-letter queue. Look at the five lines that end with
-// a number: nothing else has changed.
+// After is the service of the folder before, with retries and a dead-letter queue. Look at the five
+// lines that end with a number: nothing else has changed.
 package main
 
 import (

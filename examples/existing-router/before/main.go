@@ -1,5 +1,6 @@
-// Before is a service as many are: a router, a subscriber, a handler. While the bank is closed, RabbitMQ delivers the
-// payment again and again, as fast as it can. The folder after has the same service with retries.
+// Before is a service as many are: a router, a subscriber, a handler. While the bank is closed,
+// RabbitMQ delivers the payment again and again, as fast as it can. The folder after has the same
+// service with retries.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Package alertrules reads the alert rules of package metrics, and fills in their templates as Prometheus does.
+// Package alertrules reads the alert rules of package metrics, and fills in their templates as
+// Prometheus does.
 package alertrules
 
 import (
@@ -42,7 +43,8 @@ func Read(t testing.TB, path string) []Rule {
 // prelude is what Prometheus puts before each template.
 const prelude = "{{$labels := .Labels}}{{$value := .Value}}"
 
-// Render returns an annotation of an alert with these labels. Value stands for the value of the alert.
+// Render returns an annotation of an alert with these labels. Value stands for the value of the
+// alert.
 func (r Rule) Render(t testing.TB, annotation string, labels map[string]string, value string) string {
 	t.Helper()
 	functions := template.FuncMap{

@@ -1,6 +1,7 @@
-// Package await waits for events in tests, with one bound for all of them. The bound only ends a test that would wait
-// for ever: on a busy machine an event comes late, and that is no fault. A test that is about time compares times
-// itself, so that the wrong case takes longer, not the right one shorter.
+// Package await waits for events in tests, with one bound for all of them. The bound only ends a
+// test that would wait for ever: on a busy machine an event comes late, and that is no fault. A
+// test that is about time compares times itself, so that the wrong case takes longer, not the right
+// one shorter.
 package await
 
 import (
@@ -12,14 +13,15 @@ import (
 const (
 	// Bound is how long an event may take to come.
 	Bound = 2 * time.Minute
-	// Tick is the pause between two looks at a condition. They become rarer while it is awaited: many tests look at a broker
-	// at the same time, which answers none of them sooner for being asked more often.
+	// Tick is the pause between two looks at a condition. They become rarer while it is awaited:
+	// many tests look at a broker at the same time, which answers none of them sooner for being
+	// asked more often.
 	Tick    = 20 * time.Millisecond
 	maxTick = 200 * time.Millisecond
 )
 
-// Until returns when the condition holds, and fails the test after [Bound]. It asks in the goroutine of the test. What is
-// awaited is a format and its arguments, or nothing.
+// Until returns when the condition holds, and fails the test after [Bound]. It asks in the
+// goroutine of the test. What is awaited is a format and its arguments, or nothing.
 func Until(t testing.TB, condition func() bool, what ...any) {
 	t.Helper()
 	Within(t, Bound, condition, what...)
@@ -62,7 +64,8 @@ func Closed[T any](t testing.TB, ch <-chan T, what string) {
 	Value(t, ch, what)
 }
 
-// Value returns the next value of a channel, the zero value of one that is closed, and fails the test after [Bound].
+// Value returns the next value of a channel, the zero value of one that is closed, and fails the
+// test after [Bound].
 func Value[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
 	select {

@@ -1,5 +1,5 @@
-// Package brokertest gives tests a RabbitMQ: the one they share, and private ones that a test may kill, freeze and
-// restart. It is a thin face of scripts/broker.
+// Package brokertest gives tests a RabbitMQ: the one they share, and private ones that a test may
+// kill, freeze and restart. It is a thin face of scripts/broker.
 //
 // There is no way to skip: a test that needs a broker fails without one.
 package brokertest
@@ -20,8 +20,9 @@ import (
 	"time"
 )
 
-// URI returns the AMQP URI of the broker that all tests share. Tests run side by side on it, so every test names its
-// objects uniquely and never disturbs the broker; what disturbs belongs on a private one, see [Start].
+// URI returns the AMQP URI of the broker that all tests share. Tests run side by side on it, so
+// every test names its objects uniquely and never disturbs the broker; what disturbs belongs on a
+// private one, see [Start].
 func URI(t testing.TB) string {
 	t.Helper()
 	uri := os.Getenv("AMQP_URI")
@@ -32,12 +33,13 @@ func URI(t testing.TB) string {
 	return uri
 }
 
-// Broker is a private broker of one test. Its methods fail the test when the broker does not obey, so they belong
-// into the test's own goroutine.
+// Broker is a private broker of one test. Its methods fail the test when the broker does not obey,
+// so they belong into the test's own goroutine.
 type Broker struct {
 	// URI stays the same when the broker is started again.
 	URI string
-	// ManagementURL is where its management API is, with user and password, after [StartWithManagement].
+	// ManagementURL is where its management API is, with user and password, after
+	// [StartWithManagement].
 	ManagementURL string
 	// TLSURI is where it takes amqps, with user and password, after [StartTLS].
 	TLSURI string
@@ -49,14 +51,15 @@ type Broker struct {
 	environment []string
 }
 
-// Start starts a private broker, which takes some seconds, and removes it when the test ends. The name of the test must
-// end with _OwnBroker: make test leaves such tests out, and make test-brokers runs no others. The environment is for
-// scripts/broker.
+// Start starts a private broker, which takes some seconds, and removes it when the test ends. The
+// name of the test must end with _OwnBroker: make test leaves such tests out, and make test-brokers
+// runs no others. The environment is for scripts/broker.
 func Start(t testing.TB, environment ...string) *Broker { t.Helper(); return start(t, environment) }
 
-// ConfirmTimeout is for [Start]: how soon a queue that dead-letters at least once tries again, after its target did not
-// take a message. That is often so after a broker was killed, as its queues find their leaders one after the other, and
-// RabbitMQ's own 3 minutes are longer than a test waits.
+// ConfirmTimeout is for [Start]: how soon a queue that dead-letters at least once tries again,
+// after its target did not take a message. That is often so after a broker was killed, as its
+// queues find their leaders one after the other, and RabbitMQ's own 3 minutes are longer than a
+// test waits.
 func ConfirmTimeout(t testing.TB, timeout time.Duration) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "advanced.config")
@@ -78,9 +81,10 @@ func StartWithManagement(t testing.TB, environment ...string) *Broker {
 
 var sharing sync.Map // names of tests
 
-// Shared is a broker with the management plugin that several tests use at a time: none of them ends or stops it, and
-// for all of it they set only how often it collects statistics and how soon it dead-letters again. There is one in
-// make test-brokers; without it, and when -count runs a test again, whose users are there already, t gets its own.
+// Shared is a broker with the management plugin that several tests use at a time: none of them ends
+// or stops it, and for all of it they set only how often it collects statistics and how soon it
+// dead-letters again. There is one in make test-brokers; without it, and when -count runs a test
+// again, whose users are there already, t gets its own.
 func Shared(t testing.TB) *Broker {
 	t.Helper()
 	checkName(t)
@@ -97,8 +101,8 @@ func Shared(t testing.TB) *Broker {
 func start(t testing.TB, environment []string, options ...string) *Broker {
 	t.Helper()
 	checkName(t)
-	// scripts/broker sets BROKER_DIR, and removes there what a test could not: t.Cleanup is not called when the test
-	// binary is interrupted or runs into its time limit.
+	// scripts/broker sets BROKER_DIR, and removes there what a test could not: t.Cleanup is not
+	// called when the test binary is interrupted or runs into its time limit.
 	dir, err := os.MkdirTemp(os.Getenv("BROKER_DIR"), "amqpretry-test-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
@@ -118,8 +122,8 @@ func checkName(t testing.TB) {
 	}
 }
 
-// Start starts the broker again after [Broker.Stop] or [Broker.Kill], with the same data on the same port, and returns
-// when it answers.
+// Start starts the broker again after [Broker.Stop] or [Broker.Kill], with the same data on the
+// same port, and returns when it answers.
 func (b *Broker) Start() { b.t.Helper(); b.start() }
 
 func (b *Broker) start(options ...string) {
@@ -137,9 +141,10 @@ func (b *Broker) Stop() { b.t.Helper(); b.run("stop", b.Dir) }
 // Kill ends the broker as a crash would (SIGKILL).
 func (b *Broker) Kill() { b.t.Helper(); b.run("kill", b.Dir) }
 
-// Settle returns when queues that have been declared survive [Broker.Kill]. RabbitMQ 3.10 answers a declaration before
-// its tables are on the disk: killed within about three seconds, it may not know a queue, or give a quorum queue no
-// leader for ever. Of 30 new quorum queues one had none, in each of four rounds, and after Settle none did.
+// Settle returns when queues that have been declared survive [Broker.Kill]. RabbitMQ 3.10 answers a
+// declaration before its tables are on the disk: killed within about three seconds, it may not know
+// a queue, or give a quorum queue no leader for ever. Of 30 new quorum queues one had none, in each
+// of four rounds, and after Settle none did.
 func (b *Broker) Settle() {
 	b.t.Helper()
 	b.Ctl("eval", "[dets:sync(T) || T <- dets:all()], catch mnesia:sync_log().")
@@ -157,8 +162,8 @@ func (b *Broker) Ctl(args ...string) string {
 	return b.run("ctl", append([]string{b.Dir}, args...)...)
 }
 
-// API asks the management API, after [StartWithManagement], as the user who may do everything, and returns the answer. It
-// takes milliseconds where rabbitmqctl takes a second.
+// API asks the management API, after [StartWithManagement], as the user who may do everything, and
+// returns the answer. It takes milliseconds where rabbitmqctl takes a second.
 func (b *Broker) API(method string, body any, path ...string) string {
 	b.t.Helper()
 	answer, err := b.api(method, body, path)

@@ -16,7 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// What the fault tests build on: a broker that was killed comes back at the same address with what it had confirmed.
+// What the fault tests build on: a broker that was killed comes back at the same address with what
+// it had confirmed.
 func TestBroker_KillAndStartKeepDataAndPort_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
@@ -50,8 +51,8 @@ func TestBroker_KillAndStartKeepDataAndPort_OwnBroker(t *testing.T) {
 	require.Error(t, err, "a stopped broker must not answer")
 }
 
-// The API answers as soon as the broker has started, with the statistics that it can switch off, and nobody but this
-// machine reaches it.
+// The API answers as soon as the broker has started, with the statistics that it can switch off,
+// and nobody but this machine reaches it.
 func TestBroker_ManagementAnswersAfterEachStart_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)

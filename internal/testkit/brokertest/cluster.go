@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Cluster is a private cluster of three brokers, of one test. A node is a [Broker]: what happens to it is seen by the
-// others.
+// Cluster is a private cluster of three brokers, of one test. A node is a [Broker]: what happens to
+// it is seen by the others.
 type Cluster struct {
 	Nodes [3]*Broker
 	Dir   string
@@ -17,8 +17,8 @@ type Cluster struct {
 	all *Broker // commands for all of them
 }
 
-// StartCluster starts a private cluster, which takes some 20 seconds, and removes it when the test ends. It needs a
-// rabbitmq-server on this machine.
+// StartCluster starts a private cluster, which takes some 20 seconds, and removes it when the test
+// ends. It needs a rabbitmq-server on this machine.
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	checkName(t)
@@ -40,10 +40,12 @@ func StartCluster(t testing.TB) *Cluster {
 	return c
 }
 
-// Start starts all nodes that do not run, at the same time: after a whole cluster has ended, none comes up alone.
+// Start starts all nodes that do not run, at the same time: after a whole cluster has ended, none
+// comes up alone.
 func (c *Cluster) Start() { c.all.t.Helper(); c.all.run("start", c.Dir) }
 
-// Cut cuts a node off from the other two. Its clients, and theirs, notice only what the brokers do about it.
+// Cut cuts a node off from the other two. Its clients, and theirs, notice only what the brokers do
+// about it.
 func (c *Cluster) Cut(node int) { c.all.t.Helper(); c.all.run("cut", c.Dir, strconv.Itoa(node+1)) }
 
 // Heal undoes all cuts.

@@ -87,9 +87,9 @@ func (a *Authority) issue(t testing.TB, template *x509.Certificate) tls.Certific
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// StartTLS is [Start] with amqps at [Broker.TLSURI], for clients with a certificate of that authority. Its own is for
-// localhost and
-// 127.0.0.1. Such a client may also log in without a password (EXTERNAL).
+// StartTLS is [Start] with amqps at [Broker.TLSURI], for clients with a certificate of that
+// authority. Its own is for localhost and 127.0.0.1. Such a client may also log in without a
+// password (EXTERNAL).
 func StartTLS(t testing.TB, a *Authority) *Broker {
 	t.Helper()
 	server := a.issue(t, certificate("broker"))

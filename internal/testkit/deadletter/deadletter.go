@@ -1,4 +1,5 @@
-// Package deadletter makes dead letters for tests: messages as the retrier leaves them in a dead-letter queue.
+// Package deadletter makes dead letters for tests: messages as the retrier leaves them in a
+// dead-letter queue.
 package deadletter
 
 import (
@@ -21,8 +22,8 @@ import (
 // Died is when the first attempt of every [State] failed.
 var Died = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// State is what the headers of the nth dead letter of a queue say: a message that exhausted its policy, and failed for
-// the last time n seconds after [Died].
+// State is what the headers of the nth dead letter of a queue say: a message that exhausted its
+// policy, and failed for the last time n seconds after [Died].
 func State(queue string, n int) wire.State {
 	return wire.State{
 		Count: header.CountDead, Attempts: 4, Queue: queue, Topic: queue, Handler: "charge", Host: "host-1",
@@ -44,7 +45,8 @@ func Message(state wire.State, uuid, body string) amqp091.Publishing {
 	return message
 }
 
-// New is the nth dead letter of a queue: its UUID is "uuid-n", its body [Body], and its header "tenant" n modulo 3.
+// New is the nth dead letter of a queue: its UUID is "uuid-n", its body [Body], and its header
+// "tenant" n modulo 3.
 func New(queue string, n int) amqp091.Publishing { return Of(State(queue, n), n) }
 
 // Of is [New] with a state of the test's own.
@@ -68,7 +70,8 @@ func Bodies(n int) []string {
 	return bodies
 }
 
-// Queue returns the name and the arguments of the dead-letter queue that the library declares for a main queue.
+// Queue returns the name and the arguments of the dead-letter queue that the library declares for a
+// main queue.
 func Queue(t testing.TB, main string) (name string, arguments amqp091.Table) {
 	t.Helper()
 	onlyDead := config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}

@@ -1,5 +1,6 @@
-// Package drain takes messages out of queues as a consumer does, for tests with many of them. A basic.get waits for
-// the queue each time, which takes a quorum queue milliseconds on a busy machine.
+// Package drain takes messages out of queues as a consumer does, for tests with many of them. A
+// basic.get waits for the queue each time, which takes a quorum queue milliseconds on a busy
+// machine.
 package drain
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// N takes exactly n messages out of a queue, in their order, and waits until they have come. The others stay.
+// N takes exactly n messages out of a queue, in their order, and waits until they have come. The
+// others stay.
 func N(t testing.TB, client *rabbit.Client, queue string, n int) []amqp091.Delivery {
 	t.Helper()
 	await.Until(t, func() bool { return client.Depth(queue) >= n }, "%d messages in queue %s", n, queue)
@@ -44,8 +46,8 @@ func N(t testing.TB, client *rabbit.Client, queue string, n int) []amqp091.Deliv
 	return taken
 }
 
-// All takes everything out of a queue, in its order: what the queue counts by [N], and what it may not have counted yet
-// by [rabbit.Client.Drain].
+// All takes everything out of a queue, in its order: what the queue counts by [N], and what it may
+// not have counted yet by [rabbit.Client.Drain].
 func All(t testing.TB, client *rabbit.Client, queue string) []amqp091.Delivery {
 	t.Helper()
 	client.Idle(queue)

@@ -23,8 +23,8 @@ func Int[N int | int64 | uint64](t testing.TB, name string, otherwise N) N {
 	return N(n)
 }
 
-// Random returns a source of random numbers, seeded with SEED if that is set, and logs its seed: with the same seed a
-// test draws the same again.
+// Random returns a source of random numbers, seeded with SEED if that is set, and logs its seed:
+// with the same seed a test draws the same again.
 func Random(t testing.TB) (random *rand.Rand, seed uint64) {
 	t.Helper()
 	seed = Int(t, "SEED", rand.Uint64N(1_000_000))

@@ -15,8 +15,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// Output runs an example on a broker and wants its lines. Lines about one message, those with the same text before
-// their first colon, must come in their order; lines about different messages may come in any.
+// Output runs an example on a broker and wants its lines. Lines about one message, those with the
+// same text before their first colon, must come in their order; lines about different messages may
+// come in any.
 func Output(t *testing.T, run func(ctx context.Context, uri string, out io.Writer) error, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

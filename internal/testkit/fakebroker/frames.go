@@ -18,8 +18,8 @@ const (
 	headerType = 2 // of a content header
 )
 
-// Encoder writes a content header frame by the grammar of AMQP 0-9-1 with RabbitMQ's field types, byte by byte and only
-// what is set, to hold the computed sizes against.
+// Encoder writes a content header frame by the grammar of AMQP 0-9-1 with RabbitMQ's field types,
+// byte by byte and only what is set, to hold the computed sizes against.
 type Encoder struct{ bytes.Buffer }
 
 // Number writes numbers, big-endian.

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Peer is amqp091-go with as much of a broker behind it as it takes to see what it writes, and to have it read what we
-// want: the real encoder and the real decoder.
+// Peer is amqp091-go with as much of a broker behind it as it takes to see what it writes, and to
+// have it read what we want: the real encoder and the real decoder.
 type Peer struct {
 	channel    *amqp091.Channel
 	deliveries <-chan amqp091.Delivery
@@ -53,7 +53,8 @@ func (p *Peer) serve() {
 	})
 }
 
-// each begins the handshake, answers heartbeats, and gives all other frames of the client, until it has gone.
+// each begins the handshake, answers heartbeats, and gives all other frames of the client, until it
+// has gone.
 func (p *Peer) each(take func(frame []byte)) {
 	if _, err := io.ReadFull(p.broker, make([]byte, 8)); err != nil {
 		return

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Reluctant is as much of a broker as a consumer asks for. Like RabbitMQ with a quorum queue that has no leader, it
-// answers nobody who wants to consume before it is willing, and on such a channel nothing else either.
+// Reluctant is as much of a broker as a consumer asks for. Like RabbitMQ with a quorum queue that
+// has no leader, it answers nobody who wants to consume before it is willing, and on such a channel
+// nothing else either.
 type Reluctant struct {
 	Willing chan struct{}
 
@@ -18,8 +19,8 @@ type Reluctant struct {
 	Channels map[int]bool // that are open
 	network  []net.Conn
 	Peers    []*Peer
-	// cancelling are consumers that are being cancelled, and overtaken whether a channel was closed meanwhile, or
-	// before anything else.
+	// cancelling are consumers that are being cancelled, and overtaken whether a channel was closed
+	// meanwhile, or before anything else.
 	cancelling int
 	Overtaken  bool
 	Slow       time.Duration // until a cancel is answered
@@ -47,8 +48,8 @@ func (r *Reluctant) Dial(string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// socket is a connection whose writes do not wait for who reads, as those of a socket. A broker that waited with an
-// answer for a client that is writing itself would never read what that writes.
+// socket is a connection whose writes do not wait for who reads, as those of a socket. A broker
+// that waited with an answer for a client that is writing itself would never read what that writes.
 type socket struct {
 	net.Conn
 

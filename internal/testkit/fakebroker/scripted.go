@@ -12,11 +12,11 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// Scripted is as much of a broker as a forwarder asks for. A test decides what it answers, and when: what RabbitMQ does
-// by itself is not under test here.
+// Scripted is as much of a broker as a forwarder asks for. A test decides what it answers, and
+// when: what RabbitMQ does by itself is not under test here.
 type Scripted struct {
-	// OnPublish answers a publish; nil confirms it. OnDeclare and OnBind are called before a queue is declared or
-	// bound, in a goroutine of their own: the answer waits until they return.
+	// OnPublish answers a publish; nil confirms it. OnDeclare and OnBind are called before a queue
+	// is declared or bound, in a goroutine of their own: the answer waits until they return.
 	OnPublish         func(*Publish)
 	OnDeclare, OnBind func(queue string)
 
@@ -101,8 +101,8 @@ func (b *Scripted) Dial(string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// unhurried writes in a goroutine of its own: whoever writes to a pipe waits for the reader, which may be waiting for
-// its own turn to write.
+// unhurried writes in a goroutine of its own: whoever writes to a pipe waits for the reader, which
+// may be waiting for its own turn to write.
 type unhurried struct {
 	net.Conn
 	writes chan []byte

@@ -8,7 +8,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// Config is that of connections to a broker that is a round trip of this length away; nil for the way that there is.
+// Config is that of connections to a broker that is a round trip of this length away; nil for the
+// way that there is.
 func Config(roundTrip time.Duration) *amqp091.Config {
 	if roundTrip == 0 {
 		return nil

@@ -1,5 +1,6 @@
-// Package fate decides how the messages of a test end. The id of a message begins with its fate: it tells what a handler
-// does with the message and how the message must end. A duplicate has the same fate.
+// Package fate decides how the messages of a test end. The id of a message begins with its fate: it
+// tells what a handler does with the message and how the message must end. A duplicate has the same
+// fate.
 package fate
 
 import (
@@ -35,7 +36,8 @@ func Of(id string) Fate {
 	return Fate(fate)
 }
 
-// Reasons are the reasons with which messages of a fate may end in the dead-letter queue: none if they may not.
+// Reasons are the reasons with which messages of a fate may end in the dead-letter queue: none if
+// they may not.
 func (f Fate) Reasons() []retry.Reason {
 	switch f {
 	case Never:

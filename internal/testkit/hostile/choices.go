@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// Choices makes things of the bytes that a fuzzer gives: each byte is a choice, and when there are no more, every
-// choice is the first, which ends things.
+// Choices makes things of the bytes that a fuzzer gives: each byte is a choice, and when there are
+// no more, every choice is the first, which ends things.
 type Choices struct{ data []byte }
 
 // From takes them from data.
@@ -173,8 +173,8 @@ func (c *Choices) table(depth int) amqp091.Table {
 	return table
 }
 
-// Delivery makes a message as a foreign publisher could have sent it, or as if it came from one of our own retry
-// queues.
+// Delivery makes a message as a foreign publisher could have sent it, or as if it came from one of
+// our own retry queues.
 func (c *Choices) Delivery() amqp091.Delivery {
 	d := amqp091.Delivery{
 		DeliveryMode: c.Byte(), Priority: c.Byte(), ContentType: c.Short(), ContentEncoding: c.Short(),

@@ -13,10 +13,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// UUIDHeader is the header in which watermill-amqp puts the UUID of a message, if it is not told another.
+// UUIDHeader is the header in which watermill-amqp puts the UUID of a message, if it is not told
+// another.
 const UUIDHeader = "_watermill_message_uuid"
 
-// Message is a publishing as Watermill's publisher makes it: persistent, with its UUID in [UUIDHeader].
+// Message is a publishing as Watermill's publisher makes it: persistent, with its UUID in
+// [UUIDHeader].
 func Message(uuid, body string) amqp091.Publishing {
 	return amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{UUIDHeader: uuid}, Body: []byte(body),
@@ -62,8 +64,8 @@ func Bodies(deliveries []amqp091.Delivery) []string {
 	return bodies
 }
 
-// Publish publishes messages to a queue as they are. It fails the test unless the broker confirms each of them and
-// returns none.
+// Publish publishes messages to a queue as they are. It fails the test unless the broker confirms
+// each of them and returns none.
 func (c *Client) Publish(queue string, messages ...amqp091.Publishing) {
 	c.t.Helper()
 	c.PublishTo("", queue, messages...)
@@ -116,7 +118,8 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 	})
 }
 
-// Take waits until n messages are in a queue, which may come into being meanwhile, and takes n of them, in their order.
+// Take waits until n messages are in a queue, which may come into being meanwhile, and takes n of
+// them, in their order.
 func (c *Client) Take(queue string, n int) []amqp091.Delivery {
 	c.t.Helper()
 	await.Until(c.t, func() bool { return c.Depth(queue) >= n }, "%d messages in queue %s", n, queue)
@@ -137,7 +140,8 @@ func (c *Client) Take(queue string, n int) []amqp091.Delivery {
 	return taken
 }
 
-// Drain takes all that is in a queue, in its order, once the queue has no consumers any more. See [Drain].
+// Drain takes all that is in a queue, in its order, once the queue has no consumers any more. See
+// [Drain].
 func (c *Client) Drain(queue string) []amqp091.Delivery {
 	c.t.Helper()
 	c.Idle(queue)
@@ -150,10 +154,11 @@ func (c *Client) Drain(queue string) []amqp091.Delivery {
 	return all
 }
 
-// Drain takes all that is in a queue. It asks for one message after the other until the queue says that it is empty, as
-// silence proves nothing, and the queue's counts may be old. A consumer that is cancelled proves nothing either:
-// RabbitMQ 3.10 forgets what is on the way to it. What a channel held that has just been closed comes back when the
-// queue has noticed: wait until it has no consumers before.
+// Drain takes all that is in a queue. It asks for one message after the other until the queue says
+// that it is empty, as silence proves nothing, and the queue's counts may be old. A consumer that
+// is cancelled proves nothing either: RabbitMQ 3.10 forgets what is on the way to it. What a
+// channel held that has just been closed comes back when the queue has noticed: wait until it has
+// no consumers before.
 func Drain(channel *amqp091.Channel, queue string) ([]amqp091.Delivery, error) {
 	var all []amqp091.Delivery
 	for {
@@ -165,7 +170,8 @@ func Drain(channel *amqp091.Channel, queue string) ([]amqp091.Delivery, error) {
 	}
 }
 
-// Consume takes what comes to a queue until the test ends, as a service does that does not know the library.
+// Consume takes what comes to a queue until the test ends, as a service does that does not know the
+// library.
 func Consume(t testing.TB, channel *amqp091.Channel, queue string) <-chan amqp091.Delivery {
 	t.Helper()
 	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)

@@ -1,5 +1,5 @@
-// Package rabbit is the AMQP client of the tests: it publishes, takes and counts messages straight on a broker, without
-// the library that is tested.
+// Package rabbit is the AMQP client of the tests: it publishes, takes and counts messages straight
+// on a broker, without the library that is tested.
 package rabbit
 
 import (
@@ -15,8 +15,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// Client works on one broker. What publishes has a connection of its own each time; all else shares one, which is opened
-// again after it was lost. Methods without an error fail the test, so they belong into its goroutine.
+// Client works on one broker. What publishes has a connection of its own each time; all else shares
+// one, which is opened again after it was lost. Methods without an error fail the test, so they
+// belong into its goroutine.
 type Client struct {
 	URI string
 
@@ -44,8 +45,9 @@ func (c *Client) Try(f func(*amqp091.Channel) error) error {
 	return f(channel)
 }
 
-// kept is [Client.Try] on a connection that is kept until it is lost, or the test ends, because a connection costs the
-// broker more than most operations. Nothing is published on it, as an alarm of the broker would stop it.
+// kept is [Client.Try] on a connection that is kept until it is lost, or the test ends, because a
+// connection costs the broker more than most operations. Nothing is published on it, as an alarm of
+// the broker would stop it.
 func (c *Client) kept(f func(*amqp091.Channel) error) error {
 	connection, err := c.keep()
 	if err != nil {
@@ -170,8 +172,8 @@ var SharedLadders []string
 // IsShared reports whether a ladder is one of [SharedLadders].
 func IsShared(ladder *topology.Ladder) bool { return slices.Contains(SharedLadders, ladder.Name()) }
 
-// RemovePlan deletes a main queue and all that its plan has, with what its ladder shares, as far as they and the broker
-// are there.
+// RemovePlan deletes a main queue and all that its plan has, with what its ladder shares, as far as
+// they and the broker are there.
 func (c *Client) RemovePlan(plan topology.Plan) {
 	if plan.Ladder != nil && !IsShared(plan.Ladder) {
 		c.RemovePlan(plan.Ladder.Shared())
@@ -195,8 +197,9 @@ func (c *Client) RemovePlan(plan topology.Plan) {
 	})
 }
 
-// Depth returns how many messages are ready in a queue; -1 when it is not there, or the broker does not answer. The
-// broker asks a quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
+// Depth returns how many messages are ready in a queue; -1 when it is not there, or the broker does
+// not answer. The broker asks a quorum queue for no longer than 250 ms and then says 0, so a 0
+// counts only when it is said again.
 func (c *Client) Depth(queue string) int {
 	n := -1
 	_ = c.kept(func(channel *amqp091.Channel) error {
@@ -216,7 +219,8 @@ func (c *Client) Depth(queue string) int {
 	return n
 }
 
-// Consumers returns how many consumers a queue has; -1 when it is not there, or the broker does not answer.
+// Consumers returns how many consumers a queue has; -1 when it is not there, or the broker does not
+// answer.
 func (c *Client) Consumers(queue string) int {
 	n := -1
 	_ = c.kept(func(channel *amqp091.Channel) error {

@@ -1,4 +1,5 @@
-// Package report writes what tests and benchmarks have measured: tables in Markdown, logged and added to a file.
+// Package report writes what tests and benchmarks have measured: tables in Markdown, logged and
+// added to a file.
 package report
 
 import (
@@ -80,8 +81,8 @@ func (t *Table) String() string {
 	return s.String()
 }
 
-// WriteOn writes the table with the machine and the broker on which a benchmark measured. It writes nothing of a
-// benchmark that -bench filtered out or that failed.
+// WriteOn writes the table with the machine and the broker on which a benchmark measured. It writes
+// nothing of a benchmark that -bench filtered out or that failed.
 func (t *Table) WriteOn(b *testing.B, uri string) {
 	b.Helper()
 	if t.Len() == 0 {

@@ -1,4 +1,5 @@
-// Package amqp is watermill-amqp: v2, or with the build tag amqpv3 v3. Tests that import it go over both.
+// Package amqp is watermill-amqp: v2, or with the build tag amqpv3 v3. Tests that import it go over
+// both.
 package amqp
 
 import (

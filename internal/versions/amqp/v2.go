@@ -39,8 +39,8 @@ func (b Builder) BuildTopology(channel *amqp091.Channel, queue, exchange string,
 	return b(channel, queue, exchange, conf, logger)
 }
 
-// BuildTopology has a config's builder build as a stock subscriber does once it has generated the queue's name, without
-// a channel.
+// BuildTopology has a config's builder build as a stock subscriber does once it has generated the
+// queue's name, without a channel.
 func BuildTopology(conf Config, _, queue string) error {
 	return conf.TopologyBuilder.BuildTopology(nil, queue, "", conf, watermill.NopLogger{})
 }

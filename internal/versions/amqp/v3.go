@@ -39,8 +39,8 @@ func (b Builder) BuildTopology(channel *amqp091.Channel, params amqp.BuildTopolo
 	return b(channel, params.QueueName, params.ExchangeName, conf, logger)
 }
 
-// BuildTopology has a config's builder build as a stock subscriber does once it has generated the queue's name, without
-// a channel.
+// BuildTopology has a config's builder build as a stock subscriber does once it has generated the
+// queue's name, without a channel.
 func BuildTopology(conf Config, topic, queue string) error {
 	return conf.TopologyBuilder.BuildTopology(nil, amqp.BuildTopologyParams{Topic: topic, QueueName: queue}, conf,
 		watermill.NopLogger{})

@@ -22,8 +22,8 @@ const (
 type MemoryConfig struct {
 	// Retention is how long a message stays Done. One hour by default.
 	Retention time.Duration
-	// MaxKeys is how many messages of each handler stay Done; the oldest are forgotten first. 100,000 by
-	// default.
+	// MaxKeys is how many messages of each handler stay Done; the oldest are forgotten first.
+	// 100,000 by default.
 	MaxKeys int
 }
 
@@ -71,8 +71,8 @@ func NewMemory(c MemoryConfig) (*Memory, error) {
 	}, nil
 }
 
-// firstSweep is the number of entries below which expired ones are left alone. From there on they are removed each
-// time the number has doubled, which costs little for each entry.
+// firstSweep is the number of entries below which expired ones are left alone. From there on they
+// are removed each time the number has doubled, which costs little for each entry.
 const firstSweep = 1024
 
 // memoryInbox is what is known of the messages of one handler.

@@ -2,8 +2,8 @@ package peers
 
 import "sync"
 
-// calls are those of one contender's handler. They wait for each other at the gate: everybody begins with its first
-// messages at hand.
+// calls are those of one contender's handler. They wait for each other at the gate: everybody
+// begins with its first messages at hand.
 type calls struct {
 	messages int
 
@@ -72,8 +72,8 @@ func (f fates) plus(g fates) fates {
 	return fates{f.lost + g.lost, f.late + g.late, f.dead + g.dead, f.twice + g.twice}
 }
 
-// fates judges the messages, by the ids that were found dead and the number of those that are on the way, which may be
-// repeats.
+// fates judges the messages, by the ids that were found dead and the number of those that are on
+// the way, which may be repeats.
 func (c *calls) fates(dead []string, waiting int) fates {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,8 @@ type contender struct {
 // results are what was measured in each round, by contender.
 type results map[string][]float64
 
-// compare runs contenders in turn for as many rounds as -benchtime says. Each round begins with another one.
+// compare runs contenders in turn for as many rounds as -benchtime says. Each round begins with
+// another one.
 func compare(b *testing.B, unit string, contenders []contender) results {
 	b.Helper()
 	all := results{}
@@ -41,7 +42,8 @@ func compare(b *testing.B, unit string, contenders []contender) results {
 	return all
 }
 
-// ratio is the median over the rounds of what one contender measured to what another did in the same round.
+// ratio is the median over the rounds of what one contender measured to what another did in the
+// same round.
 func (r results) ratio(name, to string) float64 {
 	values := make([]float64, len(r[name]))
 	for i := range values {

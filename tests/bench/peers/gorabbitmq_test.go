@@ -14,15 +14,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// goRabbitMQ is github.com/wagslane/go-rabbitmq. It has no retries of its own. Its way to say that a message has failed
-// is NackDiscard, "dropped or delivered to a server configured dead-letter queue"; that one has a TTL and dead-letters
-// back to the main queue.
+// goRabbitMQ is github.com/wagslane/go-rabbitmq. It has no retries of its own. Its way to say that
+// a message has failed is NackDiscard, "dropped or delivered to a server configured dead-letter
+// queue"; that one has a TTL and dead-letters back to the main queue.
 type goRabbitMQ struct{}
 
 func (goRabbitMQ) String() string { return "go-rabbitmq" }
 
-// arguments let the broker forward what is nacked: by default at most once. A quorum queue can do it at least once as
-// well, and does where the retry queue is as safe.
+// arguments let the broker forward what is nacked: by default at most once. A quorum queue can do
+// it at least once as well, and does where the retry queue is as safe.
 func (g goRabbitMQ) arguments(q queue) amqp091.Table {
 	arguments := amqp091.Table{
 		"x-queue-type":              q.queueType,
@@ -46,8 +46,8 @@ func (g goRabbitMQ) start(b *testing.B, uri string, q queue, c *calls) func() {
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			// Its consumer ends for good when it cannot declare its queue in the moment after it has reconnected: a
-			// service would end, and be started again by who watches over it.
+			// Its consumer ends for good when it cannot declare its queue in the moment after it
+			// has reconnected: a service would end, and be started again by who watches over it.
 			if err := g.serve(ctx, uri, q, c); err != nil {
 				pause(ctx, time.Second)
 			}

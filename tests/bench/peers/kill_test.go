@@ -14,8 +14,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// benchmarkKill counts what is lost, and what is handled twice, when the broker is killed while messages fail, wait and
-// return. All contenders work side by side on the same broker, and live through the same kills: one in each round.
+// benchmarkKill counts what is lost, and what is handled twice, when the broker is killed while
+// messages fail, wait and return. All contenders work side by side on the same broker, and live
+// through the same kills: one in each round.
 func benchmarkKill(b *testing.B, peers []peer, notes []string) {
 	messages := report.Scaled(b, 2000, 200)
 	var all []*survivor
@@ -120,14 +121,16 @@ func (s *survivor) count(b *testing.B, uri string, messages int) {
 	s.fates = s.fates.plus(now)
 }
 
-// The broker is given so long when nothing moves: to bring what lies in a queue, and what lies in none.
+// The broker is given so long when nothing moves: to bring what lies in a queue, and what lies in
+// none.
 const (
 	forWaiting = time.Minute // clients take up to half of it to come back
 	forMissing = 10 * time.Second
 	forRepeats = 3 * time.Second
 )
 
-// drain waits until nothing moves any more: depths of queues are the same, and handlers are not called.
+// drain waits until nothing moves any more: depths of queues are the same, and handlers are not
+// called.
 func drain(b *testing.B, broker *brokertest.Broker, all []*survivor) {
 	b.Helper()
 	since := make([]time.Time, len(all)) // nothing has moved
@@ -158,8 +161,8 @@ func (s *survivor) patience() time.Duration {
 	}
 }
 
-// depths are the numbers of messages in all queues, those included that a quorum queue dead-letters and that are not
-// confirmed yet.
+// depths are the numbers of messages in all queues, those included that a quorum queue dead-letters
+// and that are not confirmed yet.
 func depths(b *testing.B, broker *brokertest.Broker) map[string]int {
 	b.Helper()
 	found := map[string]int{}

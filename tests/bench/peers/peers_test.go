@@ -9,9 +9,9 @@ import (
 // prefetch is everybody's.
 const prefetch = 100
 
-// peer is a client that makes failed messages wait on the broker. Its handler fails a message that has not waited yet,
-// and succeeds with one that has: by what the client says about it, so that a message which the broker delivers again
-// without having waited fails again.
+// peer is a client that makes failed messages wait on the broker. Its handler fails a message that
+// has not waited yet, and succeeds with one that has: by what the client says about it, so that a
+// message which the broker delivers again without having waited fails again.
 type peer interface {
 	// String is its name.
 	String() string
@@ -30,7 +30,8 @@ type objects struct {
 	exchanges []string
 }
 
-// BenchmarkPeers has each client fail every message once, have it wait on the broker for a second, and succeed with it.
+// BenchmarkPeers has each client fail every message once, have it wait on the broker for a second,
+// and succeed with it.
 func BenchmarkPeers(b *testing.B) {
 	peers := []peer{retrier{}, goRabbitMQ{}}
 	notes := []string{"go-rabbitmq " + versionOf("github.com/wagslane/go-rabbitmq") + " with amqp091-go " +

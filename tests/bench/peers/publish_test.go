@@ -32,8 +32,9 @@ var publishBody = []byte(strings.Repeat("x", 300))
 // publish publishes messages, and returns when all are confirmed.
 type publish func(uuids []string) error
 
-// BenchmarkPublish measures publishers that wait for the broker's confirmation, by how many goroutines call them and how
-// many messages each call has, against amqp091-go with 1,024 on their way.
+// BenchmarkPublish measures publishers that wait for the broker's confirmation, by how many
+// goroutines call them and how many messages each call has, against amqp091-go with 1,024 on their
+// way.
 func BenchmarkPublish(b *testing.B) {
 	most := report.Scaled(b, 60_000, 600)
 	t := &report.Table{

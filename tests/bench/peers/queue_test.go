@@ -29,8 +29,8 @@ func newQueue(queueType, retryType string) queue {
 	return queue{name: "peer-" + watermill.NewShortUUID(), queueType: queueType, retryType: retryType}
 }
 
-// waiting are the arguments of a queue where messages wait: as safe as the broker can make a quorum queue, the same for
-// everybody.
+// waiting are the arguments of a queue where messages wait: as safe as the broker can make a quorum
+// queue, the same for everybody.
 func (q queue) waiting(exchange, key string) amqp091.Table {
 	arguments := amqp091.Table{
 		"x-queue-type":           q.retryType,
@@ -47,14 +47,15 @@ func (q queue) waiting(exchange, key string) amqp091.Table {
 	return arguments
 }
 
-// atLeastOnce lets a quorum queue forget what it dead-letters only when the target has confirmed it.
+// atLeastOnce lets a quorum queue forget what it dead-letters only when the target has confirmed
+// it.
 func atLeastOnce(arguments amqp091.Table) {
 	arguments["x-dead-letter-strategy"] = "at-least-once"
 	arguments["x-overflow"] = "reject-publish"
 }
 
-// fill declares a main queue as its peer would, and publishes persistent messages to it; it returns when the broker has
-// confirmed them.
+// fill declares a main queue as its peer would, and publishes persistent messages to it; it returns
+// when the broker has confirmed them.
 func (q queue) fill(b *testing.B, uri string, arguments amqp091.Table, messages int) {
 	b.Helper()
 	all := make([]amqp091.Publishing, messages)

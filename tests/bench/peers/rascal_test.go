@@ -18,7 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rascal is https://www.npmjs.com/package/rascal: each consumer is a process of its own, see rascal/consumer.js.
+// rascal is https://www.npmjs.com/package/rascal: each consumer is a process of its own, see
+// rascal/consumer.js.
 type rascal struct {
 	dir     string // with its packages
 	version string

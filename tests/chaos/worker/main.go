@@ -27,8 +27,8 @@ import (
 	"github.com/amqpretry/watermill-retry/tests/chaos"
 )
 
-// notReady is the exit code of a worker that could not begin, as the broker was not there: whoever watches it starts it
-// again.
+// notReady is the exit code of a worker that could not begin, as the broker was not there: whoever
+// watches it starts it again.
 const notReady = 3
 
 func main() {
@@ -94,8 +94,8 @@ func run(settings chaos.Settings, book *chaos.Book) error {
 	return nil
 }
 
-// endBefore ends the process when it is told to before it has connected: nothing is in flight yet, and a proxy that is
-// stuck may hold up the connection for long.
+// endBefore ends the process when it is told to before it has connected: nothing is in flight yet,
+// and a proxy that is stuck may hold up the connection for long.
 func endBefore(stop context.Context, connected <-chan struct{}) {
 	select {
 	case <-stop.Done():

@@ -6,7 +6,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// Broker is how a command reaches the broker whose library connects by itself. It never belongs into any output.
+// Broker is how a command reaches the broker whose library connects by itself. It never belongs
+// into any output.
 type Broker struct {
 	URI       string
 	Addresses []string

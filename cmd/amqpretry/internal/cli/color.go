@@ -31,7 +31,8 @@ var painted = map[Style]*color.Color{
 	Minor: color.New(color.Faint),
 }
 
-// Paint gives a text that is to go to Out its style, where Out has colours. The text must be safe already.
+// Paint gives a text that is to go to Out its style, where Out has colours. The text must be safe
+// already.
 func (s *Session) Paint(style Style, text string) string {
 	return s.paint(s.OutIsTerminal, style, text)
 }

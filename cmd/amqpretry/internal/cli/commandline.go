@@ -9,8 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// CommandLine returns a command line to paste: the one that was given, without its arguments, and with more words. The
-// flags --uri and --management-url, which may have passwords, are left as words to fill in.
+// CommandLine returns a command line to paste: the one that was given, without its arguments, and
+// with more words. The flags --uri and --management-url, which may have passwords, are left as
+// words to fill in.
 func CommandLine(cmd *cobra.Command, more ...string) string {
 	words := []string{cmd.CommandPath()}
 	cmd.Flags().Visit(func(f *pflag.Flag) {

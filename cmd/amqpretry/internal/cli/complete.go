@@ -14,9 +14,10 @@ import (
 // completionTime is how long a shell waits for names at most.
 const completionTime = 2 * time.Second
 
-// CompleteQueues completes the first argument of a command, or all with many, with names of queues that choose takes
-// from all queues of the virtual host. Further arguments are completed as before. Without the management API, or
-// where it does not answer in time, there are no names, and nobody is told: a shell has no place for an error.
+// CompleteQueues completes the first argument of a command, or all with many, with names of queues
+// that choose takes from all queues of the virtual host. Further arguments are completed as before.
+// Without the management API, or where it does not answer in time, there are no names, and nobody
+// is told: a shell has no place for an error.
 func (s *Session) CompleteQueues(cmd *cobra.Command, many bool, choose func(queues []string) []string) {
 	further := cmd.ValidArgsFunction
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {

@@ -23,7 +23,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// The variables of the environment that hold addresses, where a flag would show a password to everybody on the machine.
+// The variables of the environment that hold addresses, where a flag would show a password to
+// everybody on the machine.
 const (
 	EnvURI        = "AMQP_URI"
 	EnvManagement = "AMQP_MANAGEMENT_URL"
@@ -82,7 +83,8 @@ func (s *Session) connectionFlagSet() *pflag.FlagSet {
 	return flags
 }
 
-// URI is the address of the broker, with the virtual host of --vhost if there is one. It never belongs into any output.
+// URI is the address of the broker, with the virtual host of --vhost if there is one. It never
+// belongs into any output.
 func (s *Session) URI() (string, error) {
 	uri := cmp.Or(s.connection.uri, s.Getenv(EnvURI))
 	if uri == "" {
@@ -103,7 +105,8 @@ func (s *Session) URI() (string, error) {
 	return withVHost(uri, vhost)
 }
 
-// Again are the flags with which a command line that is printed, to be pasted, goes to the same virtual host.
+// Again are the flags with which a command line that is printed, to be pasted, goes to the same
+// virtual host.
 func (s *Session) Again() []string {
 	if s.connection.vhost == "" {
 		return nil
@@ -154,8 +157,8 @@ func (s *Session) DLQConfig() (dlq.Config, error) {
 	}, nil
 }
 
-// Dial connects for a command that speaks AMQP itself. When ctx ends, the connection does, and with it whatever waits
-// for an answer of the broker.
+// Dial connects for a command that speaks AMQP itself. When ctx ends, the connection does, and with
+// it whatever waits for an answer of the broker.
 func (s *Session) Dial(ctx context.Context) (*amqp091.Connection, error) {
 	uri, err := s.URI()
 	if err != nil {
@@ -192,8 +195,8 @@ func (s *Session) Dial(ctx context.Context) (*amqp091.Connection, error) {
 	return opened, nil
 }
 
-// closedWith closes a socket with ctx, and with bounded while nothing ends that one but time: its cancel comes when the
-// connection is open.
+// closedWith closes a socket with ctx, and with bounded while nothing ends that one but time: its
+// cancel comes when the connection is open.
 func closedWith(ctx, bounded context.Context, socket net.Conn) net.Conn {
 	context.AfterFunc(ctx, func() { _ = socket.Close() })
 	context.AfterFunc(bounded, func() {
@@ -243,8 +246,8 @@ func (s *Session) Management() (m management.API, ok bool, err error) {
 	return management.API{URL: address, VHost: vhost, HTTPClient: client}, true, nil
 }
 
-// ManagementClient asks the management API. Without one it is nil, or, if something needs it, an error that names what
-// does.
+// ManagementClient asks the management API. Without one it is nil, or, if something needs it, an
+// error that names what does.
 func (s *Session) ManagementClient(needs string) (*httpapi.Client, error) {
 	m, ok, err := s.Management()
 	switch {

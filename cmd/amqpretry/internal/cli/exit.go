@@ -13,10 +13,11 @@ const (
 	ExitFailed = 1
 	// ExitUsage: it was not understood; nothing was done.
 	ExitUsage = 2
-	// ExitFound: a check has found a difference or a problem, also the check before a change, which then does nothing.
+	// ExitFound: a check has found a difference or a problem, also the check before a change, which
+	// then does nothing.
 	ExitFound = 3
-	// ExitIncomplete: it has ended by itself, and something of what was asked is left: messages that could not go, a
-	// stopped canary.
+	// ExitIncomplete: it has ended by itself, and something of what was asked is left: messages
+	// that could not go, a stopped canary.
 	ExitIncomplete = 4
 	// ExitInterrupted: ended by ^C or SIGTERM, whatever was done before.
 	ExitInterrupted = 130

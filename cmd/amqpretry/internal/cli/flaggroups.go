@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// cobra's texts about groups of flags. The last pair of brackets has the flags of the user's mistake.
+// cobra's texts about groups of flags. The last pair of brackets has the flags of the user's
+// mistake.
 var (
 	exclusive = regexp.MustCompile(`^if any flags in the group .* none of the others can be; \[(.*)\] were all set$`)
 	together  = regexp.MustCompile(`^if any flags in the group \[(.*)\] are set they must all be set; missing \[(.*)\]$`)

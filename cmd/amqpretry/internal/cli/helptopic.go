@@ -9,10 +9,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// topicAnnotation marks a flag that a help topic describes, with the title and the name of the topic.
+// topicAnnotation marks a flag that a help topic describes, with the title and the name of the
+// topic.
 const topicAnnotation = "amqpretry/help-topic"
 
-// DescribeInTopic leaves flags out of the help of their commands, which names the help topic instead.
+// DescribeInTopic leaves flags out of the help of their commands, which names the help topic
+// instead.
 func DescribeInTopic(flags *pflag.FlagSet, title, topic string) {
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if flag.Annotations == nil {
@@ -28,7 +30,8 @@ func HelpTopic(name, short, text string, flags *pflag.FlagSet) *cobra.Command {
 		"\n")}
 }
 
-// usageWithTopics prints the usage of a command without the flags that help topics describe, and names these topics.
+// usageWithTopics prints the usage of a command without the flags that help topics describe, and
+// names these topics.
 func usageWithTopics(usage func(*cobra.Command) error) func(*cobra.Command) error {
 	return func(cmd *cobra.Command) error {
 		var hidden []*pflag.Flag

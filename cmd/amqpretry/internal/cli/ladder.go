@@ -9,8 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// LadderFlag adds the flag that names a ladder to a command and those below it. Ladder reads it. The end of its help,
-// beside, says which other ladders the command is about all the same. Shells complete the ladders of the virtual host.
+// LadderFlag adds the flag that names a ladder to a command and those below it. Ladder reads it.
+// The end of its help, beside, says which other ladders the command is about all the same. Shells
+// complete the ladders of the virtual host.
 func (s *Session) LadderFlag(cmd *cobra.Command, beside string) {
 	const name = "ladder"
 	cmd.PersistentFlags().Var(Text(&s.ladder), name, "`name` of the only ladder that the command is about"+beside)

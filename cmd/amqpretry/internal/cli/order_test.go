@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Whoever waits is told why, how long it takes, and how to end it: at once, when interrupted, and from time to time.
+// Whoever waits is told why, how long it takes, and how to end it: at once, when interrupted, and
+// from time to time.
 func TestOrderIsTold(t *testing.T) {
 	w := newWorld(nil)
 	ctx, cancel := context.WithCancel(t.Context())

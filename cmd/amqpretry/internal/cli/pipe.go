@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// ErrNobodyReads is the error of Out when its reader has gone, as `| head` does. A command that has nothing else to
-// report has succeeded: what was read is all that was wanted. It is told from a broken connection to the broker, which
-// is the same error of the system.
+// ErrNobodyReads is the error of Out when its reader has gone, as `| head` does. A command that has
+// nothing else to report has succeeded: what was read is all that was wanted. It is told from a
+// broken connection to the broker, which is the same error of the system.
 var ErrNobodyReads = errors.New("nobody reads the output any more")
 
 // output is what a command prints to.
@@ -25,7 +25,8 @@ func (o output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Stdout is Out as it was given, for programs that are started: they must see that it is a terminal.
+// Stdout is Out as it was given, for programs that are started: they must see that it is a
+// terminal.
 func (s *Session) Stdout() io.Writer {
 	if o, ok := s.Out.(output); ok {
 		return o.Writer
@@ -34,9 +35,9 @@ func (s *Session) Stdout() io.Writer {
 	return s.Out
 }
 
-// surviveClosedPipes makes writing to a pipe that nobody reads an error. Without it the signal ends the process, in the
-// middle of a browse that holds the messages of a queue. It is not ignored but taken: programs that are started, such as
-// editors, would inherit that it is ignored.
+// surviveClosedPipes makes writing to a pipe that nobody reads an error. Without it the signal ends
+// the process, in the middle of a browse that holds the messages of a queue. It is not ignored but
+// taken: programs that are started, such as editors, would inherit that it is ignored.
 func surviveClosedPipes() (stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGPIPE)

@@ -22,8 +22,8 @@ func (s *Session) PoliciesFlag(cmd *cobra.Command) {
 	_ = cmd.MarkPersistentFlagFilename("policies", "yaml", "yml", "json") // it fails for flags that are not there
 }
 
-// Policies loads the policy file, with what the environment overrides, as services do. Without a file it is the default
-// policy for every topic.
+// Policies loads the policy file, with what the environment overrides, as services do. Without a
+// file it is the default policy for every topic.
 func (s *Session) Policies() (config.Policies, error) {
 	file := s.PolicyFile()
 	if file == "" {

@@ -7,15 +7,15 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Bar shows how far long work is, with rate and remaining time. The zero Bar shows nothing. It may be used by many
-// goroutines.
+// Bar shows how far long work is, with rate and remaining time. The zero Bar shows nothing. It may
+// be used by many goroutines.
 type Bar struct {
 	mu  sync.Mutex
 	bar *progressbar.ProgressBar
 }
 
-// Progress begins a bar on Err. It draws only on a terminal, and not beside JSON. A total of 0 is one that is not
-// known.
+// Progress begins a bar on Err. It draws only on a terminal, and not beside JSON. A total of 0 is
+// one that is not known.
 func (s *Session) Progress(title string, total int) *Bar {
 	if !s.ErrIsTerminal || s.JSON {
 		return &Bar{}

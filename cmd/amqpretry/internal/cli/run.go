@@ -15,8 +15,9 @@ import (
 
 var errInterrupted = errors.New("interrupted")
 
-// Run executes a command line, prints the error if there is one, and gives the exit code. The first interrupt (^C,
-// SIGTERM) ends the context of the command, which then leaves everything in order; a second one ends the process.
+// Run executes a command line, prints the error if there is one, and gives the exit code. The first
+// interrupt (^C, SIGTERM) ends the context of the command, which then leaves everything in order; a
+// second one ends the process.
 func Run(ctx context.Context, s *Session, args []string, commands ...func(*Session) *cobra.Command) int {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -65,7 +66,8 @@ func Run(ctx context.Context, s *Session, args []string, commands ...func(*Sessi
 	return code
 }
 
-// misunderstood is an error of the command line, which shows what was given: perhaps an address that belongs elsewhere.
+// misunderstood is an error of the command line, which shows what was given: perhaps an address
+// that belongs elsewhere.
 func misunderstood(err error) error {
 	code, text := codeOf(err)
 	if text == nil {
@@ -78,7 +80,8 @@ func misunderstood(err error) error {
 	return &ExitError{Code: code, Err: errors.New(hideArguments(aboutGroup(text.Error())))}
 }
 
-// onInterrupt calls first at the first interrupt, and leaves the others to the system, which ends the process.
+// onInterrupt calls first at the first interrupt, and leaves the others to the system, which ends
+// the process.
 func onInterrupt(first func()) (stop func()) {
 	interrupts := make(chan os.Signal, 1)
 	done := make(chan struct{})

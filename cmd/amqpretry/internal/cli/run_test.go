@@ -73,7 +73,8 @@ func TestRequiredFlag(t *testing.T) {
 	assert.Contains(t, w.err.String(), `required flag(s) "needed" not set`)
 }
 
-// Without a command there is nothing to succeed with: a script whose variable is empty must learn of it.
+// Without a command there is nothing to succeed with: a script whose variable is empty must learn
+// of it.
 func TestNoCommand(t *testing.T) {
 	for _, args := range [][]string{{}, {"completion"}} {
 		w := newWorld(nil)
@@ -125,7 +126,8 @@ func TestCompletionOffersNoFiles(t *testing.T) {
 
 const interrupted = "AMQPRETRY_TEST_INTERRUPTED"
 
-// The first interrupt ends the context of the command, the second one the process. It takes a process of its own.
+// The first interrupt ends the context of the command, the second one the process. It takes a
+// process of its own.
 func TestInterrupt(t *testing.T) {
 	if os.Getenv(interrupted) != "" {
 		w := newWorld(nil)

@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Safe is text that does nothing to a terminal: control characters, those that turn the direction of writing, and
-// others that cannot be seen are written as \x1b or \u202e are, and so is what is no UTF-8. It is one line. Texts and
-// names come from messages and brokers of others.
+// Safe is text that does nothing to a terminal: control characters, those that turn the direction
+// of writing, and others that cannot be seen are written as \x1b or \u202e are, and so is what is
+// no UTF-8. It is one line. Texts and names come from messages and brokers of others.
 func Safe(text string) string {
 	if strings.IndexFunc(text, isUnsafe) < 0 && utf8.ValidString(text) {
 		return text
@@ -45,8 +45,8 @@ func Safe(text string) string {
 	return b.String()
 }
 
-// safeJSON is the same for JSON, where such characters can only be in strings, and may be escaped there. It has line
-// ends of its own.
+// safeJSON is the same for JSON, where such characters can only be in strings, and may be escaped
+// there. It has line ends of its own.
 func safeJSON(text []byte) []byte {
 	unsafe := func(r rune) bool { return r != '\n' && isUnsafe(r) }
 	if bytes.IndexFunc(text, unsafe) < 0 && utf8.Valid(text) {
@@ -69,8 +69,9 @@ func safeJSON(text []byte) []byte {
 	return out
 }
 
-// isUnsafe holds for controls (C0, DEL and C1), formats such as the bidirectional ones, and separators of lines, which
-// are all that unicode has beside graphic characters and blanks of other widths.
+// isUnsafe holds for controls (C0, DEL and C1), formats such as the bidirectional ones, and
+// separators of lines, which are all that unicode has beside graphic characters and blanks of other
+// widths.
 func isUnsafe(r rune) bool {
 	return !unicode.IsGraphic(r) || unicode.In(r, unicode.Zl, unicode.Zp)
 }
@@ -85,7 +86,8 @@ func safeLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// userInfo is what stands between the scheme and the last @ of an address. In an argument anything can.
+// userInfo is what stands between the scheme and the last @ of an address. In an argument anything
+// can.
 var (
 	userInfo     = regexp.MustCompile(`(?i)\b((?:amqps?|https?)://)\S*@`)
 	argumentInfo = regexp.MustCompile(`(?is)\b((?:amqps?|https?)://).*@`)
@@ -97,8 +99,8 @@ var examples = regexp.MustCompile(`(?i)^(?:amqps?|https?)://user:password@$`)
 // hideAddresses takes users and passwords out of a text that may have an address in it.
 func hideAddresses(text string) string { return hide(userInfo, text) }
 
-// hideArguments does so in an error about the command line, which shows what was given: perhaps the value of another
-// flag.
+// hideArguments does so in an error about the command line, which shows what was given: perhaps the
+// value of another flag.
 func hideArguments(text string) string { return hide(argumentInfo, text) }
 
 func hide(info *regexp.Regexp, text string) string {

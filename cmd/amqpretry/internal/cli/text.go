@@ -6,8 +6,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Text is a flag whose text must not be empty: an empty one is most often a variable of a script that is not set, and
-// would mean the default, which can be another broker, another queue, or all messages.
+// Text is a flag whose text must not be empty: an empty one is most often a variable of a script
+// that is not set, and would mean the default, which can be another broker, another queue, or all
+// messages.
 func Text(into *string) pflag.Value { return (*text)(into) }
 
 type text string

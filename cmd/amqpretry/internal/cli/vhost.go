@@ -6,7 +6,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// namesVHost tells whether an address has a virtual host of its own: amqp://host and amqp://host/ have none.
+// namesVHost tells whether an address has a virtual host of its own: amqp://host and amqp://host/
+// have none.
 func namesVHost(uri string) bool {
 	parsed, err := url.Parse(uri)
 

@@ -10,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// The flag holds for AMQP and for the management API alike: a purge in another virtual host than was asked for cannot
-// be undone by reading.
+// The flag holds for AMQP and for the management API alike: a purge in another virtual host than
+// was asked for cannot be undone by reading.
 func TestVHost(t *testing.T) {
 	for name, test := range map[string]struct {
 		environ, flag, vhost string

@@ -29,7 +29,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// lab is a broker with a ladder of the test's own: units of 100 ms, three levels with three digits, up to 2.6 s.
+// lab is a broker with a ladder of the test's own: units of 100 ms, three levels with three digits,
+// up to 2.6 s.
 type lab struct {
 	*rabbit.Client
 	t       *testing.T
@@ -234,7 +235,8 @@ func TestUnroutable(t *testing.T) {
 	l.Has(l.ladder.Unroutable(), 3)
 	l.delay(exchange, 100*time.Millisecond, "exchange")
 	l.Has(l.ladder.Unroutable(), 4)
-	// Whoever may write to the exchange can forge anything: a garbage key, and headers that say where it belongs.
+	// Whoever may write to the exchange can forge anything: a garbage key, and headers that say
+	// where it belongs.
 	forged := amqp091.Table{"amqpretry-queue": l.queue, "amqpretry-v": "1", "amqpretry-count": "1",
 		"CC": []any{l.queue}}
 	l.publish(l.ladder.Unroutable(), "garbage\x1b[31m", amqp091.Publishing{Body: []byte("foreign"), Headers: forged})
@@ -329,7 +331,8 @@ func (l *lab) undone(sent string) {
 	l.Has(l.ladder.Unroutable(), 0)
 }
 
-// While another run works on the unroutable queue, a command says that it waits, and calls the queue by its name.
+// While another run works on the unroutable queue, a command says that it waits, and calls the
+// queue by its name.
 func TestUnroutableIsBusy(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -377,7 +380,8 @@ func (l *lab) undo(d done) {
 	l.ok(strings.Fields(command[1])...)
 }
 
-// Messages that come back from an undo file have the targets, delays, headers and bodies that they had.
+// Messages that come back from an undo file have the targets, delays, headers and bodies that they
+// had.
 func TestUndoKeepsTargets(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, brokertest.URI(t))
@@ -416,7 +420,8 @@ func TestUndoKeepsTargets(t *testing.T) {
 		assert.ElementsMatch(t, before, l.shown(), "%q", discard)
 	}
 
-	// What is sent comes back as well, and what is sent after that are the messages of the target alone.
+	// What is sent comes back as well, and what is sent after that are the messages of the target
+	// alone.
 	l.Declare(l.queue, nil)
 	sent := l.ok("send", "--target", l.queue, "--yes", name, file())
 	assert.Len(t, drain.N(t, l.Client, l.queue, 2), 2)
@@ -439,8 +444,8 @@ func TestUndoKeepsTargets(t *testing.T) {
 	}
 }
 
-// shown is what show --json says of all messages, but for where they are, the exchange, the times and the headers of the
-// broker.
+// shown is what show --json says of all messages, but for where they are, the exchange, the times
+// and the headers of the broker.
 func (l *lab) shown() []string {
 	l.t.Helper()
 	var all []string
@@ -466,7 +471,8 @@ func (l *lab) shown() []string {
 	return all
 }
 
-// With several ladders, the one with such messages is taken. Only if several have some, a person is asked.
+// With several ladders, the one with such messages is taken. Only if several have some, a person is
+// asked.
 func TestSeveralLadders(t *testing.T) {
 	t.Parallel()
 	l, other := newLab(t, brokertest.URI(t)), newLab(t, brokertest.URI(t))
@@ -532,7 +538,8 @@ func TestSeveralLadders(t *testing.T) {
 	}
 }
 
-// What the broker is about to hand over to a main queue that is not there is counted with the management API only.
+// What the broker is about to hand over to a main queue that is not there is counted with the
+// management API only.
 func TestLanding_OwnBroker(t *testing.T) {
 	t.Parallel()
 	b := brokertest.StartWithManagement(t)

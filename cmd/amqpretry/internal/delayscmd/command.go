@@ -1,5 +1,5 @@
-// Package delayscmd is the command delays: how many messages with exact delays wait, and what to do with those that no
-// target takes. The latter is done by the code of the command dlq.
+// Package delayscmd is the command delays: how many messages with exact delays wait, and what to do
+// with those that no target takes. The latter is done by the code of the command dlq.
 package delayscmd
 
 import (

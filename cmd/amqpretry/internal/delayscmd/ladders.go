@@ -88,7 +88,8 @@ func (l *ladders) candidates() ([]candidate, error) {
 	return all, err
 }
 
-// withUnroutable are the candidates whose queue for unroutable messages is there, and the one that is named.
+// withUnroutable are the candidates whose queue for unroutable messages is there, and the one that
+// is named.
 func (l *ladders) withUnroutable(ctx context.Context) ([]dlqcmd.Ladder, error) {
 	all, err := l.candidates()
 	if err != nil {
@@ -139,8 +140,8 @@ func (b *broker) close() {
 	b.end() // which closes the socket in any case
 }
 
-// ready is how many messages of a queue are ready, if it is there. The broker asks a quorum queue for no longer than
-// 250 ms and then says 0, so a 0 counts only when it is said again.
+// ready is how many messages of a queue are ready, if it is there. The broker asks a quorum queue
+// for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
 func (b *broker) ready(queue string) (messages int, there bool, err error) {
 	for range 2 {
 		if b.channel == nil || b.channel.IsClosed() { // after a refusal
@@ -163,8 +164,8 @@ func (b *broker) ready(queue string) (messages int, there bool, err error) {
 	return 0, true, nil
 }
 
-// notCounted explains why the broker did not say how many messages of a queue are ready. RabbitMQ 4.3 and later refuse
-// users without permissions on the queue.
+// notCounted explains why the broker did not say how many messages of a queue are ready. RabbitMQ
+// 4.3 and later refuse users without permissions on the queue.
 //
 // Upstream: a passive declaration takes a permission.
 func notCounted(queue string, err error) error {

@@ -14,7 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// The default ladder for retries may be used by retries, whose services declare it again, and by delayed publishing.
+// The default ladder for retries may be used by retries, whose services declare it again, and by
+// delayed publishing.
 func TestWhatDeclaresALadder(t *testing.T) {
 	const service, publish = "each minute while messages of it wait", "the next delayed publish"
 	s := &cli.Session{Getenv: func(string) string { return "" }}

@@ -23,7 +23,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// A retry whose landing queue was deleted while it waited is unroutable; sent on, its handler gets it with its history.
+// A retry whose landing queue was deleted while it waited is unroutable; sent on, its handler gets
+// it with its history.
 func TestSendToAService(t *testing.T) {
 	t.Parallel()
 	l := newLabOf(t, brokertest.URI(t), config.Ladder{Levels: 2})

@@ -212,8 +212,8 @@ func (s *stat) look(ctx context.Context, b *broker, api *httpapi.Client, candida
 	return r, r.count(b, told, queues)
 }
 
-// ladder counts the messages that wait in a ladder. A ladder without three of its queues is taken to be missing: asking
-// for the fifty others would be fifty errors in the log of the broker.
+// ladder counts the messages that wait in a ladder. A ladder without three of its queues is taken
+// to be missing: asking for the fifty others would be fifty errors in the log of the broker.
 func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport, error) {
 	r := &ladderReport{Name: l.Name(), Levels: []*levelReport{}, Missing: []string{}}
 	r.Unroutable.Queue = l.Unroutable()
@@ -298,7 +298,8 @@ func (r *report) addLanding(landing ...*landingReport) {
 	}
 }
 
-// count counts what lies in landing queues, and leaves out empty ones, unless their queue was named.
+// count counts what lies in landing queues, and leaves out empty ones, unless their queue was
+// named.
 func (r *report) count(b *broker, told counts, queues []string) error {
 	kept := []*landingReport{}
 	for _, l := range r.Landing {

@@ -57,7 +57,8 @@ func placeFor(t testing.TB, uri, main string) *place {
 	return p
 }
 
-// fill puts dead letters of a queue into the dead-letter queue, numbered from n on. They died an hour ago.
+// fill puts dead letters of a queue into the dead-letter queue, numbered from n on. They died an
+// hour ago.
 func (p *place) fill(queue string, from, to int) {
 	p.t.Helper()
 	var deadLetters []amqp091.Publishing
@@ -210,7 +211,8 @@ func TestEditOnABroker(t *testing.T) {
 	assert.Contains(t, errs, "several match")
 }
 
-// A canary that is not known to be handled has not passed: nobody consumes, or somebody who says nothing of it.
+// A canary that is not known to be handled has not passed: nobody consumes, or somebody who says
+// nothing of it.
 func TestCanaryOnABroker(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
@@ -294,7 +296,8 @@ func TestExportAndImportOnABroker(t *testing.T) {
 	p.Has(p.main+suffix, 300)
 }
 
-// ^C comes in the middle: the run tells what it has done, and all messages are in one of the two queues.
+// ^C comes in the middle: the run tells what it has done, and all messages are in one of the two
+// queues.
 func TestInterruptOnABroker(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
@@ -386,7 +389,8 @@ func (w *when) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// Giving back in order can take long, and whoever does not wait for it ends the process: the result is told before.
+// Giving back in order can take long, and whoever does not wait for it ends the process: the result
+// is told before.
 func TestResultIsPrintedBeforeTheOrderIsRestored(t *testing.T) {
 	t.Parallel()
 	const deadLetters, limit = 500, 40

@@ -323,7 +323,8 @@ Body (7 bytes)
 `, out)
 }
 
-// What is printed of a body has a bound, however it was made: each level of JSON makes each of its lines longer.
+// What is printed of a body has a bound, however it was made: each level of JSON makes each of its
+// lines longer.
 func TestShowOfHugeBodies(t *testing.T) {
 	for name, body := range map[string]string{
 		"nested": strings.Repeat("[", 9_999) + strings.Repeat("]", 9_999),

@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// checkpoint says how far a file is imported into one place, so that an import that was killed goes on where it was.
+// checkpoint says how far a file is imported into one place, so that an import that was killed goes
+// on where it was.
 type checkpoint struct {
 	destination
 	// Lines are done, from the beginning.
@@ -126,8 +127,8 @@ func (all checkpoints) with(c checkpoint) checkpoints {
 	return append(others, c)
 }
 
-// allow refuses an import into a place that is new, as long as another one is not finished: most probably that one was
-// meant.
+// allow refuses an import into a place that is new, as long as another one is not finished: most
+// probably that one was meant.
 func (all checkpoints) allow(file string, d destination) error {
 	i := slices.IndexFunc(all, func(c checkpoint) bool { return !c.Finished })
 	if i < 0 {
@@ -138,7 +139,8 @@ func (all checkpoints) allow(file string, d destination) error {
 		checkpointPath(file), units.Many(all[i].Lines, "line"), file, all[i].destination, d)
 }
 
-// write replaces the checkpoints of a file as a whole; where there are none, there is no file of them.
+// write replaces the checkpoints of a file as a whole; where there are none, there is no file of
+// them.
 func (all checkpoints) write(file string) error {
 	path := checkpointPath(file)
 	if len(all) == 0 {
@@ -155,7 +157,8 @@ func (all checkpoints) write(file string) error {
 // replace leaves either the old file or the new one, and nothing else.
 func replace(path string, text []byte) error {
 	temporary := path + ".tmp"
-	// Of a run that was killed; or somebody's link, in a folder where others may write: what it leads to is not ours.
+	// Of a run that was killed; or somebody's link, in a folder where others may write: what it
+	// leads to is not ours.
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

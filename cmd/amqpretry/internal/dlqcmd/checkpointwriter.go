@@ -40,8 +40,8 @@ func (w *checkpointWriter) imported(lines int) error {
 	return w.write()
 }
 
-// end keeps what was reached. Where nothing was, all is as it was found: what was imported before still is, also when
-// it was to be once more.
+// end keeps what was reached. Where nothing was, all is as it was found: what was imported before
+// still is, also when it was to be once more.
 func (w *checkpointWriter) end(finished bool) error {
 	if !finished && w.reached.Lines == w.begun {
 		return w.before.write(w.file)

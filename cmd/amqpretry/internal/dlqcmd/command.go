@@ -1,5 +1,5 @@
-// Package dlqcmd is the command "amqpretry dlq": what lies in dead-letter queues, and what to do with it. The work is
-// done by package dlq; here are the flags, the questions and what is printed.
+// Package dlqcmd is the command "amqpretry dlq": what lies in dead-letter queues, and what to do
+// with it. The work is done by package dlq; here are the flags, the questions and what is printed.
 package dlqcmd
 
 import (
@@ -34,7 +34,8 @@ type queue interface {
 // tool is what the commands share.
 type tool struct {
 	*cli.Session
-	// open connects, and gives the dead-letter queue of a main queue; an empty name is the usual one.
+	// open connects, and gives the dead-letter queue of a main queue; an empty name is the usual
+	// one.
 	open func(ctx context.Context, name, mainQueue string) (queue, io.Closer, error)
 	// broker tells brokers and virtual hosts from each other.
 	broker func(context.Context) (string, error)
@@ -146,7 +147,8 @@ func (t *tool) explain(err error, q queue) error {
 		"queues, --dead-letter-queue sets another name"}}
 }
 
-// isIncomplete tells whether an error only says that some messages could not be seen: the others count.
+// isIncomplete tells whether an error only says that some messages could not be seen: the others
+// count.
 func isIncomplete(err error) bool { return errors.As(err, new(*dlq.IncompleteError)) }
 
 // hinted is an error with what to do about it.

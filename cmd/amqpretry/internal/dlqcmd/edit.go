@@ -83,7 +83,8 @@ func (c *change) remarks(o outcome) []string {
 	return all
 }
 
-// edit prepares what a replay is to change, and narrows the filter to the one message that it is for.
+// edit prepares what a replay is to change, and narrows the filter to the one message that it is
+// for.
 func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c *change) (_ dlq.Filter,
 	_ func(*amqp091.Publishing) error, err error) {
 	if !c.any() && !e.editor {
@@ -125,7 +126,8 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 // maxHeaderName is how many bytes AMQP has for the name of a header.
 const maxHeaderName = 255
 
-// check gives what is known of a change before a broker is asked, or says what is wrong with the flags.
+// check gives what is known of a change before a broker is asked, or says what is wrong with the
+// flags.
 func (e *edits) check() (*change, error) {
 	c := &change{newBody: e.body != "", set: map[string]string{}, removed: map[string]bool{}}
 	for _, header := range e.set {
@@ -203,7 +205,8 @@ func (t *tool) single(ctx context.Context, q queue, filter dlq.Filter, e edits) 
 	return found[0], nil
 }
 
-// several is the error of an edit that several messages match. It names a command that edits the first of them.
+// several is the error of an edit that several messages match. It names a command that edits the
+// first of them.
 func (t *tool) several(q queue, first dlq.DeadLetter, e edits) error {
 	name := first.UUID
 	if name == "" || position.MatchString(name) {

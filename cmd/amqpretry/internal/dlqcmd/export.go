@@ -160,7 +160,8 @@ func mayWrite(path string, force bool) error {
 	return nil
 }
 
-// publish gives a complete file its name, and without force overwrites nothing that has appeared meanwhile.
+// publish gives a complete file its name, and without force overwrites nothing that has appeared
+// meanwhile.
 func publish(complete, path string, force bool) error {
 	if !force {
 		err := os.Link(complete, path)

@@ -25,8 +25,8 @@ import (
 
 var now = time.Date(2026, 11, 22, 5, 12, 0, 0, time.UTC)
 
-// fake is a dead-letter queue in memory, with the promises of package dlq: it stands for that package, never for
-// RabbitMQ.
+// fake is a dead-letter queue in memory, with the promises of package dlq: it stands for that
+// package, never for RabbitMQ.
 type fake struct {
 	name, mainQueue string
 	deadLetters     []dlq.DeadLetter
@@ -350,7 +350,8 @@ type world struct {
 	broker string
 }
 
-// run runs a command line below "amqpretry dlq", in a folder of its own unless the test has chosen one.
+// run runs a command line below "amqpretry dlq", in a folder of its own unless the test has chosen
+// one.
 func (f *fake) run(t *testing.T, set func(*world), args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

@@ -247,7 +247,8 @@ func TestCheckpointThatCannotBeWritten(t *testing.T) {
 	assert.Empty(t, f.imported, "before anything is imported")
 }
 
-// A process that is killed does not come to its end, so what matters is what was on the disk before.
+// A process that is killed does not come to its end, so what matters is what was on the disk
+// before.
 func TestCheckpointIsNeverFarBehindNorAhead(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(1000))

@@ -142,8 +142,8 @@ func (f *filters) build() (dlq.Filter, error) {
 	return filter, nil
 }
 
-// given tells whether there is a filter that not every message matches: --min-replays 0 and --never-replayed=false are
-// none.
+// given tells whether there is a filter that not every message matches: --min-replays 0 and
+// --never-replayed=false are none.
 func (f *filters) given() bool {
 	filter, err := f.build()
 	return err == nil && !reflect.ValueOf(filter).IsZero()
@@ -160,8 +160,8 @@ func (f *filters) String() string {
 	return strings.Join(all, " ")
 }
 
-// others are the other flags of the command that are set, as they can be typed again: the filters and those of dlq
-// itself are not among them.
+// others are the other flags of the command that are set, as they can be typed again: the filters
+// and those of dlq itself are not among them.
 func (f *filters) others(cmd *cobra.Command) []string {
 	var all []string
 	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {

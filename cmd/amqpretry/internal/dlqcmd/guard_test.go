@@ -142,7 +142,8 @@ func TestUndoNamesTheVirtualHost(t *testing.T) {
 	assert.Contains(t, errs, "amqpretry dlq replay --vhost=v2 orders")
 }
 
-// What was on its way when a run has ended is told, and what an import of the undo file would make of it.
+// What was on its way when a run has ended is told, and what an import of the undo file would make
+// of it.
 func TestUnsettled(t *testing.T) {
 	t.Chdir(t.TempDir())
 	run := func(done int, args ...string) (out, errs string) {

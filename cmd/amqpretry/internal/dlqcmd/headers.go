@@ -11,7 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// headers are the rows of a table: first those of the message, then what this library and the broker have added.
+// headers are the rows of a table: first those of the message, then what this library and the
+// broker have added.
 func headers(table amqp091.Table) [][]string {
 	added := func(name string) int {
 		if isForeign(name) {

@@ -13,7 +13,8 @@ func (t *tool) noteUnseenNow(ctx context.Context, q queue, hidden int) {
 	t.noteUnseen(q, consumers, hidden)
 }
 
-// noteUnseen says which messages a browse did not see: those that other consumers hold, and those that the broker does.
+// noteUnseen says which messages a browse did not see: those that other consumers hold, and those
+// that the broker does.
 func (t *tool) noteUnseen(q queue, consumers, hidden int) {
 	if consumers > 0 {
 		t.Note("%s: it has %s; the messages that are delivered and not acknowledged are not visible", q.Name(),

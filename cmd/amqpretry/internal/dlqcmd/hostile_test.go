@@ -16,7 +16,8 @@ import (
 // colors are the sequences of the command's own styles.
 var colors = regexp.MustCompile("\x1b\\[(0|1|2|22|33|31;1|0;22|0;22;0)m")
 
-// Whoever may publish can write anything into a message, and the names of queues come from others as well.
+// Whoever may publish can write anything into a message, and the names of queues come from others
+// as well.
 func TestNothingOfAMessageReachesTheTerminal(t *testing.T) {
 	const evil = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202e\r\n\x00\xff\b|tab\t|"
 	l := dlq.DeadLetter{Position: 1, UUID: evil, CameBy: dlq.Route{Exchange: evil, RoutingKey: evil}, Unreadable: evil}

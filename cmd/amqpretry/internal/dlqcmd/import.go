@@ -96,7 +96,8 @@ type importing struct {
 	allowDrop            bool
 	filter               dlq.Filter
 	filters              string
-	// messages counts those that the import is about; 0 of standard input, which can be read only once.
+	// messages counts those that the import is about; 0 of standard input, which can be read only
+	// once.
 	messages func() (int, error)
 }
 
@@ -158,8 +159,8 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	return err
 }
 
-// confirmTaken asks whether to import what a replay or a move has sent on: that is no undo of what has become of it
-// there.
+// confirmTaken asks whether to import what a replay or a move has sent on: that is no undo of what
+// has become of it there.
 func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
 	what, then := "replayed", "If they were handled there, another replay handles them twice."
 	if taken.By == "move" {

@@ -9,7 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// Where others take messages at the same time, what could be seen is there, and that it is not all is said.
+// Where others take messages at the same time, what could be seen is there, and that it is not all
+// is said.
 func TestSomeCouldNotBeSeen(t *testing.T) {
 	t.Chdir(t.TempDir())
 	f := orders(deadLetters(3)...)

@@ -11,7 +11,8 @@ import (
 	"math"
 )
 
-// lineHash reads a file from its beginning, line by line, and keeps only the hash of what it has read.
+// lineHash reads a file from its beginning, line by line, and keeps only the hash of what it has
+// read.
 type lineHash struct {
 	file  io.ReaderAt
 	in    *bufio.Reader
@@ -41,7 +42,8 @@ func (h *lineHash) to(lines int) error {
 	return nil
 }
 
-// line reads one more. A last one without a line feed counts like one that has it, so that more lines can follow.
+// line reads one more. A last one without a line feed counts like one that has it, so that more
+// lines can follow.
 func (h *lineHash) line() error {
 	for begin := h.bytes; ; {
 		part, err := h.in.ReadSlice('\n')

@@ -29,7 +29,8 @@ type messages struct {
 	uuids     []string
 }
 
-// position is a text that names a position. Longer numbers are UUIDs: no queue has so many messages.
+// position is a text that names a position. Longer numbers are UUIDs: no queue has so many
+// messages.
 var position = regexp.MustCompile(`^[0-9]{1,9}$`)
 
 // parseMessages reads the arguments MESSAGE.
@@ -104,7 +105,8 @@ func (t *tool) find(ctx context.Context, q queue, m messages) ([]dlq.DeadLetter,
 	return found, nil
 }
 
-// choose narrows a filter to the messages that are named, and gives these; none if no message is named.
+// choose narrows a filter to the messages that are named, and gives these; none if no message is
+// named.
 func (t *tool) choose(ctx context.Context, q queue, m messages, filter dlq.Filter) (found []dlq.DeadLetter,
 	_ dlq.Filter, err error) {
 	if !m.given() {
@@ -117,8 +119,8 @@ func (t *tool) choose(ctx context.Context, q queue, m messages, filter dlq.Filte
 	return found, filter, err
 }
 
-// only matches the messages that were seen, each one once in a pass over the queue: neither those that have their
-// positions by now nor further copies of them.
+// only matches the messages that were seen, each one once in a pass over the queue: neither those
+// that have their positions by now nor further copies of them.
 func only(seen ...dlq.DeadLetter) func(*dlq.DeadLetter) bool {
 	var left []dlq.DeadLetter
 	last := 0

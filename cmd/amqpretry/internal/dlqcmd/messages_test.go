@@ -23,8 +23,8 @@ func uuids(deadLetters []dlq.DeadLetter) (all []string) {
 	return all
 }
 
-// A command with a position shows the message that it found there, and takes that one: also when the queue has changed
-// before the answer.
+// A command with a position shows the message that it found there, and takes that one: also when
+// the queue has changed before the answer.
 func TestPositionIsShownAndKept(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range [][]string{{"purge", "orders", "2"}, {"replay", "orders", "2"},
@@ -106,7 +106,8 @@ func TestMessagesAndFilters(t *testing.T) {
 	assert.Contains(t, out, "uuid-3")
 }
 
-// On a broker each message is recognized by everything that it has. Of several that are the same as many go as are named.
+// On a broker each message is recognized by everything that it has. Of several that are the same as
+// many go as are named.
 func TestMessagesOnABroker(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))

@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it
-// would do.
+// operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done
+// dry, to show what it would do.
 type operation struct {
 	verb, past string // replay, replayed
 	to         string // where to; empty for nowhere
@@ -35,7 +35,8 @@ type step struct {
 	limit    int
 	undo     io.Writer
 	progress func(dlq.Progress)
-	// settled is called with the outcome before the rest goes back in order, which can take long; nil for a dry run.
+	// settled is called with the outcome before the rest goes back in order, which can take long;
+	// nil for a dry run.
 	settled func(outcome, error)
 }
 
@@ -68,8 +69,8 @@ func (o outcome) seen(limit int, err error) outcome {
 // stopped tells whether the canary has stopped it.
 func (o outcome) stopped() bool { return o.canary != nil && o.canary.Stopped != "" }
 
-// asPlanned is an outcome that has ended when all was done that was shown and asked for: what lies behind that is known
-// from then.
+// asPlanned is an outcome that has ended when all was done that was shown and asked for: what lies
+// behind that is known from then.
 func (o outcome) asPlanned(planned outcome) outcome {
 	o.whole, o.limited, o.Matched = true, false, max(o.Matched, planned.Matched)
 	if planned.left() > o.left() {
@@ -249,7 +250,8 @@ func (t *tool) step(ctx context.Context, q queue, e operation, s step) (outcome,
 // startWait is how long a run may take to its first message before the user is told.
 const startWait = time.Second
 
-// tellOfWait tells that a run has not begun, unless begun is called soon: runs on a queue wait for each other.
+// tellOfWait tells that a run has not begun, unless begun is called soon: runs on a queue wait for
+// each other.
 func (t *tool) tellOfWait(q queue) (begun func()) {
 	told := make(chan struct{})
 	timer := time.AfterFunc(startWait, func() {

@@ -31,7 +31,8 @@ var (
 	another = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`)
 )
 
-// asUsage makes wrong usage of what package dlq says about its options, in the words of the command line.
+// asUsage makes wrong usage of what package dlq says about its options, in the words of the command
+// line.
 func asUsage(err error) error {
 	options := optionErrors(err)
 	if len(options) == 0 {

@@ -38,7 +38,8 @@ func (t *tool) overview(ctx context.Context) error {
 	return t.printOverview(deadLetterQueues(queues))
 }
 
-// deadLetterQueues are those that are called as the dead-letter queue of a main queue, be it there or not.
+// deadLetterQueues are those that are called as the dead-letter queue of a main queue, be it there
+// or not.
 func deadLetterQueues(queues []httpapi.Queue) []line {
 	names := topology.Names{}.WithDefaults()
 	exists := make(map[string]bool, len(queues))

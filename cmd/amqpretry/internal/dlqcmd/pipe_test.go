@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// `amqpretry ... | head -n 1`: the browse ends, and gives back what it holds, in order. The command is a process, as a
-// signal would end it.
+// `amqpretry ... | head -n 1`: the browse ends, and gives back what it holds, in order. The command
+// is a process, as a signal would end it.
 func TestTheReaderGoes(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))

@@ -16,7 +16,8 @@ func (t *tool) printSafe(format string, args ...any) error {
 	return err
 }
 
-// pairs prints names and values, one below the other, and cuts nothing. A value of several lines stays one.
+// pairs prints names and values, one below the other, and cuts nothing. A value of several lines
+// stays one.
 func (t *tool) pairs(lines [][2]string) error {
 	width := 0
 	for _, line := range lines {

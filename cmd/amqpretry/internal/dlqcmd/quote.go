@@ -9,7 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// typed is a piece of a command line, as a shell takes it: flags, and arguments that may begin with a dash.
+// typed is a piece of a command line, as a shell takes it: flags, and arguments that may begin with
+// a dash.
 func typed(flags []string, arguments ...string) string {
 	all := flags
 	if slices.ContainsFunc(arguments, func(word string) bool { return strings.HasPrefix(word, "-") }) {
@@ -23,8 +24,8 @@ func typed(flags []string, arguments ...string) string {
 	return strings.Join(all, " ")
 }
 
-// quote is a word as a shell takes it. What would do something to a terminal is spelled as $'\033', which bash, zsh and
-// ksh read.
+// quote is a word as a shell takes it. What would do something to a terminal is spelled as $'\033',
+// which bash, zsh and ksh read.
 func quote(word string) string {
 	switch {
 	case cli.Safe(word) != word:
@@ -40,8 +41,8 @@ func quote(word string) string {
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/:@%+=,"
 
-// escaped has three octal digits for every byte that is not printable ASCII: what follows cannot be read as one more of
-// them.
+// escaped has three octal digits for every byte that is not printable ASCII: what follows cannot be
+// read as one more of them.
 func escaped(word string) string {
 	var b strings.Builder
 	for _, c := range []byte(word) {

@@ -150,7 +150,8 @@ func withCauses(rows [][]string, fingerprints map[string]dlq.Fingerprint) [][]st
 	return rows
 }
 
-// countRows are the names by how many they have, the largest first, so many of them, and the rest in one number.
+// countRows are the names by how many they have, the largest first, so many of them, and the rest
+// in one number.
 func countRows(counts dlq.Counts, total, top int) [][]string {
 	var rows [][]string
 	add := func(n int, name string) {

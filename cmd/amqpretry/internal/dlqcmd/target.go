@@ -20,7 +20,8 @@ func targetResult(r dlq.Report, n int) targetReport {
 	return targetReport{r.Target, r.Target.Warnings(n, r.Bytes), r.Target.Excess(n, r.Bytes), r.Dropped}
 }
 
-// printWarnings says what the target would do to n messages, or to fewer with a limit; 0 means none.
+// printWarnings says what the target would do to n messages, or to fewer with a limit; 0 means
+// none.
 func (t *tool) printWarnings(r dlq.Report, n, limit int) error {
 	bytes := r.Bytes
 	if limit > 0 && limit < n {

@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// unroutable are the commands about delayed messages that no target takes. They lie in a queue of a ladder, and the same
-// is done with them as with dead letters, by the same code.
+// unroutable are the commands about delayed messages that no target takes. They lie in a queue of a
+// ladder, and the same is done with them as with dead letters, by the same code.
 type unroutable struct {
 	*tool
 	// ladders gives those that the command is about, and that the broker has.
@@ -29,8 +29,8 @@ type Ladder struct {
 	Ready int
 }
 
-// Unroutable are the commands show, send and discard of the command delays. ladders gives the ladders that the broker
-// has.
+// Unroutable are the commands show, send and discard of the command delays. ladders gives the
+// ladders that the broker has.
 func Unroutable(s *cli.Session, ladders func(context.Context) ([]Ladder, error)) []*cobra.Command {
 	u := &unroutable{&tool{Session: s, open: open(s), broker: broker(s)}, ladders}
 
@@ -83,8 +83,8 @@ func (f *selection) filter(ladder topology.Ladder) dlq.Filter {
 	}}
 }
 
-// targetOf is where a message was to go, by the routing key with which it came through the ladder. Anybody can have
-// written that, so it only selects messages: a person names where they are sent.
+// targetOf is where a message was to go, by the routing key with which it came through the ladder.
+// Anybody can have written that, so it only selects messages: a person names where they are sent.
 func targetOf(ladder topology.Ladder, l *dlq.DeadLetter) (target topology.Target, known bool) {
 	target, _, known = ladder.ParseKey(l.CameBy.RoutingKey)
 	return target, known && target != topology.Target{} // a queue has a name
@@ -156,7 +156,8 @@ func noLadder() error {
 		"its name (--ladder)")
 }
 
-// withUnroutable does something with the unroutable queue of a ladder. Without a main queue each message tells its own.
+// withUnroutable does something with the unroutable queue of a ladder. Without a main queue each
+// message tells its own.
 func (u *unroutable) withUnroutable(ctx context.Context, ladder topology.Ladder, mainQueue string,
 	do func(queue) error) error {
 	u.deadLetterQueue = ladder.Unroutable()

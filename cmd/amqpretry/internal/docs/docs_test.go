@@ -1,4 +1,5 @@
-// Package docs runs the command lines of docs/reference/command-line and docs/reference/package-dlq.md.
+// Package docs runs the command lines of docs/reference/command-line and
+// docs/reference/package-dlq.md.
 package docs
 
 import (
@@ -26,7 +27,8 @@ import (
 
 const docs = "../../../../docs"
 
-// pages are those with command lines, in the order in which they are run: each finds what the one before has left.
+// pages are those with command lines, in the order in which they are run: each finds what the one
+// before has left.
 var pages = []string{"reference/command-line/README.md", "reference/command-line/browse.md",
 	"reference/command-line/change.md", "reference/command-line/topology.md", "reference/command-line/doctor.md",
 	"reference/command-line/delays.md", "reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
@@ -34,7 +36,8 @@ var pages = []string{"reference/command-line/README.md", "reference/command-line
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""
 
-// Every command line of these pages is run as it is there, in the order of the pages, and prints what is there.
+// Every command line of these pages is run as it is there, in the order of the pages, and prints
+// what is there.
 func TestCommandLine_OwnBroker(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range pages {
@@ -121,8 +124,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// run gives what a person would see, with the exit code where it is not 0. What needs a jq that is not there is not
-// run.
+// run gives what a person would see, with the exit code where it is not 0. What needs a jq that is
+// not there is not run.
 func (w *world) run(line string) (output string, ran bool) {
 	if strings.Contains(line, "jq ") && !w.hasJQ {
 		return "", false
@@ -197,7 +200,8 @@ func (w *world) fixture(name string) {
 	case "there is a queue reports":
 		rabbit.New(w.t, w.broker.URI).Declare("reports", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":
-		// The last command may have taken messages. Its statistics must be over before the new ones are read.
+		// The last command may have taken messages. Its statistics must be over before the new ones
+		// are read.
 		<-time.After(3 * statisticsInterval)
 		require.EventuallyWithT(w.t, w.statistics, await.Bound, statisticsInterval)
 	case "the obsolete queue is empty": // also by the statistics
@@ -224,12 +228,12 @@ func (w *world) delay(target topology.Target, delay time.Duration, ids ...string
 	}
 }
 
-// statisticsInterval is how often the broker of this test updates the statistics of its queues. With the broker's
-// defaults they are up to 10 s old.
+// statisticsInterval is how often the broker of this test updates the statistics of its queues.
+// With the broker's defaults they are up to 10 s old.
 const statisticsInterval = 500 * time.Millisecond
 
-// statistics checks that the management API shows the present state. It takes no messages, since the API would show them
-// as unacknowledged.
+// statistics checks that the management API shows the present state. It takes no messages, since
+// the API would show them as unacknowledged.
 func (w *world) statistics(t *assert.CollectT) {
 	var report struct{ Counts map[string]int }
 	var queue struct{ Messages, Ready int }

@@ -85,8 +85,8 @@ func draw(session []command) string {
 				}
 				x += charWidth * float64(len(prompt))
 			}
-			// Columns begin where they should in every font: each run of text that two spaces end has a place of its
-			// own.
+			// Columns begin where they should in every font: each run of text that two spaces end
+			// has a place of its own.
 			for _, run := range runs(part) {
 				fmt.Fprintf(&body, "<text x=\"%.1f\" y=\"%d\" textLength=\"%.1f\" class=\"%s\">%s</text>\n",
 					x+charWidth*float64(run.at), y, charWidth*float64(len([]rune(run.text))), class,

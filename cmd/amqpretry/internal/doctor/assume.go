@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// assume plans the topics by what the broker has for them, as nobody has given their policies: they may be written in
-// Go. It finds no retry queue that is missing, and none that no policy uses.
+// assume plans the topics by what the broker has for them, as nobody has given their policies: they
+// may be written in Go. It finds no retry queue that is missing, and none that no policy uses.
 func (f *Facts) assume(ctx context.Context, a *api, p *prober) {
 	for i, t := range f.Topics {
 		policy := f.assumed(ctx, a, p, t.Plan.Queue)
@@ -128,8 +128,8 @@ func (f Facts) onlyPoliciesTell(what string) []Finding {
 	return f.cannotSee(blind{noPolicies: nil}, what)
 }
 
-// declares tells whether a command of this program knows what a topic needs: from a policy file, or because it has all
-// of the default policy.
+// declares tells whether a command of this program knows what a topic needs: from a policy file, or
+// because it has all of the default policy.
 func (f Facts) declares(t Topic) bool {
 	if f.PolicyFile != "" {
 		return true

@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// Policies that are written in Go are nothing that doctor knows: a healthy service has no problem all the same, and no
-// command declares what it does not need.
+// Policies that are written in Go are nothing that doctor knows: a healthy service has no problem
+// all the same, and no command declares what it does not need.
 func testWithoutPolicies(l *lab) {
 	delays := []time.Duration{time.Second, time.Minute}
 	policies := map[string]config.Policy{

@@ -30,7 +30,8 @@ import (
 
 const password = "s3cret:/pa%55"
 
-// lab is a virtual host in which things are made wrong, a shell in which commands that fix run, and the policies.
+// lab is a virtual host in which things are made wrong, a shell in which commands that fix run, and
+// the policies.
 type lab struct {
 	t          *testing.T
 	broker     *brokertest.Broker
@@ -57,7 +58,8 @@ const rabbitmqctl = `#!/bin/sh
 '%s' ctl '%s' "$@"
 `
 
-// Everything that doctor finds on brokers is found on one, in a virtual host for each test: a broker costs seconds.
+// Everything that doctor finds on brokers is found on one, in a virtual host for each test: a
+// broker costs seconds.
 func TestDoctor_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
@@ -417,8 +419,8 @@ func inOrder(t *testing.T, definitions string) (all []string) {
 	return all
 }
 
-// Each permission that is missing is named, with and without the management API, and the command that is told grants
-// them, and takes nothing.
+// Each permission that is missing is named, with and without the management API, and the command
+// that is told grants them, and takes nothing.
 func (l *lab) withoutPermissions(t *testing.T) {
 	l.user("poor", "", "^mine$", "^mine$", "^$")
 	queues := []string{"healthy", "shared-a"}

@@ -49,7 +49,8 @@ func (f Facts) withDeadLetterQueue(o object, command string) string {
 	return command
 }
 
-// makeDeadLetterQueue declares it; under the mode off, whose plan does not have it, as the other modes would.
+// makeDeadLetterQueue declares it; under the mode off, whose plan does not have it, as the other
+// modes would.
 func (f Facts) makeDeadLetterQueue(t Topic) string {
 	if t.Plan.DeadLetterQueue != "" {
 		return f.apply(t)
@@ -80,8 +81,8 @@ func lookNackRule(f Facts) []Finding {
 	}, roleMain)
 }
 
-// lookTargets follows what main queues dead-letter by themselves: where it goes, and whether it comes back without
-// anybody's doing.
+// lookTargets follows what main queues dead-letter by themselves: where it goes, and whether it
+// comes back without anybody's doing.
 func lookTargets(f Facts) []Finding {
 	return f.withPolicies("where main queues dead-letter to", f.deadLettersTo, roleMain)
 }
@@ -149,7 +150,8 @@ func (f Facts) targets(q httpapi.Queue, arguments amqp.Table) Seen[[]string] {
 		if b.Queue == "" { // it leads on to an exchange, which is not followed
 			continue
 		}
-		// A binding with another key leads nowhere in direct exchanges; the others' keys and headers are not read here.
+		// A binding with another key leads nowhere in direct exchanges; the others' keys and
+		// headers are not read here.
 		if f.Exchanges[exchange].Type == amqp.ExchangeDirect && hasKey && b.Key != key ||
 			slices.Contains(queues, b.Queue) {
 			continue
@@ -178,7 +180,8 @@ func (f Facts) comesBack(queue, to string) bool {
 	return slices.Contains(targets.Value, to)
 }
 
-// ofPolicy tells whether the dead-letter exchange of a queue comes from a policy, which another one can replace.
+// ofPolicy tells whether the dead-letter exchange of a queue comes from a policy, which another one
+// can replace.
 func ofPolicy(q httpapi.Queue) bool {
 	_, own := q.Arguments["x-dead-letter-exchange"]
 	return !own

@@ -84,8 +84,8 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 	}
 }
 
-// mayStillRefuse tells of a queue that may have had a length limit: one that dead-letters to it is not told that it has
-// none any more.
+// mayStillRefuse tells of a queue that may have had a length limit: one that dead-letters to it is
+// not told that it has none any more.
 func (f Facts) mayStillRefuse(q httpapi.Queue) bool {
 	return q.Type == amqp.QueueTypeQuorum && rabbitmq.RefusesOn(f.Version)
 }

@@ -127,7 +127,8 @@ func weaknesses(o object, q httpapi.Queue, version string) []weakness {
 	return all
 }
 
-// lowersDeliveryLimit tells of a policy whose limit is below the queue's own. A negative one is none, from 4.0 on.
+// lowersDeliveryLimit tells of a policy whose limit is below the queue's own. A negative one is
+// none, from 4.0 on.
 func lowersDeliveryLimit(q httpapi.Queue, version string) bool {
 	own, _ := q.Arguments["x-delivery-limit"].(int64)
 	limit, _ := q.Effective["delivery-limit"].(int64)
@@ -172,8 +173,8 @@ func rerouted(o object) string {
 const droppedUnhandled = "a full queue removes its oldest messages unhandled, although the broker has confirmed " +
 	"them to their publishers. Without a dead-letter exchange they are lost"
 
-// whenFull says what a length limit of a queue means. All services share the queues of a ladder: one queue that rejects
-// messages stops the queues before it.
+// whenFull says what a length limit of a queue means. All services share the queues of a ladder:
+// one queue that rejects messages stops the queues before it.
 func whenFull(of role, dropsHead bool) (Severity, string) {
 	switch {
 	case of == roleMain && dropsHead:

@@ -20,7 +20,8 @@ const noStatistics = "the management API has no statistics of them yet, or colle
 const oldStatistics = "the management API has renewed no statistics of them for 12 seconds, and they differ from " +
 	"the policies of the broker: the findings are those of the old statistics"
 
-// detailed calls look for every queue that is there and of which the management API has told, and collects why not.
+// detailed calls look for every queue that is there and of which the management API has told, and
+// collects why not.
 func (f Facts) detailed(what string, look func(object, httpapi.Queue) []Finding, roles ...role) []Finding {
 	return f.each(what, false, look, roles...)
 }
@@ -148,8 +149,8 @@ func lookTypes(f Facts) []Finding {
 	})
 }
 
-// lookOverflow looks for main queues whose own arguments limit their length, and that make room for new messages. The
-// limits of policies are found with these.
+// lookOverflow looks for main queues whose own arguments limit their length, and that make room for
+// new messages. The limits of policies are found with these.
 func lookOverflow(f Facts) []Finding {
 	return f.detailed("what full queues do", func(o object, q httpapi.Queue) []Finding {
 		if o.Topic.Plan.MainArguments != nil || !dropsHead(effective(q)) { // a strategy has a check of its own

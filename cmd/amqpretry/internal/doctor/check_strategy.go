@@ -57,8 +57,8 @@ func differences(o object, q httpapi.Queue) []mainqueue.Difference {
 
 func protection(o object) config.Protection { return o.Topic.Policy.WithDefaults().Protect }
 
-// lacks is the finding about a main queue that was not declared with what its strategy needs, and has it from no
-// policy.
+// lacks is the finding about a main queue that was not declared with what its strategy needs, and
+// has it from no policy.
 func (f Facts) lacks(o object, q httpapi.Queue, declared []mainqueue.Difference) Finding {
 	texts := make([]string, len(declared))
 	for i, d := range declared {
@@ -112,7 +112,8 @@ func withoutArguments(strategy config.Strategy, q httpapi.Queue) string {
 const hanging = "when more messages wait for their retry than the queue's length limit, the queue hangs: it " +
 	"confirms and delivers nothing until it is deleted, even after a restart"
 
-// hangs tells whether a queue has a delayed retry, and a length limit at which it drops its oldest messages.
+// hangs tells whether a queue has a delayed retry, and a length limit at which it drops its oldest
+// messages.
 func hangs(q httpapi.Queue) bool {
 	arguments := effective(q)
 	_, length := arguments["x-max-length"]
@@ -174,13 +175,15 @@ func againstStrategy(strategy config.Strategy, key string, q httpapi.Queue) stri
 	}
 }
 
-// givesByPolicy tells whether a policy of the broker is to give a main queue what its strategy needs, and does not.
+// givesByPolicy tells whether a policy of the broker is to give a main queue what its strategy
+// needs, and does not.
 func givesByPolicy(o object, q httpapi.Queue) bool {
 	_, possible := mainqueue.Policy(o.Topic.Plan, "", q)
 	return possible && protection(o) == config.ProtectionPolicy && len(differences(o, q)) > 0
 }
 
-// mainPolicyFix is the one command for the policies of a main queue: a second one would undo the first.
+// mainPolicyFix is the one command for the policies of a main queue: a second one would undo the
+// first.
 func (f Facts) mainPolicyFix(o object, q httpapi.Queue) string {
 	if givesByPolicy(o, q) || f.lacksProtection(o, q) {
 		return f.protectCommand(o)
@@ -192,8 +195,8 @@ func (f Facts) recreateMain(o object) string {
 	return mainqueue.Commands{AMQPRetry: f.amqpretry, Ctl: f.ctl}.Recreate(o.Name)
 }
 
-// rejected is the exchange to which the main queue of a plan dead-letters under the strategy cycle; empty
-// under any other.
+// rejected is the exchange to which the main queue of a plan dead-letters under the strategy cycle;
+// empty under any other.
 func rejected(plan topology.Plan) string {
 	if plan.Strategy != config.StrategyCycle {
 		return ""
@@ -207,7 +210,8 @@ const rejectedStay = "messages that the exchange cannot route stay in the main q
 	"of them the queue dead-letters nothing else, so no failed message returns. They go on within 3 minutes after " +
 	"a service declares what is missing"
 
-// delaysRetries tells whether a main queue with these arguments has the delayed retry of RabbitMQ 4.3.
+// delaysRetries tells whether a main queue with these arguments has the delayed retry of RabbitMQ
+// 4.3.
 //
 // Upstream: no delayed retry, and its arguments are ignored without an error.
 func delaysRetries(arguments amqp.Table) bool {

@@ -88,7 +88,8 @@ func (f Facts) missing(o object) Finding {
 	return finding
 }
 
-// absent tells whether nothing of a topic is there, neither its main queue nor anything for its retries.
+// absent tells whether nothing of a topic is there, neither its main queue nor anything for its
+// retries.
 func (f Facts) absent(t Topic) bool {
 	if len(t.Plan.Queues) == 0 && f.PolicyFile != "" {
 		return false

@@ -63,7 +63,8 @@ var checks = []check{
 	{"obsolete", "no retry queue and no rejected exchange that no policy uses", ofTopics, lookObsolete},
 }
 
-// diagnose judges what is known. It gives at least one finding for each check that has something to look at.
+// diagnose judges what is known. It gives at least one finding for each check that has something to
+// look at.
 func diagnose(f Facts) []Finding {
 	var all []Finding
 	for _, c := range checks {

@@ -19,7 +19,8 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-// healthy are the facts of a broker on which nothing is wrong, with a quorum main queue "orders" and one retry queue.
+// healthy are the facts of a broker on which nothing is wrong, with a quorum main queue "orders"
+// and one retry queue.
 func healthy(t *testing.T) Facts {
 	return healthyUnder(t, config.Policy{Delays: []time.Duration{time.Minute}})
 }
@@ -176,8 +177,8 @@ func nothingCouldBeSeen(t *testing.T, f Facts, anyway ...string) {
 	assert.Len(t, unseenOnes, len(checks)-len(anyway))
 }
 
-// Each check: what it finds, and about what. TestNothingIsFoundWhereNothingIsWrong and TestNothingCouldBeSeen are the
-// other two.
+// Each check: what it finds, and about what. TestNothingIsFoundWhereNothingIsWrong and
+// TestNothingCouldBeSeen are the other two.
 func TestChecks(t *testing.T) {
 	policy := func(name string, priority int, definition httpapi.Arguments) httpapi.Policy {
 		return httpapi.Policy{VHost: "/", Name: name, Priority: priority, Definition: definition}

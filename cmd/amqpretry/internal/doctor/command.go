@@ -1,8 +1,8 @@
-// Package doctor is the command doctor: it looks at a broker, and says what is wrong with it for retries, what that
-// means, and what fixes it.
+// Package doctor is the command doctor: it looks at a broker, and says what is wrong with it for
+// retries, what that means, and what fixes it.
 //
-// Looking (gather, over AMQP and the management API) gives [Facts], plain values. Judging them (diagnose) is a table of
-// small pure functions.
+// Looking (gather, over AMQP and the management API) gives [Facts], plain values. Judging them
+// (diagnose) is a table of small pure functions.
 package doctor
 
 import (
@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// patience bounds all questions over AMQP, as some about a queue whose nodes are down have no answer.
+// patience bounds all questions over AMQP, as some about a queue whose nodes are down have no
+// answer.
 const patience = 2 * time.Minute
 
 var errPatience = fmt.Errorf("the broker has not answered all questions within %s", patience)
@@ -208,7 +209,8 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 // mostBrowsed is how many unroutable messages are read at most.
 const mostBrowsed = 1000
 
-// browse looks into the queues for unroutable messages, where that is safe: it leaves the messages there, in order.
+// browse looks into the queues for unroutable messages, where that is safe: it leaves the messages
+// there, in order.
 func browse(ctx context.Context, s *cli.Session, f Facts) map[string]Seen[map[string]int] {
 	found := map[string]Seen[map[string]int]{}
 	for _, l := range f.ladders() {

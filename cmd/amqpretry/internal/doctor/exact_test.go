@@ -226,7 +226,8 @@ func TestLimitsOfALadder(t *testing.T) {
 	assert.NotContains(t, unroutable.Fix, drop)
 }
 
-// A ladder that the user names and the broker does not have is one problem, with and without queues.
+// A ladder that the user names and the broker does not have is one problem, with and without
+// queues.
 func TestNamedLadderThatIsAbsent(t *testing.T) {
 	f, ladder := exactly(t)
 	own := topology.Ladder{Config: config.Ladder{Prefix: "own"}.WithDefaults()}
@@ -254,7 +255,8 @@ func TestNamedLadderThatIsAbsent(t *testing.T) {
 	}
 }
 
-// A ladder stands for its objects that could not be seen, once for each check and reason. A few objects are named.
+// A ladder stands for its objects that could not be seen, once for each check and reason. A few
+// objects are named.
 func TestLadderThatCouldNotBeSeen(t *testing.T) {
 	f, ladder := exactly(t)
 	for name, q := range f.Queues {
@@ -320,7 +322,8 @@ func (l *lab) exact() topology.Ladder {
 	return ladder
 }
 
-// What is wrong with a ladder on a broker is found, told as one, and fixed by the commands that are told.
+// What is wrong with a ladder on a broker is found, told as one, and fixed by the commands that are
+// told.
 func testExactDelays(l *lab) {
 	t := l.t
 	ladder := l.exact()
@@ -393,8 +396,8 @@ func testExactDelays(l *lab) {
 	})
 }
 
-// The ladder of delayed publishing is in no policy: doctor finds it on the broker, whatever queues are named, and its
-// commands bring back the messages of all targets.
+// The ladder of delayed publishing is in no policy: doctor finds it on the broker, whatever queues
+// are named, and its commands bring back the messages of all targets.
 func testDelayedPublishing(l *lab) {
 	t := l.t
 	ladder := topology.Ladder{Config: config.ScheduleLadder()}
@@ -445,8 +448,8 @@ func testDelayedPublishing(l *lab) {
 	l.named()
 }
 
-// named is about a ladder that is neither a default one nor in a policy: doctor finds what is wrong with it if it is
-// named.
+// named is about a ladder that is neither a default one nor in a policy: doctor finds what is wrong
+// with it if it is named.
 func (l *lab) named() {
 	ladder := topology.Ladder{Config: config.Ladder{Prefix: "own", Levels: 2, Radix: 3}.WithDefaults()}
 	name := ladder.Name()
@@ -475,7 +478,8 @@ func (l *lab) named() {
 	assert.Equal(l.t, cli.ExitUsage, l.doctor(map[string]string{cli.EnvURI: l.uri}, "--ladder", "").code)
 }
 
-// sameUnroutable makes the queue for unroutable messages another one, and runs the commands that doctor prints.
+// sameUnroutable makes the queue for unroutable messages another one, and runs the commands that
+// doctor prints.
 func (l *lab) sameUnroutable(ladder topology.Ladder, keys []string) {
 	t, queue := l.t, ladder.Unroutable()
 	take := func() (all []amqp.Delivery) {
@@ -493,7 +497,8 @@ func (l *lab) sameUnroutable(ladder topology.Ladder, keys []string) {
 	messages := take()
 	require.Len(t, messages, len(keys))
 	l.deleteQueue(queue)
-	// RabbitMQ 4.0 and later have a default delivery limit, with which the command refuses to browse the queue.
+	// RabbitMQ 4.0 and later have a default delivery limit, with which the command refuses to
+	// browse the queue.
 	l.declare(queue, amqp.Table{"x-queue-type": "quorum", "x-max-length": 1000, "x-delivery-limit": int64(2147483647)})
 	l.do(func(ch *amqp.Channel) error { return ch.QueueBind(queue, "", queue, false, nil) })
 	for _, d := range messages {
@@ -528,7 +533,8 @@ func (l *lab) sameUnroutable(ladder topology.Ladder, keys []string) {
 	assert.False(t, found)
 }
 
-// break_ breaks a ladder: a level and a queue are gone, a queue is another, and a policy applies to all.
+// break_ breaks a ladder: a level and a queue are gone, a queue is another, and a policy applies to
+// all.
 func (l *lab) break_(ladder topology.Ladder) {
 	l.do(func(ch *amqp.Channel) error { return ch.ExchangeDelete(ladder.Level(0), false, false) })
 	l.deleteQueue(ladder.WaitQueue(1, 1))
@@ -548,7 +554,8 @@ func (l *lab) await(what string, is func() bool) {
 	await.Within(l.t, 2*time.Minute, is, what) // statistics are up to 10 s old
 }
 
-// A user who lacks permissions on a ladder is told in a few lines, and gets them by the command that is told.
+// A user who lacks permissions on a ladder is told in a few lines, and gets them by the command
+// that is told.
 func testPermissionsOnALadder(l *lab) {
 	t := l.t
 	l.exact()

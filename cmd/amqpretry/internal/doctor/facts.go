@@ -26,7 +26,8 @@ func unseen[T any](why string) Seen[T] { return Seen[T]{Why: why} }
 type Facts struct {
 	// VHost and User of the connection; Version of the broker.
 	VHost, User, Version string
-	// ByFlag is true if the broker's URI was given as a flag, which a line to be pasted cannot repeat.
+	// ByFlag is true if the broker's URI was given as a flag, which a line to be pasted cannot
+	// repeat.
 	ByFlag bool
 	// VHostByFlag is true if the virtual host was: the URI may have another one.
 	VHostByFlag bool
@@ -37,8 +38,8 @@ type Facts struct {
 	Topics []Topic
 	// Named is the ladder that --ladder names; nil without it.
 	Named *topology.Ladder
-	// Others are the ladders to check that no policy of Topics uses, such as those of delayed publishing: Named, or else
-	// the default ladders that the broker has.
+	// Others are the ladders to check that no policy of Topics uses, such as those of delayed
+	// publishing: Named, or else the default ladders that the broker has.
 	Others []topology.Ladder
 	// Absent is true if the broker has nothing of Named.
 	Absent bool
@@ -48,7 +49,8 @@ type Facts struct {
 
 	// Blocked is why the broker takes no messages; "" when it does.
 	Blocked Seen[string]
-	// Refused are the permissions that the user lacks, as the broker said when it was asked for them.
+	// Refused are the permissions that the user lacks, as the broker said when it was asked for
+	// them.
 	Refused Seen[[]Permission]
 	// Granted are the user's permissions as they are set.
 	Granted Seen[httpapi.Permissions]
@@ -66,10 +68,11 @@ type Facts struct {
 
 	// Queues are those of the topics, and those to which main queues dead-letter.
 	Queues map[string]Queue
-	// Exchanges are those of the topics, and those by which main queues and these others dead-letter.
+	// Exchanges are those of the topics, and those by which main queues and these others
+	// dead-letter.
 	Exchanges map[string]Exchange
-	// Unroutable are how many messages of the queues for unroutable messages are for which target, by queue, as far as
-	// anybody has looked into them.
+	// Unroutable are how many messages of the queues for unroutable messages are for which target,
+	// by queue, as far as anybody has looked into them.
 	Unroutable map[string]Seen[map[string]int]
 }
 
@@ -130,7 +133,8 @@ type object struct {
 	Ladder string
 }
 
-// objects lists the queues of all topics; one that topics share is there once, with the first of them.
+// objects lists the queues of all topics; one that topics share is there once, with the first of
+// them.
 func (f Facts) objects(roles ...role) []object {
 	var all []object
 	known := map[string]bool{}
@@ -173,7 +177,8 @@ func (f Facts) objects(roles ...role) []object {
 	return all
 }
 
-// landing are the landing queues of a ladder, by the bindings of its delivery exchange, up to mostLanding.
+// landing are the landing queues of a ladder, by the bindings of its delivery exchange, up to
+// mostLanding.
 func (f Facts) landing(l topology.Ladder) []object {
 	var all []object
 	levels := l.Config.Levels

@@ -38,21 +38,23 @@ type Finding struct {
 	// Found is what is there, Means what comes of it.
 	Found string `json:"found"`
 	Means string `json:"means,omitempty"`
-	// Fix are lines for a POSIX shell that fix it, or that let a person see what to fix. Lines that begin with # are
-	// to be read.
+	// Fix are lines for a POSIX shell that fix it, or that let a person see what to fix. Lines that
+	// begin with # are to be read.
 	Fix string `json:"fix,omitempty"`
 
-	// of and part make one finding of many that are alike: of is the object of it, and part what this one is about.
+	// of and part make one finding of many that are alike: of is the object of it, and part what
+	// this one is about.
 	of, part string
-	// meansOfAll takes the place of Means if it is about several parts, whose own Means differ; empty if they do not.
+	// meansOfAll takes the place of Means if it is about several parts, whose own Means differ;
+	// empty if they do not.
 	meansOfAll string
 }
 
 // mostParts is how many parts of a merged finding are named.
 const mostParts = 3
 
-// merged makes one finding of those about parts of one object that have found the same, with the same meaning: a ladder
-// has more than fifty queues.
+// merged makes one finding of those about parts of one object that have found the same, with the
+// same meaning: a ladder has more than fifty queues.
 func merged(findings []Finding) []Finding {
 	var all []Finding
 	parts := map[[4]string][]string{}
@@ -83,8 +85,8 @@ func merged(findings []Finding) []Finding {
 	return all
 }
 
-// tidy drops a command that would carry what does something to a terminal, as names of others can have it. It could not
-// be pasted either, once that is spelled in another way.
+// tidy drops a command that would carry what does something to a terminal, as names of others can
+// have it. It could not be pasted either, once that is spelled in another way.
 func (f Finding) tidy() Finding {
 	for line := range strings.Lines(f.Fix) {
 		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "")
@@ -95,8 +97,8 @@ func (f Finding) tidy() Finding {
 	return f
 }
 
-// sorted puts findings in the order of people: by object, the object with the worst finding first, and the broker
-// before queues that are as bad.
+// sorted puts findings in the order of people: by object, the object with the worst finding first,
+// and the broker before queues that are as bad.
 func sorted(findings []Finding) []Finding {
 	worst, first := map[string]int{}, map[string]int{}
 	for i, f := range findings {

@@ -25,8 +25,8 @@ func (f Facts) ctl(command string, args ...string) string {
 	return strings.Join(append([]string{"rabbitmqctl", command, option}, args...), " ")
 }
 
-// apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic. What is in conflict
-// with the plan comes first: nothing is declared before.
+// apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic.
+// What is in conflict with the plan comes first: nothing is declared before.
 func (f Facts) apply(t Topic) string {
 	if name := f.byHand(t); name != "" {
 		return fmt.Sprintf("# nothing is declared while %q is not as planned: its fix declares this as well", name)
@@ -39,7 +39,8 @@ func (f Facts) apply(t Topic) string {
 	return f.declare(t)
 }
 
-// byHand is a queue that keeps a topic from being declared, and that only a person can recreate; "" if there is none.
+// byHand is a queue that keeps a topic from being declared, and that only a person can recreate; ""
+// if there is none.
 func (f Facts) byHand(t Topic) string {
 	var queues []topology.Queue
 	if t.Plan.Ladder != nil {
@@ -97,8 +98,8 @@ func (f Facts) topology(command string, t Topic) string {
 	return f.amqpretry("topology "+command, append(words, target)...)
 }
 
-// amqpretry is a command of this program for the same virtual host. The last word is quoted, as it is the name of a
-// queue.
+// amqpretry is a command of this program for the same virtual host. The last word is quoted, as it
+// is the name of a queue.
 func (f Facts) amqpretry(command string, words ...string) string {
 	line := []string{"amqpretry", command}
 	if f.VHost != "/" || f.VHostByFlag {
@@ -116,8 +117,8 @@ func (f Facts) amqpretry(command string, words ...string) string {
 	return text
 }
 
-// recreate deletes a queue and declares it as planned. A retry queue empties itself. A dead-letter queue is deleted by a
-// person who has seen that it is empty: that command is a comment.
+// recreate deletes a queue and declares it as planned. A retry queue empties itself. A dead-letter
+// queue is deleted by a person who has seen that it is empty: that command is a comment.
 func (f Facts) recreate(o object) string {
 	switch o.Role {
 	case roleRetry:
@@ -146,8 +147,9 @@ func (f Facts) recreate(o object) string {
 		commented(deletion, f.declare(o.Topic), restore)
 }
 
-// redeclareExchange deletes an exchange and declares it as planned, with its bindings. Where others may have bound
-// something to it, a person looks first. Meanwhile deliveries whose copies the exchange is to route are held.
+// redeclareExchange deletes an exchange and declares it as planned, with its bindings. Where others
+// may have bound something to it, a person looks first. Meanwhile deliveries whose copies the
+// exchange is to route are held.
 func (f Facts) redeclareExchange(x plannedExchange) string {
 	name := func(text string) string {
 		return `<<"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"/utf8>>`
@@ -171,7 +173,8 @@ func (f Facts) redeclareExchange(x plannedExchange) string {
 		deletion + " &&\n" + declare
 }
 
-// redeclare is for the queues of exact delays, whose messages nobody can take out: a person waits until they are gone.
+// redeclare is for the queues of exact delays, whose messages nobody can take out: a person waits
+// until they are gone.
 func (f Facts) redeclare(o object) string {
 	return "# Stop the services that use it, and wait until it is empty: deleting it discards its messages.\n" +
 		f.amqpretry("delays stat", f.waiting(o)...) + "\n" +
@@ -209,9 +212,10 @@ const noLimit = 1_000_000_000_000_000
 // emptyPolicy is the definition of a policy that says nothing: RabbitMQ accepts none without a key.
 var emptyPolicy = fmt.Sprintf(`{"max-length-bytes":%d}`, int64(noLimit))
 
-// policyFix returns the commands that take harmful keys from the policies of a queue, or of all queues of a ladder:
-// one for the user's policies, one for the operator's. A second command for the same queues would undo the first. With
-// protect, the user's policy also keeps a main queue from dropping messages. All other keys stay.
+// policyFix returns the commands that take harmful keys from the policies of a queue, or of all
+// queues of a ladder: one for the user's policies, one for the operator's. A second command for the
+// same queues would undo the first. With protect, the user's policy also keeps a main queue from
+// dropping messages. All other keys stay.
 func (f Facts) policyFix(of []object, protect bool) string {
 	user, userPriority := combined(of, f.Policies.Value, func(q httpapi.Queue) *string { return q.Policy })
 	operator, operatorPriority := combined(of, f.OperatorPolicies.Value,
@@ -234,7 +238,8 @@ func (f Facts) policyFix(of []object, protect bool) string {
 		if !protect {
 			add(o, q)
 		}
-		// The policy of one queue is about to apply to others as well, and with protection a full queue rejects.
+		// The policy of one queue is about to apply to others as well, and with protection a full
+		// queue rejects.
 		if q.Effective = both; o.Queue.Details.Known {
 			add(o, q)
 		}
@@ -261,8 +266,8 @@ func (f Facts) policyFix(of []object, protect bool) string {
 	return fix
 }
 
-// combined returns what the policies of queues say, and a priority above all of them. Where they differ, the policy
-// with the highest priority wins.
+// combined returns what the policies of queues say, and a priority above all of them. Where they
+// differ, the policy with the highest priority wins.
 func combined(of []object, policies []httpapi.Policy, name func(httpapi.Queue) *string) (map[string]any, int) {
 	var all []httpapi.Policy
 	for _, o := range of {
@@ -302,8 +307,8 @@ func drop(definition map[string]any, keys map[string]bool) bool {
 	return len(definition) < before
 }
 
-// protection is what a policy says that keeps a main queue from dropping messages, and gives it what its strategy
-// needs.
+// protection is what a policy says that keeps a main queue from dropping messages, and gives it
+// what its strategy needs.
 func (f Facts) protection(o object) map[string]any {
 	var definition httpapi.Arguments
 	wanted := topology.ProtectPolicy(f.VHost, o.Name, f.deadLetterQueue(o.Topic))
@@ -314,8 +319,8 @@ func (f Facts) protection(o object) map[string]any {
 	return definition
 }
 
-// onTop is a policy for a queue that adds keys, named like arguments and each followed by its value, to the one that it
-// has.
+// onTop is a policy for a queue that adds keys, named like arguments and each followed by its
+// value, to the one that it has.
 func (f Facts) onTop(queue string, keysAndValues ...any) string {
 	definition, priority := combined([]object{{Name: queue, Queue: f.Queues[queue]}}, f.Policies.Value,
 		func(q httpapi.Queue) *string { return q.Policy })
@@ -352,7 +357,8 @@ func named(policies []httpapi.Policy, name *string) (httpapi.Policy, bool) {
 	return httpapi.Policy{}, false
 }
 
-// deadLetterQueue is where a main queue's messages end; under the mode off the one that they would have.
+// deadLetterQueue is where a main queue's messages end; under the mode off the one that they would
+// have.
 func (f Facts) deadLetterQueue(t Topic) string {
 	if t.Plan.DeadLetterQueue != "" {
 		return t.Plan.DeadLetterQueue

@@ -17,8 +17,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// Policies apply to parts of a ladder, the user's and the operator's: one command for each takes all harmful keys away.
-// Its policy applies to all queues of the ladder, so it has no key either that would harm another queue.
+// Policies apply to parts of a ladder, the user's and the operator's: one command for each takes
+// all harmful keys away. Its policy applies to all queues of the ladder, so it has no key either
+// that would harm another queue.
 func TestOneFixForALadder(t *testing.T) {
 	f, ladder := exactly(t)
 	definitions := map[string]httpapi.Arguments{
@@ -61,8 +62,8 @@ func fixesOf(findings []Finding, checks ...string) []string {
 	return fixes
 }
 
-// A main queue that lacks protection and has a harmful key gets one policy for both: a second one of the same name
-// would undo the first.
+// A main queue that lacks protection and has a harmful key gets one policy for both: a second one
+// of the same name would undo the first.
 func TestOneFixForAMainQueue(t *testing.T) {
 	f := healthy(t)
 	definition := httpapi.Arguments{"expires": int64(5), "max-length": int64(9), "max-priority": int64(3)}
@@ -81,7 +82,8 @@ func TestOneFixForAMainQueue(t *testing.T) {
 		`"dead-letter-strategy":"at-least-once","delivery-limit":1000,"max-length":9,"max-priority":3,"overflow":"reject-publish"}' &&`, "a limit that rejects stays")
 	assert.Contains(t, fixes[0], "set_operator_policy")
 
-	// Protected, the queue keeps its own arguments, and the limit goes, as the queue drops messages.
+	// Protected, the queue keeps its own arguments, and the limit goes, as the queue drops
+	// messages.
 	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
 		q.Arguments = httpapi.Arguments(topology.ProtectArguments("orders.dlq"))
 		delete(q.Arguments, "x-overflow")
@@ -91,7 +93,8 @@ func TestOneFixForAMainQueue(t *testing.T) {
 	assert.Contains(t, fixes[0], `'{"max-priority":3}'`)
 }
 
-// Each level of a ladder says what a routing key of a policy does to it, and each kind of queue what a TTL does.
+// Each level of a ladder says what a routing key of a policy does to it, and each kind of queue
+// what a TTL does.
 func TestMeaningsOnALadder(t *testing.T) {
 	f, ladder := exactly(t)
 	definition := httpapi.Arguments{"message-ttl": int64(1500), "dead-letter-routing-key": "x"}
@@ -137,7 +140,8 @@ func TestSharesOfTargets(t *testing.T) {
 
 var policyName = regexp.MustCompile(`(?m)set_(operator_)?policy .*--apply-to queues '([^']*)'`)
 
-// Whoever runs all that doctor prints, once and in order, has nothing harmful left: no command undoes another.
+// Whoever runs all that doctor prints, once and in order, has nothing harmful left: no command
+// undoes another.
 func testFixesOfPolicies(l *lab) {
 	t := l.t
 	ladder := l.exact()

@@ -15,8 +15,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// The statistics of the management API, such as the policies that apply to a queue and the numbers of its messages,
-// are old: a queue reports them every 5 s, and the API collects them every 5 s, with the broker's defaults.
+// The statistics of the management API, such as the policies that apply to a queue and the numbers
+// of its messages, are old: a queue reports them every 5 s, and the API collects them every 5 s,
+// with the broker's defaults.
 const (
 	statisticsAge = 10 * time.Second
 	// statisticsPatience is when statistics are younger than the first question about them.
@@ -24,9 +25,10 @@ const (
 	askAgain           = 500 * time.Millisecond
 )
 
-// renew asks the management API again for queues whose statistics differ from what the broker says without a delay:
-// its policies, and the numbers that AMQP tells. It ends when they agree, or after statisticsPatience. RabbitMQ does
-// not apply a policy with a key that the type of the queue does not have, so then they differ for good.
+// renew asks the management API again for queues whose statistics differ from what the broker says
+// without a delay: its policies, and the numbers that AMQP tells. It ends when they agree, or after
+// statisticsPatience. RabbitMQ does not apply a policy with a key that the type of the queue does
+// not have, so then they differ for good.
 func (f *Facts) renew(ctx context.Context, a *api, p *prober, queues []object) {
 	first := map[string]httpapi.Queue{}
 	for _, o := range queues {
@@ -108,8 +110,9 @@ func (f Facts) agrees(q httpapi.Queue) bool {
 	return is && isOperator && reflect.DeepEqual(together(user, operator), q.Effective)
 }
 
-// applied is the definition of the policy with this name, and whether it can be the one that applies to a queue. No
-// name stands for no policy. A pattern that Go cannot read, as Erlang's are more, may match.
+// applied is the definition of the policy with this name, and whether it can be the one that
+// applies to a queue. No name stands for no policy. A pattern that Go cannot read, as Erlang's are
+// more, may match.
 func applied(policies []httpapi.Policy, q httpapi.Queue, name *string) (httpapi.Arguments, bool) {
 	var told string
 	if name != nil {
@@ -144,7 +147,8 @@ func appliesTo(p httpapi.Policy, queueType string) bool {
 	}
 }
 
-// renewAlarms asks for the nodes again while they say something else of alarms than the connection that publishes.
+// renewAlarms asks for the nodes again while they say something else of alarms than the connection
+// that publishes.
 func (f *Facts) renewAlarms(ctx context.Context, a *api, p *prober) {
 	agree := func() bool {
 		alarm := slices.ContainsFunc(f.Nodes.Value, func(n httpapi.Node) bool {

@@ -23,8 +23,8 @@ type api struct {
 	ended func() error
 }
 
-// gather looks at everything. What one of both does not tell is why it is not seen. After the end of ctx, or of a
-// connection, it returns at once: nothing else is seen.
+// gather looks at everything. What one of both does not tell is why it is not seen. After the end
+// of ctx, or of a connection, it returns at once: nothing else is seen.
 func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.Queues, f.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	f.overview(ctx, a)
@@ -96,8 +96,8 @@ func (f *Facts) others(p *prober) []topology.Ladder {
 	return found
 }
 
-// there tells whether the broker has a ladder. One without all of three queues is taken to be missing: asking for all
-// of them would be an error each in the log of the broker.
+// there tells whether the broker has a ladder. One without all of three queues is taken to be
+// missing: asking for all of them would be an error each in the log of the broker.
 func (f *Facts) there(p *prober, l topology.Ladder) Seen[bool] {
 	there, c := seen(false), l.Config
 	for _, queue := range []string{l.Unroutable(), l.WaitQueue(c.Levels-1, c.Radix-1), l.WaitQueue(0, 1)} {
@@ -179,8 +179,8 @@ func (f *Facts) exchange(ctx context.Context, a *api, p *prober, name string, pl
 	return x
 }
 
-// follow looks at where main queues dead-letter to by themselves, and, of what has a TTL there, at where that goes on
-// to.
+// follow looks at where main queues dead-letter to by themselves, and, of what has a TTL there, at
+// where that goes on to.
 func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
 	var kinds []httpapi.Exchange
 	from := f.objects(roleMain)

@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// link is a way to the broker for one run of doctor, on which something happens once the client has sent enough.
+// link is a way to the broker for one run of doctor, on which something happens once the client has
+// sent enough.
 type link struct {
 	uri   string
 	sent  atomic.Int64
@@ -29,7 +30,8 @@ type link struct {
 	once  sync.Once
 }
 
-// link begins one that passes on nothing after so many bytes of the client. With cut, its connections are closed then.
+// link begins one that passes on nothing after so many bytes of the client. With cut, its
+// connections are closed then.
 func (l *lab) link(ends int64, cut bool) *link {
 	u, err := url.Parse(l.uri)
 	require.NoError(l.t, err)
@@ -80,7 +82,8 @@ func (c *counted) Write(b []byte) (int, error) {
 	return c.Writer.Write(b)
 }
 
-// Wherever the connection is cut, doctor prints what it has found until then and says so, and does not panic.
+// Wherever the connection is cut, doctor prints what it has found until then and says so, and does
+// not panic.
 func testCutConnections(l *lab) {
 	l.protected("orders")
 	l.full("orders") // which waits for statistics
@@ -109,8 +112,8 @@ func testCutConnections(l *lab) {
 	assert.Greater(l.t, printed, times/2)
 }
 
-// Whenever it is interrupted, doctor ends at once, also when the broker does not answer: with what it has found until
-// then, and with a code of its own.
+// Whenever it is interrupted, doctor ends at once, also when the broker does not answer: with what
+// it has found until then, and with a code of its own.
 func testInterrupts(l *lab) {
 	l.protected("orders")
 	l.publish("orders.dlq")

@@ -29,8 +29,8 @@ type Permission struct {
 	Operation string
 	// Kind and Name of the object.
 	Kind, Name string
-	// For is what it is needed for. Always is true if a service that declares nothing (AssumeTopology) needs it as
-	// well.
+	// For is what it is needed for. Always is true if a service that declares nothing
+	// (AssumeTopology) needs it as well.
 	For    string
 	Always bool
 }
@@ -39,7 +39,8 @@ func (p Permission) same(q Permission) bool {
 	return p.Operation == q.Operation && p.Kind == q.Kind && p.Name == q.Name
 }
 
-// needs lists what the consumers of these topics must be allowed, as docs/how-to/permissions.md says; each once.
+// needs lists what the consumers of these topics must be allowed, as docs/how-to/permissions.md
+// says; each once.
 func needs(topics []Topic) []Permission {
 	var all []Permission
 	add := func(operation, kind, name, why string, always bool) {
@@ -110,7 +111,8 @@ func declares(plan topology.Plan, add func(operation, kind, name, why string, al
 	}
 }
 
-// entrances are the exchanges to which a service publishes what is to wait: those from which delay queues are reached.
+// entrances are the exchanges to which a service publishes what is to wait: those from which delay
+// queues are reached.
 func entrances(ladder *topology.Ladder) []string {
 	shared := ladder.Shared()
 	var all []string
@@ -125,7 +127,8 @@ func entrances(ladder *topology.Ladder) []string {
 	return all
 }
 
-// lacking lists those that the patterns do not match. A pattern that Go cannot read, as Erlang's are more, matches.
+// lacking lists those that the patterns do not match. A pattern that Go cannot read, as Erlang's
+// are more, matches.
 func lacking(wanted []Permission, granted httpapi.Permissions) []Permission {
 	var missing []Permission
 	for _, p := range wanted {
@@ -144,8 +147,8 @@ func lookPermissions(f Facts) []Finding {
 	missing := slices.Clone(f.Refused.Value)
 	if f.Granted.Known {
 		for _, p := range lacking(wanted, f.Granted.Value) {
-			// What the broker has said counts. It says nothing of reading an exchange when it has refused the queue
-			// that was to be bound.
+			// What the broker has said counts. It says nothing of reading an exchange when it has
+			// refused the queue that was to be bound.
 			asked := f.Refused.Known && (p.Operation != read || p.Kind != rabbitmq.KindExchange)
 			if !asked && !slices.ContainsFunc(missing, p.same) {
 				missing = append(missing, p)

@@ -130,8 +130,8 @@ func times[N int | int64](n N, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// age is how old the statistics are of which nothing tells whether they are fresh: messages on their way out of a queue,
-// which the checks stuck and landing count. 0 if there are none.
+// age is how old the statistics are of which nothing tells whether they are fresh: messages on
+// their way out of a queue, which the checks stuck and landing count. 0 if there are none.
 func (f Facts) age() time.Duration {
 	for _, q := range f.Queues {
 		if q.Details.Known && q.Details.Value.Effective != nil {

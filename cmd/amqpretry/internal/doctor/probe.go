@@ -15,12 +15,14 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// prober asks a broker over AMQP, and changes nothing there. Each question has a channel of its own, as a refusal
-// closes it. After the end of ctx, or of a connection, it answers at once with why.
+// prober asks a broker over AMQP, and changes nothing there. Each question has a channel of its
+// own, as a refusal closes it. After the end of ctx, or of a connection, it answers at once with
+// why.
 type prober struct {
 	ctx        context.Context
 	connection *amqp.Connection
-	// publisher is a second connection: in an alarm the broker stops reading from connections that publish.
+	// publisher is a second connection: in an alarm the broker stops reading from connections that
+	// publish.
 	publisher *amqp.Connection
 	blocking  <-chan amqp.Blocking // closed with the publisher
 	// blockedBy is why the broker has blocked the publisher; "" if it has not.
@@ -40,7 +42,8 @@ func newProber(ctx context.Context, connection, publisher *amqp.Connection) *pro
 			publisher.NotifyClose(make(chan *amqp.Error, 1))}}
 }
 
-// on asks a question on a channel of its own. After the end of the connections the error says why they have ended.
+// on asks a question on a channel of its own. After the end of the connections the error says why
+// they have ended.
 func (p *prober) on(connection *amqp.Connection, question func(*amqp.Channel) error) error {
 	if p.ctx.Err() != nil {
 		return context.Cause(p.ctx)
@@ -57,7 +60,8 @@ func onChannel(connection *amqp.Connection, question func(*amqp.Channel) error) 
 	return question(channel)
 }
 
-// explain puts the reason why there are no more answers in the place of an error that followed from it.
+// explain puts the reason why there are no more answers in the place of an error that followed from
+// it.
 func (p *prober) explain(err error) error {
 	if err == nil {
 		return nil
@@ -106,13 +110,15 @@ func code(err error) int {
 	return 0
 }
 
-// notPermitted is why a refused question has no answer. It names no object, so all refused objects have one reason.
+// notPermitted is why a refused question has no answer. It names no object, so all refused objects
+// have one reason.
 const notPermitted = "the user lacks permissions on them"
 
 // exists reads the answer to a passive declaration.
 //
-// Upstream: a passive declaration takes a permission; rabbitmq/rabbitmq-server#16085, rabbitmq/rabbitmq-server#16272;
-// RabbitMQ 4.2.6 and later; TestPermissions_OwnBroker; remove when it takes none.
+// Upstream: a passive declaration takes a permission; rabbitmq/rabbitmq-server#16085,
+// rabbitmq/rabbitmq-server#16272; RabbitMQ 4.2.6 and later; TestPermissions_OwnBroker; remove when
+// it takes none.
 func exists(err error) Seen[bool] {
 	switch {
 	case err == nil, code(err) == amqp.ResourceLocked: // exclusive to somebody, so it is there
@@ -126,7 +132,8 @@ func exists(err error) Seen[bool] {
 	}
 }
 
-// conflict reads the answer to the declaration of an object that is there, which changes nothing of it.
+// conflict reads the answer to the declaration of an object that is there, which changes nothing of
+// it.
 func conflict(kind, name string, err error) Seen[*topology.ConflictError] {
 	var found *topology.ConflictError
 	var refused *topology.AccessError
@@ -199,8 +206,8 @@ func orElse(text, other string) string {
 	return text
 }
 
-// refused asks for each permission by something that the broker checks first and then refuses, or that does nothing: no
-// queue or exchange is made, bound or read, and no message is routed.
+// refused asks for each permission by something that the broker checks first and then refuses, or
+// that does nothing: no queue or exchange is made, bound or read, and no message is routed.
 func (p *prober) refused(wanted []Permission) Seen[[]Permission] {
 	all := seen[[]Permission](nil)
 	for _, need := range wanted {
@@ -219,7 +226,8 @@ func (p *prober) refused(wanted []Permission) Seen[[]Permission] {
 	return all
 }
 
-// about tells whether a refusal is for what was asked, and not for the other half of a question about two objects.
+// about tells whether a refusal is for what was asked, and not for the other half of a question
+// about two objects.
 func about(need Permission, err error) bool {
 	if need.Name == defaultExchange {
 		return true // the broker calls it by other names
@@ -275,7 +283,8 @@ func other(all []Permission, operation, kind string) string {
 
 var errBlocked = errors.New("the broker has blocked the connection")
 
-// publish publishes in a transaction that is rolled back: the broker looks at the permission, and nothing is routed.
+// publish publishes in a transaction that is rolled back: the broker looks at the permission, and
+// nothing is routed.
 func (p *prober) publish(exchange, key string) error {
 	if exchange == defaultExchange {
 		exchange = ""

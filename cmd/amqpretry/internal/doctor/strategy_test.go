@@ -152,7 +152,8 @@ func bare(arguments, _ httpapi.Arguments) {
 	maps.DeleteFunc(arguments, func(argument string, _ any) bool { return argument != amqp.QueueTypeArg })
 }
 
-// The policy of the broker follows also where "topology apply" ends with 4, as the main queue lacks that policy.
+// The policy of the broker follows also where "topology apply" ends with 4, as the main queue lacks
+// that policy.
 func TestDeadLetterQueueBeforeThePolicyOfAStrategy(t *testing.T) {
 	policy := strategyPolicy(config.StrategyRedelivery)
 	policy.Protect = config.ProtectionPolicy

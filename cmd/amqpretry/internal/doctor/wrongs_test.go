@@ -15,7 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// wrong is something that is made wrong, what is found then, and whether the commands that are told fix it.
+// wrong is something that is made wrong, what is found then, and whether the commands that are told
+// fix it.
 type wrong struct {
 	queue string
 	// check and a part of what it finds, about which object.
@@ -203,7 +204,8 @@ var wrongs = []wrong{
 		l.protected("main-ttl")
 		l.policy("policies", "main-ttl", "^main-ttl$", `{"message-ttl":3600000}`, 0)
 	}, true, false, nil},
-	// The last one: it counts the queues of all others. Its fix is printed first, as others need room.
+	// The last one: it counts the queues of all others. Its fix is printed first, as others need
+	// room.
 	{"limits", "limits", "broker", "the virtual host is limited to", Problem, func(l *lab) {
 		l.protected("limits")
 		l.put("vhost-limits", "max-queues", map[string]int{"value": 10})
@@ -211,7 +213,8 @@ var wrongs = []wrong{
 	}, true, false, nil},
 }
 
-// readers are the queues whose fix has commands that a person runs after having read what is above them.
+// readers are the queues whose fix has commands that a person runs after having read what is above
+// them.
 var readers = map[string]bool{"own-limit": true, "dlq-own-limit": true}
 
 // block is a fix as it stands in what is printed for people.
@@ -236,7 +239,8 @@ func blocks(out string) (all []block) {
 	return all
 }
 
-// paste runs each fix that doctor prints as it stands there, one after the other. No message of the queues is lost.
+// paste runs each fix that doctor prints as it stands there, one after the other. No message of the
+// queues is lost.
 func (l *lab) paste(queues []string, fixed []wrong) {
 	var all []string
 	for _, w := range fixed {

@@ -1,4 +1,5 @@
-// Package mainqueue compares a main queue, as the broker has it, with what the strategy of its plan needs.
+// Package mainqueue compares a main queue, as the broker has it, with what the strategy of its plan
+// needs.
 package mainqueue
 
 import (
@@ -52,10 +53,12 @@ func Spelled(value any) string {
 	}
 }
 
-// Differences lists in order what of a main queue, its arguments and its policies taken together, is not as the
-// strategy of its plan needs it. Nothing is missing where the plan has no such strategy.
+// Differences lists in order what of a main queue, its arguments and its policies taken together,
+// is not as the strategy of its plan needs it. Nothing is missing where the plan has no such
+// strategy.
 //
-// With config.ProtectionArguments the service declares the arguments, and fails if the queue has others.
+// With config.ProtectionArguments the service declares the arguments, and fails if the queue has
+// others.
 func Differences(plan topology.Plan, protect config.Protection, q httpapi.Queue) []Difference {
 	if plan.MainArguments == nil {
 		return nil
@@ -108,8 +111,9 @@ func isEnough(wanted, found any) bool {
 	return given && m >= n
 }
 
-// Policy is the policy of the broker that gives a main queue all that its strategy needs. ok is false if no policy can:
-// for the strategy cycle, for a queue of another type, and where an argument of the queue says otherwise.
+// Policy is the policy of the broker that gives a main queue all that its strategy needs. ok is
+// false if no policy can: for the strategy cycle, for a queue of another type, and where an
+// argument of the queue says otherwise.
 func Policy(plan topology.Plan, vhost string, q httpapi.Queue) (policy topology.BrokerPolicy, ok bool) {
 	if q.Type != amqp.QueueTypeQuorum {
 		return topology.BrokerPolicy{}, false
@@ -131,9 +135,9 @@ type Commands struct {
 	Ctl func(command string, words ...string) string
 }
 
-// Recreate are the lines that give a main queue the arguments of its plan, and keep its messages. The deletion is a
-// comment, for a person who has seen that the queue is empty. RabbitMQ 4.0 to 4.2 count each look at a message, so there
-// the command refuses a queue with a delivery limit.
+// Recreate are the lines that give a main queue the arguments of its plan, and keep its messages.
+// The deletion is a comment, for a person who has seen that the queue is empty. RabbitMQ 4.0 to 4.2
+// count each look at a message, so there the command refuses a queue with a delivery limit.
 //
 // Upstream: a nack counts as a failed delivery.
 func (c Commands) Recreate(queue string) string {

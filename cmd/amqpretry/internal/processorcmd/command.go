@@ -1,5 +1,5 @@
-// Package processorcmd is the command processor: it retries the messages of services in other languages, which only
-// reject.
+// Package processorcmd is the command processor: it retries the messages of services in other
+// languages, which only reject.
 package processorcmd
 
 import (

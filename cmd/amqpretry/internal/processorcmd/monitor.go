@@ -21,7 +21,8 @@ import (
 const (
 	// mostSeries is more queues than a broker has: what an operator runs is to be seen.
 	mostSeries = 100_000
-	// depthTimeout is how long a scrape waits for the depths of many queues; Prometheus itself waits for 10s.
+	// depthTimeout is how long a scrape waits for the depths of many queues; Prometheus itself
+	// waits for 10s.
 	depthTimeout = 8 * time.Second
 	headTimeout  = 10 * time.Second
 )

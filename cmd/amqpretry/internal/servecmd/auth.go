@@ -191,8 +191,8 @@ func (c *challenger) WriteHeader(status int) {
 
 func (c *challenger) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// onlyLocal refuses names that are not those of this machine: a page of another site can have its own name lead here,
-// and would then be of the same origin.
+// onlyLocal refuses names that are not those of this machine: a page of another site can have its
+// own name lead here, and would then be of the same origin.
 func onlyLocal(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

@@ -1,4 +1,5 @@
-// Package servecmd is the command serve: the web console for dead letters, for who has no service to mount it in.
+// Package servecmd is the command serve: the web console for dead letters, for who has no service
+// to mount it in.
 package servecmd
 
 import (

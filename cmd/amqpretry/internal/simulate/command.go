@@ -1,4 +1,5 @@
-// Package simulate is the command simulate: the life of one failing message under a policy, without a broker.
+// Package simulate is the command simulate: the life of one failing message under a policy, without
+// a broker.
 package simulate
 
 import (

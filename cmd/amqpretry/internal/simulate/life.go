@@ -16,7 +16,8 @@ import (
 // almostOne is what the dice show for the shortest wait.
 const almostOne = 1 - 1e-9
 
-// play plays the life of a message; dice are from 0, for the longest waits of jitter, to almostOne, for the shortest.
+// play plays the life of a message; dice are from 0, for the longest waits of jitter, to almostOne,
+// for the shortest.
 func play(o options, policy config.Policy, start time.Time, dice float64) (retrytest.Result, error) {
 	clock := retrytest.NewClock(start)
 	result := retrytest.Run(retrytest.Service{

@@ -54,7 +54,8 @@ type step struct {
 	Outcome       string `json:"outcome"`
 	Error         string `json:"error,omitempty"`
 	Verdict       string `json:"verdict"`
-	// Queue in which it lies then; empty when it is gone. By whom it is brought there: the broker, or a copy.
+	// Queue in which it lies then; empty when it is gone. By whom it is brought there: the broker,
+	// or a copy.
 	Queue        string            `json:"queue,omitempty"`
 	By           string            `json:"by,omitempty"`
 	Wait         millis            `json:"wait_ms"`
@@ -123,8 +124,8 @@ func outcome(s retrytest.Step) string {
 	}
 }
 
-// place is the queue in which a message lies after a verdict; with exact delays the ladder, of which it has one or more
-// queues.
+// place is the queue in which a message lies after a verdict; with exact delays the ladder, of
+// which it has one or more queues.
 func place(plan topology.Plan, v retry.Verdict) string {
 	switch v.Action {
 	case retry.ActionDeadLetter:
@@ -146,7 +147,8 @@ func place(plan topology.Plan, v retry.Verdict) string {
 // simulatedType is that of the errors of the simulated handler.
 const simulatedType = "*errors.errorString"
 
-// typed are headers with the type that the error is said to have. What is new for each publish is not shown.
+// typed are headers with the type that the error is said to have. What is new for each publish is
+// not shown.
 func (o options) typed(headers map[string]string) map[string]string {
 	if headers == nil {
 		return nil

@@ -11,14 +11,15 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// patience is how long the broker may take for one answer. RabbitMQ from 4.0 on takes a minute to tell of a classic
-// queue that its node is down; of a quorum queue without leader it may tell nothing at all.
+// patience is how long the broker may take for one answer. RabbitMQ from 4.0 on takes a minute to
+// tell of a classic queue that its node is down; of a quorum queue without leader it may tell
+// nothing at all.
 //
 // Upstream: a declaration of a classic queue whose node is down takes a minute.
 const patience = 90 * time.Second
 
-// broker is asked one thing after the other. It has a channel as long as the broker leaves it open, which it does not
-// after a refusal.
+// broker is asked one thing after the other. It has a channel as long as the broker leaves it open,
+// which it does not after a refusal.
 type broker struct {
 	ctx        context.Context // Channel of topology has none
 	connection *amqp091.Connection

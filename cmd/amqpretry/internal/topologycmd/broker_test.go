@@ -372,7 +372,8 @@ func as(uri, user string) string {
 	return u.String()
 }
 
-// recreate is for retry queues that somebody has declared otherwise: with what waits in them, and without losing it.
+// recreate is for retry queues that somebody has declared otherwise: with what waits in them, and
+// without losing it.
 func (l *lab) recreate(t *testing.T) {
 	channel := l.Channel()
 	queue := l.queue()

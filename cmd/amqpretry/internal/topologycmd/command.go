@@ -1,5 +1,5 @@
-// Package topologycmd is the command topology: what the broker holds for retries, planned, applied, checked, drawn and
-// pruned.
+// Package topologycmd is the command topology: what the broker holds for retries, planned, applied,
+// checked, drawn and pruned.
 package topologycmd
 
 import (

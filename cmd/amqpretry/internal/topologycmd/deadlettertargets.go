@@ -12,7 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// deadLetterTargets declares where main queues dead-letter to by themselves, and adds that to the report.
+// deadLetterTargets declares where main queues dead-letter to by themselves, and adds that to the
+// report.
 func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report, targets []target) error {
 	client, err := c.session.ManagementClient("--dead-letter-targets")
 	if err != nil {
@@ -32,8 +33,8 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report
 	return nil
 }
 
-// declareTargets declares the dead-letter queue under the mode off too, and the exchange, binding or queue that the main
-// queue's own arguments name. It leaves what a policy of the broker names.
+// declareTargets declares the dead-letter queue under the mode off too, and the exchange, binding
+// or queue that the main queue's own arguments name. It leaves what a policy of the broker names.
 func (c *topologies) declareTargets(
 	ctx context.Context, b *broker, client *httpapi.Client, t target,
 ) (created []object, err error) {

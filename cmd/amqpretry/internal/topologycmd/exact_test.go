@@ -178,7 +178,8 @@ func TestExactObsolete_OwnBroker(t *testing.T) {
 	assert.True(t, l.has(l.ladder.WaitQueue(0, 1)))
 }
 
-// recreateNothing shows that --recreate deletes nothing of a ladder, nor a landing queue, nor anything else then.
+// recreateNothing shows that --recreate deletes nothing of a ladder, nor a landing queue, nor
+// anything else then.
 func (l *exactLab) recreateNothing(queue string) {
 	t := l.t
 	for _, other := range []string{l.ladder.WaitQueue(0, 1), queue + ".landing"} {

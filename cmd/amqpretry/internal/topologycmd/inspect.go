@@ -14,12 +14,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
-// bindings tells whether a binding is there. It is nil without the management API: AMQP does not tell.
+// bindings tells whether a binding is there. It is nil without the management API: AMQP does not
+// tell.
 type bindings func(topology.Binding) (bool, error)
 
-// inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an object only by
-// declaring it, so that is done with objects that are there already. The shared plan of a ladder has no main
-// queue.
+// inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an
+// object only by declaring it, so that is done with objects that are there already. The shared plan
+// of a ladder has no main queue.
 func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	objects, missing := []object{}, map[string]bool{}
 	add := func(o object, err error) error {
@@ -109,7 +110,8 @@ func inspectQueue(b *broker, q topology.Queue) (object, error) {
 	return o.compared(only.Declare(b), q.Arguments)
 }
 
-// unseen is an object at which the user may not look. Any other error is one of the whole inspection.
+// unseen is an object at which the user may not look. Any other error is one of the whole
+// inspection.
 func (o object) unseen(err error) (object, error) {
 	var access *topology.AccessError
 	if err = topology.Explain("", o.Kind, o.Name, err); errors.As(err, &access) {
@@ -164,7 +166,8 @@ func knownBindings(ctx context.Context, client *httpapi.Client) bindings {
 	}
 }
 
-// tellOwners completes what is said of exclusive queues of other connections. The API may not know them yet.
+// tellOwners completes what is said of exclusive queues of other connections. The API may not know
+// them yet.
 func tellOwners(ctx context.Context, client *httpapi.Client, objects []object) {
 	for i := range objects {
 		var exclusive *topology.ExclusiveError
@@ -177,7 +180,8 @@ func tellOwners(ctx context.Context, client *httpapi.Client, objects []object) {
 	}
 }
 
-// inspectAll looks at everything, and for obsolete retry queues where the management API tells of them.
+// inspectAll looks at everything, and for obsolete retry queues where the management API tells of
+// them.
 func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target) (report, error) {
 	client, err := c.session.ManagementClient("")
 	if err != nil {

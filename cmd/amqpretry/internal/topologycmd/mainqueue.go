@@ -14,9 +14,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// compareMain compares a main queue that is there with what its strategy needs. The management API shows its arguments
-// and its policies. Without it, the answer to a declaration of these arguments tells the first one that differs, which
-// may be one that the strategy does not need.
+// compareMain compares a main queue that is there with what its strategy needs. The management API
+// shows its arguments and its policies. Without it, the answer to a declaration of these arguments
+// tells the first one that differs, which may be one that the strategy does not need.
 func (c *topologies) compareMain(ctx context.Context, b *broker, client *httpapi.Client, t target,
 	o object) (object, error) {
 	switch {
@@ -104,8 +104,8 @@ func (c *topologies) explained(t target, q httpapi.Queue, o object) (object, err
 	return o, nil
 }
 
-// amqpretry is a command of this program for the same virtual host; the last word is the name of a queue, or an
-// argument that has one.
+// amqpretry is a command of this program for the same virtual host; the last word is the name of a
+// queue, or an argument that has one.
 func (c *topologies) amqpretry(command string, words ...string) string {
 	line := []string{"amqpretry", command}
 	for _, flag := range c.session.Again() {

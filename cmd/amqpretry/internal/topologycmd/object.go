@@ -49,7 +49,8 @@ type object struct {
 	Found    string `json:"found,omitempty"`
 	// Detail in words.
 	Detail string `json:"detail,omitempty"`
-	// Differences of a main queue from what its strategy needs, and Fix, lines for a shell that end the conflict.
+	// Differences of a main queue from what its strategy needs, and Fix, lines for a shell that end
+	// the conflict.
 	Differences []string `json:"differences,omitempty"`
 	Fix         string   `json:"fix,omitempty"`
 

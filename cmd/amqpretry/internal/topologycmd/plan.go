@@ -317,7 +317,8 @@ func conflicts(r *report, targets []target) error {
 	return errors.Join(errs...)
 }
 
-// declared is what has become of what was missing, or not seen, by a declaration that has succeeded.
+// declared is what has become of what was missing, or not seen, by a declaration that has
+// succeeded.
 func declared(objects []object) {
 	for i, o := range objects {
 		switch {

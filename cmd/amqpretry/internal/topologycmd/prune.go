@@ -178,7 +178,8 @@ const (
 	stateKept    = "kept"
 )
 
-// list says of each obsolete queue what the broker knows. What old policies had and the broker has not is left out.
+// list says of each obsolete queue what the broker knows. What old policies had and the broker has
+// not is left out.
 func (p *prune) list(ctx context.Context, client *httpapi.Client, obsolete []retire.Queue) (lines []*pruned,
 	err error) {
 	for _, q := range obsolete {

@@ -19,7 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// The lines that apply prints for several main queues, pasted into one shell, give each queue its own messages back.
+// The lines that apply prints for several main queues, pasted into one shell, give each queue its
+// own messages back.
 func TestRecreateSeveralMainQueues_OwnBroker(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Shared(t)

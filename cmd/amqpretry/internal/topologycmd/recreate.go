@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
-// recreate deletes the retry queues in conflict, once they are proven empty: they are missing then. Where anything else
-// is in conflict too, nothing is deleted.
+// recreate deletes the retry queues in conflict, once they are proven empty: they are missing then.
+// Where anything else is in conflict too, nothing is deleted.
 func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets []target) error {
 	client, err := c.session.ManagementClient("--recreate")
 	if err != nil {
@@ -37,7 +37,8 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 			}
 			q, found := plannedQueue(t.plan, o.Name)
 			if o.Kind != kindQueue || o.Argument == "" || !found || q.Delay == 0 {
-				// which is told: an exchange, somebody's exclusive queue, a dead-letter queue or a landing queue
+				// which is told: an exchange, somebody's exclusive queue, a dead-letter queue or a
+				// landing queue
 				return nil
 			}
 			if obsolete[q.Name], err = asDeclared(ctx, client, b, t.plan, q); err != nil {
@@ -82,8 +83,8 @@ func partOf(plan topology.Plan, queues ...topology.Queue) topology.Plan {
 	return part
 }
 
-// bindAgain undoes what Retire does first, also after an interrupt: the queue is still in use, so copies must be routed
-// to it. It returns what has become of that.
+// bindAgain undoes what Retire does first, also after an interrupt: the queue is still in use, so
+// copies must be routed to it. It returns what has become of that.
 func (c *topologies) bindAgain(ctx context.Context, plan topology.Plan, queue string) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -140,8 +141,9 @@ func asDeclared(ctx context.Context, client *httpapi.Client, b *broker, plan top
 		if wanted == has {
 			continue
 		}
-		// The API is some seconds late, and counts what the queue has dead-lettered and still keeps. The broker's own
-		// count is the other way round. What neither sees would have left by itself.
+		// The API is some seconds late, and counts what the queue has dead-lettered and still
+		// keeps. The broker's own count is the other way round. What neither sees would have left
+		// by itself.
 		ready, err := b.readyMessages(q.Name)
 		if err != nil {
 			return retire.Queue{}, err

@@ -117,7 +117,8 @@ func TestMainQueuesUnderStrategies(t *testing.T) {
 	assert.Contains(t, d.out, "only the management API shows the policy that its strategy needs")
 }
 
-// With the management API, policies of the broker count as well, and the lines that are printed help.
+// With the management API, policies of the broker count as well, and the lines that are printed
+// help.
 func TestStrategies_OwnBroker(t *testing.T) {
 	t.Parallel()
 	b := brokertest.Shared(t)
@@ -158,8 +159,8 @@ func TestStrategies_OwnBroker(t *testing.T) {
 	t.Run("another strategy", func(t *testing.T) { l.changeStrategy(t) })
 }
 
-// changeStrategy changes a main queue with messages from copies to a cycle, to another delay, and back, by the lines
-// that verify prints, and prunes what is left.
+// changeStrategy changes a main queue with messages from copies to a cycle, to another delay, and
+// back, by the lines that verify prints, and prunes what is left.
 func (l *lab) changeStrategy(t *testing.T) {
 	const queue = "changing"
 	l.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: "quorum"})

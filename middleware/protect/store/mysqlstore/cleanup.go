@@ -11,7 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// cleanupBatch is how many rows one transaction of Cleanup deletes: few enough to take milliseconds.
+// cleanupBatch is how many rows one transaction of Cleanup deletes: few enough to take
+// milliseconds.
 const cleanupBatch = 200
 
 // A row of the derived table in a removal.
@@ -20,11 +21,13 @@ const (
 	oneName    = "SELECT CAST(? AS BINARY) AS name"
 )
 
-// Cleanup deletes messages that were handled, and claims whose lease ran out, longer ago than olderThan, which is
-// Config.Retention when it is 0. It deletes values that have expired as well. It returns the number of deleted rows.
+// Cleanup deletes messages that were handled, and claims whose lease ran out, longer ago than
+// olderThan, which is Config.Retention when it is 0. It deletes values that have expired as well.
+// It returns the number of deleted rows.
 //
-// It works in small transactions with pauses, skips rows that others have locked, and waits for nobody. Call it from a
-// cron job or [Store.KeepClean]; several instances may do so at the same time.
+// It works in small transactions with pauses, skips rows that others have locked, and waits for
+// nobody. Call it from a cron job or [Store.KeepClean]; several instances may do so at the same
+// time.
 func (s *Store) Cleanup(ctx context.Context, olderThan time.Duration) (int64, error) {
 	olderThan = cmp.Or(olderThan, s.config.Retention)
 	if err := store.CheckLease(olderThan); err != nil {
@@ -46,7 +49,8 @@ func (s *Store) cleanup(ctx context.Context, olderThan time.Duration) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	// Each batch begins where the one before has ended, or it would read again what that has deleted.
+	// Each batch begins where the one before has ended, or it would read again what that has
+	// deleted.
 	from := "1970-01-01"
 	deleted, err := batches(ctx, func() (n int64, err error) {
 		last := from
@@ -90,8 +94,8 @@ func (s *Store) cleanup(ctx context.Context, olderThan time.Duration) (int64, er
 	return deleted + values, err
 }
 
-// batch deletes the rows that a query locks, by their primary keys. With READ COMMITTED it locks no gaps between rows,
-// in which others insert theirs.
+// batch deletes the rows that a query locks, by their primary keys. With READ COMMITTED it locks no
+// gaps between rows, in which others insert theirs.
 func (s *Store) batch(ctx context.Context, one string, query func(*sql.Tx) (*sql.Rows, error),
 	scan func(*sql.Rows) ([]any, error), remove string,
 ) (int64, error) {
@@ -142,8 +146,8 @@ func batches(ctx context.Context, batch func() (int64, error)) (deleted int64, e
 	}
 }
 
-// KeepClean calls Cleanup now and then at each interval, with Config.Retention, until ctx ends. Report is called with
-// the result of each; nil is allowed.
+// KeepClean calls Cleanup now and then at each interval, with Config.Retention, until ctx ends.
+// Report is called with the result of each; nil is allowed.
 func (s *Store) KeepClean(ctx context.Context, interval time.Duration, report func(deleted int64, err error)) {
 	ticker := time.NewTicker(max(interval, time.Second))
 	defer ticker.Stop()

@@ -21,18 +21,19 @@ const (
 
 // Config names the tables and limits of a [Store]. The zero value is valid.
 type Config struct {
-	// Table holds the claims and the handled messages. It may be in another database: "retry.inbox".
-	// Defaults to amqpretry_inbox.
+	// Table holds the claims and the handled messages. It may be in another database:
+	// "retry.inbox". Defaults to amqpretry_inbox.
 	Table string
 	// ValuesTable holds the state of rate limits and circuit breakers.
 	// Defaults to amqpretry_values.
 	ValuesTable string
-	// Retention is how long Cleanup keeps a handled message. A duplicate that comes later is handled again. It must be
-	// longer than a message can be on its way: the longest retry policy, plus the longest time that a publisher repeats
-	// a publish. 7 days by default: it covers a queue that nobody could drain over a weekend.
+	// Retention is how long Cleanup keeps a handled message. A duplicate that comes later is
+	// handled again. It must be longer than a message can be on its way: the longest retry policy,
+	// plus the longest time that a publisher repeats a publish. 7 days by default: it covers a
+	// queue that nobody could drain over a weekend.
 	Retention time.Duration
-	// LockWait is how long BeginTx waits for another transaction with the same message. The server rounds it up to whole
-	// seconds. 1s by default.
+	// LockWait is how long BeginTx waits for another transaction with the same message. The server
+	// rounds it up to whole seconds. 1s by default.
 	LockWait time.Duration
 }
 

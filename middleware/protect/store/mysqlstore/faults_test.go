@@ -55,7 +55,8 @@ type message struct {
 	claim store.Claim
 }
 
-// testFaults works with a store while faults happen, and then compares what is there with what was said.
+// testFaults works with a store while faults happen, and then compares what is there with what was
+// said.
 func testFaults(t *testing.T, uri, direct string, faults int, fault func()) {
 	db, check := connectFor(t, uri), connectFor(t, direct)
 	c := tables(t, check)
@@ -111,7 +112,8 @@ func testFaults(t *testing.T, uri, direct string, faults int, fault func()) {
 
 func effects(c mysqlstore.Config) string { return c.Table + "_effects" }
 
-// handle handles a message in one of three ways: it is claimed only, or committed, or handled in a transaction.
+// handle handles a message in one of three ways: it is claimed only, or committed, or handled in a
+// transaction.
 func handle(s *mysqlstore.Store, db *sql.DB, effects string, m *message, commit bool) error {
 	ctx := context.Background()
 	if m.tx {

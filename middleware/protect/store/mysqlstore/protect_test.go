@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 )
 
-// Handlers that lock two rows in either order meet in deadlocks: each is called again in place, and every message has its
-// effect without a failed attempt.
+// Handlers that lock two rows in either order meet in deadlocks: each is called again in place, and
+// every message has its effect without a failed attempt.
 func TestTransactionalConflicts(t *testing.T) {
 	t.Parallel()
 	db := connect(t, serverURI(t))

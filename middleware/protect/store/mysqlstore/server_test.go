@@ -65,7 +65,8 @@ func variable(name, value string) func(*mysql.Config) {
 	}
 }
 
-// isolation is a level that all transactions have. MariaDB calls the variable tx_isolation up to 11.0.
+// isolation is a level that all transactions have. MariaDB calls the variable tx_isolation up to
+// 11.0.
 func isolation(t testing.TB, level string) func(*mysql.Config) {
 	t.Helper()
 	var name, value string

@@ -10,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// Store implements [store.Inbox], [store.TxInbox] and [store.Values] with two tables of a MariaDB or MySQL database. It is
-// safe for concurrent use, by any number of processes.
+// Store implements [store.Inbox], [store.TxInbox] and [store.Values] with two tables of a MariaDB
+// or MySQL database. It is safe for concurrent use, by any number of processes.
 type Store struct {
 	db     *sql.DB
 	config Config
@@ -24,8 +24,8 @@ var (
 	_ store.Values  = (*Store)(nil)
 )
 
-// New validates db and c, reports all errors at once, and makes a Store. It does not connect. The caller closes db. The
-// tables must exist before the first message: see [Store.CreateTables].
+// New validates db and c, reports all errors at once, and makes a Store. It does not connect. The
+// caller closes db. The tables must exist before the first message: see [Store.CreateTables].
 func New(db *sql.DB, c Config) (*Store, error) {
 	err := c.Validate()
 	if db == nil {
@@ -39,7 +39,8 @@ func New(db *sql.DB, c Config) (*Store, error) {
 	return &Store{db: db, config: c, sql: newStatements(c)}, nil
 }
 
-// Schema returns the statements that make the tables, for a migration. They change nothing that exists.
+// Schema returns the statements that make the tables, for a migration. They change nothing that
+// exists.
 func (s *Store) Schema() []string {
 	return []string{
 		`CREATE TABLE IF NOT EXISTS ` + quoted(s.config.Table) + ` (
@@ -59,7 +60,8 @@ func (s *Store) Schema() []string {
 	}
 }
 
-// CreateTables makes the tables if they do not exist. Several instances may call it at the same time.
+// CreateTables makes the tables if they do not exist. Several instances may call it at the same
+// time.
 func (s *Store) CreateTables(ctx context.Context) error {
 	for _, statement := range s.Schema() {
 		err := again(ctx, func() error {
@@ -89,8 +91,8 @@ func newStatements(c Config) statements {
 	const message = ` WHERE handler = ? AND message_key = ?`
 	const mine = message + ` AND owner = ?`
 	const until = `UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND`
-	// The time at which a statement began to wait for the row is good enough here: it is too early, so that a lease which
-	// was renewed meanwhile has not run out.
+	// The time at which a statement began to wait for the row is good enough here: it is too early,
+	// so that a lease which was renewed meanwhile has not run out.
 	const ranOut = message + ` AND NOT done AND stamp <= UTC_TIMESTAMP(6)`
 	look := `SELECT done, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), stamp) FROM ` + table + message
 
@@ -105,8 +107,8 @@ func newStatements(c Config) statements {
 
 		claimTx: `INSERT INTO ` + table + ` (handler, message_key, owner, done, stamp)
 			VALUES (?, ?, '', 1, UTC_TIMESTAMP(6))`,
-		// A transaction with REPEATABLE READ does not see what was committed after it began, unless it locks it. MariaDB
-		// does not know FOR SHARE.
+		// A transaction with REPEATABLE READ does not see what was committed after it began, unless
+		// it locks it. MariaDB does not know FOR SHARE.
 		lookTx: look + ` LOCK IN SHARE MODE`,
 		takeTx: `UPDATE ` + table + ` SET owner = '', done = 1, stamp = UTC_TIMESTAMP(6)` + ranOut,
 
@@ -126,9 +128,9 @@ func newStatements(c Config) statements {
 	}
 }
 
-// removal returns the format of a statement that deletes rows by their primary keys, which are a derived table, one SELECT for each.
-// With a list of conditions instead the server may read all rows of a handler, and wait for those that others have
-// locked.
+// removal returns the format of a statement that deletes rows by their primary keys, which are a
+// derived table, one SELECT for each. With a list of conditions instead the server may read all
+// rows of a handler, and wait for those that others have locked.
 func removal(table string, columns ...string) string {
 	on := make([]string, len(columns))
 	for i, column := range columns {

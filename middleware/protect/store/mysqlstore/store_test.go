@@ -22,7 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/storetest"
 )
 
-// With every isolation level, and every option of the driver that changes what the server gets or says.
+// With every isolation level, and every option of the driver that changes what the server gets or
+// says.
 func TestConformance(t *testing.T) {
 	for name, settings := range map[string][]func(*mysql.Config){
 		"as by default":    nil,
@@ -209,7 +210,8 @@ func TestLockWait(t *testing.T) {
 	assert.Less(t, time.Since(began), 40*time.Second, "the other transaction's setting is 77 s, MySQL's own 50 s")
 }
 
-// A message that was handled after a transaction with REPEATABLE READ has begun is Done, or comes again.
+// A message that was handled after a transaction with REPEATABLE READ has begun is Done, or comes
+// again.
 func TestHandledAfterTheSnapshot(t *testing.T) {
 	db := connect(t, serverURI(t))
 	c := tables(t, db)

@@ -40,7 +40,8 @@ const (
 	minPause = 2 * time.Millisecond
 )
 
-// again calls do until it returns something else than a deadlock or a record that has changed, at most 10 times.
+// again calls do until it returns something else than a deadlock or a record that has changed, at
+// most 10 times.
 func again(ctx context.Context, do func() error) error {
 	pause := minPause
 	for try := 1; ; try++ {

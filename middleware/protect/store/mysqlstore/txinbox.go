@@ -13,8 +13,8 @@ import (
 
 // BeginTx implements [store.TxInbox]. It works with every isolation level.
 //
-// After InFlight or an error, roll the transaction back and do nothing else in it: the server may have ended it, because
-// of a deadlock, and then commits each further statement at once.
+// After InFlight or an error, roll the transaction back and do nothing else in it: the server may
+// have ended it, because of a deadlock, and then commits each further statement at once.
 //
 // It sets innodb_lock_wait_timeout for its own statements only.
 func (s *Store) BeginTx(ctx context.Context, tx *sql.Tx, handler, key string) (store.State, error) {

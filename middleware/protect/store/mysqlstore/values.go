@@ -65,7 +65,8 @@ func (s *Store) update(ctx context.Context, name []byte, keep time.Duration,
 	return tx.Commit()
 }
 
-// lock locks the row of a name, which it makes first where there is none: a rollback removes it again.
+// lock locks the row of a name, which it makes first where there is none: a rollback removes it
+// again.
 func (s *Store) lock(ctx context.Context, tx *sql.Tx, name []byte) (now time.Time, old []byte, err error) {
 	err = tx.QueryRowContext(ctx, s.sql.lock, name).Scan(new(int))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -74,7 +75,8 @@ func (s *Store) lock(ctx context.Context, tx *sql.Tx, name []byte) (now time.Tim
 	if err != nil {
 		return now, nil, err
 	}
-	// A statement has the time of its beginning, so the clock is read by one that begins after the row is locked.
+	// A statement has the time of its beginning, so the clock is read by one that begins after the
+	// row is locked.
 	var micros, rest int64
 	if err = tx.QueryRowContext(ctx, s.sql.read, name).Scan(&micros, &rest, &old); err != nil {
 		return now, nil, err

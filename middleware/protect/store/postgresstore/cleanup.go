@@ -10,14 +10,17 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// cleanupBatch is how many rows one transaction of Cleanup deletes: few enough to take milliseconds.
+// cleanupBatch is how many rows one transaction of Cleanup deletes: few enough to take
+// milliseconds.
 const cleanupBatch = 1000
 
-// Cleanup deletes messages that were handled, and claims whose lease ran out, longer ago than olderThan, which is
-// Config.Retention when it is 0. It deletes values that have expired as well. It returns the number of deleted rows.
+// Cleanup deletes messages that were handled, and claims whose lease ran out, longer ago than
+// olderThan, which is Config.Retention when it is 0. It deletes values that have expired as well.
+// It returns the number of deleted rows.
 //
-// It works in small transactions with pauses, skips rows that others have locked, and waits for nobody. Call it from a
-// cron job or [Store.KeepClean]; several instances may do so at the same time.
+// It works in small transactions with pauses, skips rows that others have locked, and waits for
+// nobody. Call it from a cron job or [Store.KeepClean]; several instances may do so at the same
+// time.
 func (s *Store) Cleanup(ctx context.Context, olderThan time.Duration) (int64, error) {
 	olderThan = cmp.Or(olderThan, s.config.Retention)
 	if err := store.CheckLease(olderThan); err != nil {
@@ -39,7 +42,8 @@ func (s *Store) cleanup(ctx context.Context, olderThan time.Duration) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	// Each batch begins where the one before has ended, or it would read again what that has deleted.
+	// Each batch begins where the one before has ended, or it would read again what that has
+	// deleted.
 	from := sql.NullTime{Time: time.Unix(0, 0), Valid: true}
 	deleted, err := batches(ctx, func() (n int64, err error) {
 		last := sql.NullTime{}
@@ -89,8 +93,8 @@ func batches(ctx context.Context, batch func() (int64, error)) (deleted int64, e
 	}
 }
 
-// KeepClean calls Cleanup now and then at each interval, with Config.Retention, until ctx ends. Report is called with
-// the result of each; nil is allowed.
+// KeepClean calls Cleanup now and then at each interval, with Config.Retention, until ctx ends.
+// Report is called with the result of each; nil is allowed.
 func (s *Store) KeepClean(ctx context.Context, interval time.Duration, report func(deleted int64, err error)) {
 	ticker := time.NewTicker(max(interval, time.Second))
 	defer ticker.Stop()

@@ -47,7 +47,8 @@ func count(t *testing.T, db interface {
 	return n
 }
 
-// Cleanup removes what is old and nothing else: neither what is new, nor claims whose lease still runs.
+// Cleanup removes what is old and nothing else: neither what is new, nor claims whose lease still
+// runs.
 func TestCleanup(t *testing.T) {
 	db := connectFor(t, serverURI(t))
 	c := tables(t, db)

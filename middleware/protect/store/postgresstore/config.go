@@ -27,15 +27,18 @@ type Config struct {
 	// ValuesTable holds the state of rate limits and circuit breakers.
 	// Defaults to amqpretry_values.
 	ValuesTable string
-	// Retention is how long Cleanup keeps a handled message. A duplicate that comes later is handled again. It must be
-	// longer than a message can be on its way: the longest retry policy, plus the longest time that a publisher repeats
-	// a publish. 7 days by default: it covers a queue that nobody could drain over a weekend.
+	// Retention is how long Cleanup keeps a handled message. A duplicate that comes later is
+	// handled again. It must be longer than a message can be on its way: the longest retry policy,
+	// plus the longest time that a publisher repeats a publish. 7 days by default: it covers a
+	// queue that nobody could drain over a weekend.
 	Retention time.Duration
-	// LockWait is how long BeginTx waits for another transaction with the same message. 1s by default.
+	// LockWait is how long BeginTx waits for another transaction with the same message. 1s by
+	// default.
 	LockWait time.Duration
 }
 
-// identifier is a name with at most one schema in front. PostgreSQL cuts names at 63 bytes, and indexes have a suffix.
+// identifier is a name with at most one schema in front. PostgreSQL cuts names at 63 bytes, and
+// indexes have a suffix.
 var identifier = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,49}\.)?[A-Za-z_][A-Za-z0-9_]{0,49}$`)
 
 // Validate returns every error of the config, as joined [*config.FieldError]s.

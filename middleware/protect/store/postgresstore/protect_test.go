@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 )
 
-// Each message is delivered several times, to two instances. Handlers fail after their effect, and connections are
-// killed. Each message has its effect once.
+// Each message is delivered several times, to two instances. Handlers fail after their effect, and
+// connections are killed. Each message has its effect once.
 func TestTransactionalHandlers(t *testing.T) {
 	t.Parallel()
 	db := connect(t, "pgx", serverURI(t), nil)
@@ -117,8 +117,8 @@ func TestSharedRateLimit(t *testing.T) {
 	assert.GreaterOrEqual(t, took, (calls-1)*time.Second/limit-50*time.Millisecond)
 }
 
-// Handlers that read and write the same row in SERIALIZABLE transactions meet: each is called again in place, and every
-// message has its effect without a failed attempt.
+// Handlers that read and write the same row in SERIALIZABLE transactions meet: each is called again
+// in place, and every message has its effect without a failed attempt.
 func TestTransactionalConflicts(t *testing.T) {
 	t.Parallel()
 	for _, driver := range []string{"pgx", "postgres"} {

@@ -9,8 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// Store implements [store.Inbox], [store.TxInbox] and [store.Values] with two tables of a PostgreSQL database. It is
-// safe for concurrent use, by any number of processes.
+// Store implements [store.Inbox], [store.TxInbox] and [store.Values] with two tables of a
+// PostgreSQL database. It is safe for concurrent use, by any number of processes.
 type Store struct {
 	db     *sql.DB
 	config Config
@@ -23,8 +23,8 @@ var (
 	_ store.Values  = (*Store)(nil)
 )
 
-// New validates db and c, reports all errors at once, and makes a Store. It does not connect. The caller closes db. The
-// tables must exist before the first message: see [Store.CreateTables].
+// New validates db and c, reports all errors at once, and makes a Store. It does not connect. The
+// caller closes db. The tables must exist before the first message: see [Store.CreateTables].
 func New(db *sql.DB, c Config) (*Store, error) {
 	err := c.Validate()
 	if db == nil {
@@ -38,7 +38,8 @@ func New(db *sql.DB, c Config) (*Store, error) {
 	return &Store{db: db, config: c, sql: newStatements(c)}, nil
 }
 
-// Schema returns the statements that make the tables, for a migration. They change nothing that exists.
+// Schema returns the statements that make the tables, for a migration. They change nothing that
+// exists.
 func (s *Store) Schema() []string {
 	return []string{
 		`CREATE TABLE IF NOT EXISTS ` + quoted(s.config.Table) + ` (
@@ -58,7 +59,8 @@ func (s *Store) Schema() []string {
 	}
 }
 
-// CreateTables makes the tables if they do not exist. Several instances may call it at the same time.
+// CreateTables makes the tables if they do not exist. Several instances may call it at the same
+// time.
 func (s *Store) CreateTables(ctx context.Context) error {
 	err := again(ctx, func() error { return s.createTables(ctx) },
 		uniqueViolation, duplicateTable, serializationFailure, deadlockDetected)

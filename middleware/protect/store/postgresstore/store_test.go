@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/storetest"
 )
 
-// Every driver, with every isolation level that a server or a program may have for all its transactions.
+// Every driver, with every isolation level that a server or a program may have for all its
+// transactions.
 func TestConformance(t *testing.T) {
 	for _, driver := range []string{"pgx", "postgres"} {
 		for _, isolation := range []string{"read committed", "repeatable read", "serializable"} {

@@ -16,7 +16,8 @@ const (
 	duplicateTable       = "42P07"
 )
 
-// code returns the SQLSTATE of an error, or "". The drivers pgx and lib/pq have errors with this method.
+// code returns the SQLSTATE of an error, or "". The drivers pgx and lib/pq have errors with this
+// method.
 func code(err error) string {
 	var coded interface{ SQLState() string }
 	if errors.As(err, &coded) {

@@ -11,8 +11,9 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// BeginTx implements [store.TxInbox]. It works with every isolation level. In a transaction with REPEATABLE READ or
-// SERIALIZABLE, a message that another transaction handled after this one began is InFlight: Done, when it comes back.
+// BeginTx implements [store.TxInbox]. It works with every isolation level. In a transaction with
+// REPEATABLE READ or SERIALIZABLE, a message that another transaction handled after this one began
+// is InFlight: Done, when it comes back.
 //
 // It sets lock_timeout for its own statement only.
 func (s *Store) BeginTx(ctx context.Context, tx *sql.Tx, handler, key string) (store.State, error) {

@@ -65,7 +65,8 @@ func (s *Store) update(ctx context.Context, name []byte, keep time.Duration,
 	return tx.Commit()
 }
 
-// lock locks the row of a name, which it makes first where there is none: a rollback removes it again.
+// lock locks the row of a name, which it makes first where there is none: a rollback removes it
+// again.
 func (s *Store) lock(ctx context.Context, tx *sql.Tx, name []byte) (now time.Time, old []byte, err error) {
 	for {
 		var expires time.Time

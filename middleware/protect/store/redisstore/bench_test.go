@@ -10,7 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// BenchmarkClaims measures a Begin and a Commit beside the bare commands, SET NX PX and SET PX, on the same client.
+// BenchmarkClaims measures a Begin and a Commit beside the bare commands, SET NX PX and SET PX, on
+// the same client.
 func BenchmarkClaims(b *testing.B) {
 	s, client, prefix := newStore(b)
 	b.Run("bare", func(b *testing.B) {

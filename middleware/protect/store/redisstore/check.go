@@ -14,7 +14,8 @@ import (
 type Warning struct {
 	// Server is its address.
 	Server string
-	// Setting is its name in redis.conf, and Value what it has. The value is empty where it could not be read.
+	// Setting is its name in redis.conf, and Value what it has. The value is empty where it could
+	// not be read.
 	Setting, Value string
 	// Effect is what can happen, and Advice what to set.
 	Effect, Advice string
@@ -30,9 +31,9 @@ func (w Warning) String() string {
 	return fmt.Sprintf("%s: %s %s: %s; %s", w.Server, w.Setting, value, w.Effect, w.Advice)
 }
 
-// Check reads the settings of the server, or of each master of a cluster, and returns a warning for each one that makes
-// it forget claims. A service can log them when it starts. It uses INFO, and CONFIG GET where that is allowed. It
-// returns an error when INFO is not.
+// Check reads the settings of the server, or of each master of a cluster, and returns a warning for
+// each one that makes it forget claims. A service can log them when it starts. It uses INFO, and
+// CONFIG GET where that is allowed. It returns an error when INFO is not.
 func Check(ctx context.Context, client redis.UniversalClient) ([]Warning, error) {
 	var (
 		mu       sync.Mutex

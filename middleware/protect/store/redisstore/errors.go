@@ -13,7 +13,8 @@ import (
 // errForeign is the cause when a key of the store has a value that is not the store's.
 var errForeign = errors.New("the key holds something that is not of this store")
 
-// Error is an operation that Redis did not do, or whose answer was lost: then it may be done all the same.
+// Error is an operation that Redis did not do, or whose answer was lost: then it may be done all
+// the same.
 type Error struct {
 	// Op is the operation in words, such as "claim a message".
 	Op string

@@ -12,11 +12,13 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
-// A claim is a string: "c" and the owner's token while it is in flight, "d" and the token once it is done. The token
-// makes each script safe to run twice, which happens: the client sends a command again when the answer was lost.
+// A claim is a string: "c" and the owner's token while it is in flight, "d" and the token once it
+// is done. The token makes each script safe to run twice, which happens: the client sends a command
+// again when the answer was lost.
 //
-// A key that is missing is nobody's: its lease has run out, it was released, or Redis has forgotten it. Then its last
-// owner may still commit it, since he has handled the message, which spares a duplicate.
+// A key that is missing is nobody's: its lease has run out, it was released, or Redis has forgotten
+// it. Then its last owner may still commit it, since he has handled the message, which spares a
+// duplicate.
 var (
 	// begin: a new claim; or how long the lease of another runs; or done.
 	begin = redis.NewScript(`
@@ -30,7 +32,8 @@ if mark == 'd' then return {'done'} end
 if mark == 'c' then return {'in flight', redis.call('PTTL', KEYS[1])} end
 return {'foreign'}`)
 
-	// renew: ARGV[3] is 1 while the lease runs by the owner's clock. If the key is missing then, Redis has forgotten it.
+	// renew: ARGV[3] is 1 while the lease runs by the owner's clock. If the key is missing then,
+	// Redis has forgotten it.
 	renew = redis.NewScript(`
 local held = redis.call('GET', KEYS[1])
 if not held and ARGV[3] == '0' then return {'lost'} end
@@ -49,8 +52,8 @@ if redis.call('GET', KEYS[1]) == 'c' .. ARGV[1] then redis.call('DEL', KEYS[1]) 
 return {'ok'}`)
 )
 
-// Begin claims a message, which has the key, for a handler. It returns an [*Error] when Redis cannot be asked. Then a
-// claim may have been made whose answer was lost: it ends with its lease.
+// Begin claims a message, which has the key, for a handler. It returns an [*Error] when Redis
+// cannot be asked. Then a claim may have been made whose answer was lost: it ends with its lease.
 func (s *Store) Begin(ctx context.Context, handler, key string, lease time.Duration) (store.Claim, error) {
 	c := &claim{store: s, handler: handler, key: key, redisKey: s.inboxKey(handler, key), token: rand.Text()}
 	if err := store.CheckLease(lease); err != nil {

@@ -9,8 +9,9 @@ import (
 // maxField is the longest handler, key or name that is part of a Redis key as it is.
 const maxField = 128
 
-// inboxKey is the key of a claim: `prefix:inbox:handler/key`. Neither of the last two has a colon or a slash, so no two
-// claims have the same key, and no value has the key of a claim, whatever the prefixes are.
+// inboxKey is the key of a claim: `prefix:inbox:handler/key`. Neither of the last two has a colon
+// or a slash, so no two claims have the same key, and no value has the key of a claim, whatever the
+// prefixes are.
 func (s *Store) inboxKey(handler, key string) string {
 	return s.config.Prefix + ":inbox:" + field(handler) + "/" + field(key)
 }
@@ -20,7 +21,8 @@ func (s *Store) valueKey(name string) string {
 	return s.config.Prefix + ":value:" + field(name)
 }
 
-// field writes any bytes as letters, digits, "-", "_", "." and "%XX". A longer one becomes "~" and its SHA-256.
+// field writes any bytes as letters, digits, "-", "_", "." and "%XX". A longer one becomes "~" and
+// its SHA-256.
 func field(s string) string {
 	if len(s) > maxField {
 		sum := sha256.Sum256([]byte(s))

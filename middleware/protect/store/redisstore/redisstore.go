@@ -1,14 +1,17 @@
-// Package redisstore keeps what protections share in Redis: an inbox ([store.Inbox]) and values ([store.Values]). It is
-// a Go module of its own, so services that do not use it compile no Redis client.
+// Package redisstore keeps what protections share in Redis: an inbox ([store.Inbox]) and values
+// ([store.Values]). It is a Go module of its own, so services that do not use it compile no Redis
+// client.
 //
 //	s, err := redisstore.New(redis.NewClient(&redis.Options{Addr: "redis:6379"}), redisstore.Config{Prefix: "orders"})
 //
-// Each operation is one Lua script on one key. So it is atomic, and works with a single server, Sentinel and Redis
-// Cluster. Leases and clocks are the server's: the clocks of the processes do not matter.
+// Each operation is one Lua script on one key. So it is atomic, and works with a single server,
+// Sentinel and Redis Cluster. Leases and clocks are the server's: the clocks of the processes do
+// not matter.
 //
-// Redis can forget. After a failover or a crash a claim or a mark may be missing. Then a message may be handled twice,
-// or a limit lets a few more calls through. No message is lost, since the messages are in RabbitMQ. [Check] reports the
-// settings that make this more likely, and docs/reference/store-redis.md says how to set them.
+// Redis can forget. After a failover or a crash a claim or a mark may be missing. Then a message
+// may be handled twice, or a limit lets a few more calls through. No message is lost, since the
+// messages are in RabbitMQ. [Check] reports the settings that make this more likely, and
+// docs/reference/store-redis.md says how to set them.
 package redisstore
 
 import (
@@ -28,8 +31,9 @@ import (
 const (
 	// defaultPrefix is how keys begin by default.
 	defaultPrefix = "amqpretry"
-	// defaultRetention is how long a message stays Done by default. The last attempt of a message, or its replay from a
-	// dead-letter queue, often comes days after the first one: a week has room for a weekend.
+	// defaultRetention is how long a message stays Done by default. The last attempt of a message,
+	// or its replay from a dead-letter queue, often comes days after the first one: a week has room
+	// for a weekend.
 	defaultRetention = 7 * 24 * time.Hour
 
 	maxPrefix = 128
@@ -37,15 +41,17 @@ const (
 
 // Config says how a [Store] uses Redis. The zero value is valid.
 type Config struct {
-	// Prefix is how all keys begin, before a colon. Services that share a Redis and must not share claims need different
-	// ones. It has up to 128 printable ASCII characters without spaces. amqpretry by default.
+	// Prefix is how all keys begin, before a colon. Services that share a Redis and must not share
+	// claims need different ones. It has up to 128 printable ASCII characters without spaces.
+	// amqpretry by default.
 	Prefix string
-	// Retention is how long a message stays Done after Commit. A duplicate that comes later is handled again. Each message
-	// costs memory for that long. 7 days by default.
+	// Retention is how long a message stays Done after Commit. A duplicate that comes later is
+	// handled again. Each message costs memory for that long. 7 days by default.
 	Retention time.Duration
 }
 
-// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is valid.
+// Validate reports all problems in one error, as joined [*config.FieldError]s. The zero value is
+// valid.
 func (c Config) Validate() error {
 	var errs []error
 	odd := func(r rune) bool { return r <= ' ' || r > '~' }
@@ -74,8 +80,8 @@ var (
 	_ store.Values = (*Store)(nil)
 )
 
-// New makes a Store. It does not connect. The client is any of go-redis: a *redis.Client, also one for Sentinel, or a
-// *redis.ClusterClient. The caller closes it.
+// New makes a Store. It does not connect. The client is any of go-redis: a *redis.Client, also one
+// for Sentinel, or a *redis.ClusterClient. The caller closes it.
 func New(client redis.Scripter, c Config) (*Store, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -89,8 +95,9 @@ func New(client redis.Scripter, c Config) (*Store, error) {
 	return &Store{client: client, config: c}, nil
 }
 
-// run runs a script on one key until ctx ends. The client alone does not end with ctx: while it waits for an answer it
-// heeds a deadline only with ContextTimeoutEnabled, and a cancellation never.
+// run runs a script on one key until ctx ends. The client alone does not end with ctx: while it
+// waits for an answer it heeds a deadline only with ContextTimeoutEnabled, and a cancellation
+// never.
 func (s *Store) run(ctx context.Context, script *redis.Script, key string, args ...any) ([]any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, ctx.Err()

@@ -94,7 +94,8 @@ func TestRetention(t *testing.T) {
 	}, "a duplicate after the retention is handled again")
 }
 
-// A claim that Redis has forgotten before its lease ended is its owner's: he goes on, and what he commits is done.
+// A claim that Redis has forgotten before its lease ended is its owner's: he goes on, and what he
+// commits is done.
 func TestForgottenClaim(t *testing.T) {
 	s, client, prefix := newStore(t)
 	ctx := t.Context()
@@ -212,7 +213,8 @@ func TestServersClock(t *testing.T) {
 	assert.False(t, now.Before(before) || now.After(after), "%v is not between %v and %v", now, before, after)
 }
 
-// No two claims or values have the same key, whatever bytes and prefixes they have. Foreign values are left alone.
+// No two claims or values have the same key, whatever bytes and prefixes they have. Foreign values
+// are left alone.
 func TestKeysAreUnambiguous(t *testing.T) {
 	client := connect(t, &redis.Options{})
 	seen := map[string]string{}
@@ -290,7 +292,8 @@ func TestScriptsFlushed(t *testing.T) {
 	}
 }
 
-// The client sends a command again when the connection ends before its answer. The server may have done it twice then.
+// The client sends a command again when the connection ends before its answer. The server may have
+// done it twice then.
 func TestLostAnswers(t *testing.T) {
 	o := options(t)
 	proxy := startForgetful(t, o.Addr)

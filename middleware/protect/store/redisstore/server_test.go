@@ -25,7 +25,8 @@ import (
 const howTo = "run the tests with: ../../../../scripts/redis run go test ./..."
 
 func TestMain(m *testing.M) {
-	// go-redis ends the dialling of a closed client, and its look-ups of sentinels, only after their time-outs.
+	// go-redis ends the dialling of a closed client, and its look-ups of sentinels, only after
+	// their time-outs.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9.(*SentinelClient).Process"),
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).dialConn"))
@@ -79,7 +80,8 @@ type server struct {
 	log  string
 }
 
-// startServer starts a Redis server on a free port. With the argument --sentinel it needs a file as its first one.
+// startServer starts a Redis server on a free port. With the argument --sentinel it needs a file as
+// its first one.
 func startServer(t testing.TB, args ...string) *server {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -130,8 +132,8 @@ func (s *server) port() string {
 
 func (s *server) client() *redis.Client { return connect(s.t, &redis.Options{Addr: s.addr}) }
 
-// forgetful is a proxy in front of a server. It can lose answers: the server has done what was asked, the client sees a
-// connection that ends.
+// forgetful is a proxy in front of a server. It can lose answers: the server has done what was
+// asked, the client sees a connection that ends.
 type forgetful struct {
 	listener net.Listener
 	target   string
@@ -210,7 +212,8 @@ func (p *forgetful) loses() bool {
 	return true
 }
 
-// loseNext makes it lose the next answer. The function that it returns checks that this has happened.
+// loseNext makes it lose the next answer. The function that it returns checks that this has
+// happened.
 func (p *forgetful) loseNext(t testing.TB) (check func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// versionLen is the length of the random text in front of a value, its version. It tells two writes of the same bytes
-	// apart, and a write that the client sends twice is seen as one.
+	// versionLen is the length of the random text in front of a value, its version. It tells two
+	// writes of the same bytes apart, and a write that the client sends twice is seen as one.
 	versionLen = 26
 	// maxTries ends an Update whose context does not end.
 	maxTries = 200
@@ -34,8 +34,8 @@ local held = redis.call('GET', KEYS[1])
 if not held then return {now[1], now[2]} end
 return {now[1], now[2], held}`)
 
-	// swap replaces a value if its version is still ARGV[1], which is empty where there was none. ARGV[2] is the new one,
-	// which is there already when the client sends the command again.
+	// swap replaces a value if its version is still ARGV[1], which is empty where there was none.
+	// ARGV[2] is the new one, which is there already when the client sends the command again.
 	swap = redis.NewScript(`
 local held = redis.call('GET', KEYS[1])
 local version = held and string.sub(held, 1, 26) or ''
@@ -44,9 +44,9 @@ redis.call('SET', KEYS[1], ARGV[2] .. ARGV[3], 'PX', ARGV[4])
 return {'ok'}`)
 )
 
-// Update replaces the value of a name by what change makes of it. It tries again while other processes change the
-// value, with pauses, until ctx ends. It returns an [*Error] when Redis cannot be asked; then the value may have been
-// changed all the same.
+// Update replaces the value of a name by what change makes of it. It tries again while other
+// processes change the value, with pauses, until ctx ends. It returns an [*Error] when Redis cannot
+// be asked; then the value may have been changed all the same.
 func (s *Store) Update(
 	ctx context.Context, name string, keep time.Duration, change func(now time.Time, old []byte) ([]byte, error),
 ) error {
@@ -113,7 +113,8 @@ func parse(answer []any) (now time.Time, version string, old []byte, err error) 
 	return now, texts[2][:versionLen], []byte(texts[2][versionLen:]), nil
 }
 
-// pause waits at random, longer on average after each try. Most conflicts are rare: it does not wait after the first.
+// pause waits at random, longer on average after each try. Most conflicts are rare: it does not
+// wait after the first.
 func pause(ctx context.Context, try int) error {
 	if try < 2 {
 		return nil

@@ -85,7 +85,8 @@ func assertState(t *testing.T, want store.State, inbox store.Inbox, handler, key
 	}
 }
 
-// waitOut waits until a lease has run out, by the clock of the store: that of a claim which was made after it.
+// waitOut waits until a lease has run out, by the clock of the store: that of a claim which was
+// made after it.
 func waitOut(t *testing.T, inbox store.Inbox, lease time.Duration) {
 	t.Helper()
 	handler, key := name(t), "clock"
@@ -93,8 +94,8 @@ func waitOut(t *testing.T, inbox store.Inbox, lease time.Duration) {
 	takeOver(t, inbox, handler, key)
 }
 
-// inTime calls f with a key, and again with another one if that has taken as long as a short lease: on a machine that
-// stands still the lease runs out, and f may fail. It returns the key.
+// inTime calls f with a key, and again with another one if that has taken as long as a short lease:
+// on a machine that stands still the lease runs out, and f may fail. It returns the key.
 func inTime(t *testing.T, f func(key string) error) (key string) {
 	t.Helper()
 	for i := range 100 {
@@ -153,7 +154,8 @@ func testReleased(t *testing.T, in inboxes) {
 	assertState(t, store.Done, in[0], handler, key)
 }
 
-// Handlers of the same messages do not take them away from each other. Nor does a name that ends where a key begins.
+// Handlers of the same messages do not take them away from each other. Nor does a name that ends
+// where a key begins.
 func testHandlers(t *testing.T, in inboxes) {
 	base := name(t)
 	for _, pair := range [][2]string{

@@ -246,7 +246,8 @@ func testTxOneOfMany(t *testing.T, in txInboxes) {
 	}
 }
 
-// attempt is what one who handles a message does. The first to do so rolls back. It tells whether the message is Done.
+// attempt is what one who handles a message does. The first to do so rolls back. It tells whether
+// the message is Done.
 func (i txInboxes) attempt(t assertive, n int, handler, key string, won, committed *atomic.Int32) bool {
 	ctx := context.Background()
 	tx, err := i.db.BeginTx(ctx, nil)

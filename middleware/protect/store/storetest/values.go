@@ -197,7 +197,8 @@ func testValuesEndedContexts(t *testing.T, in processes) {
 	})
 	if err != nil {
 		assert.ErrorIs(t, err, context.Canceled)
-		// The answer can have been lost, but not the order: what is written from now on is the last.
+		// The answer can have been lost, but not the order: what is written from now on is the
+		// last.
 	}
 	set(t, in[0], name, []byte("b"))
 	assert.Equal(t, "b", string(get(t, in[1], name)))
@@ -275,8 +276,8 @@ func testFirstOfMany(t *testing.T, in processes) {
 	}
 }
 
-// A change that somebody else comes between is made again, of the value that he has left. In a store that locks values
-// nobody comes between.
+// A change that somebody else comes between is made again, of the value that he has left. In a
+// store that locks values nobody comes between.
 func testNoLostUpdate(t *testing.T, in processes) {
 	name := name(t)
 	inside, ended, between := make(chan struct{}), make(chan error, 1), make(chan struct{})

@@ -1,5 +1,5 @@
-// Package shop is the service of which the examples in docs/reference/command-line tell: it bills orders, and its payment
-// provider does not always answer.
+// Package shop is the service of which the examples in docs/reference/command-line tell: it bills
+// orders, and its payment provider does not always answer.
 package shop
 
 import (
