@@ -14,7 +14,9 @@ import (
 func ExampleRetrier_Definitions() {
 	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
 		AssumeTopology: true,
-		Policies:       config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}},
+		Policies: config.Policies{
+			Default: config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared},
+		},
 	})
 	if err != nil {
 		panic(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/amqpconfig"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -176,7 +177,7 @@ func (r *Retrier) warnOfLimit(queue *consumer.Queue, version string) {
 	arguments := r.mainArguments(queue.Name, queue.Policy, queue.Plan)
 	what := "RabbitMQ drops messages that are requeued too often: this quorum queue has no dead-letter exchange"
 	limit, drops := rabbitmq.DropLimit(arguments, version)
-	if n, given := rabbitmq.Integer(arguments["x-delivery-limit"]); !drops && given &&
+	if n, given := header.Integer(arguments["x-delivery-limit"]); !drops && given &&
 		queue.Policy.Strategy.CountsReturns() && n < int64(queue.Policy.MaxRetries()) {
 		what = "RabbitMQ dead-letters messages before their last retry, without the retrier's headers"
 		limit, drops = fmt.Sprintf("%d, and %d retries", n, queue.Policy.MaxRetries()), true

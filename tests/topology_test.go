@@ -126,8 +126,8 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		assert.Equal(t, amqp.PreconditionFailed, broker.Code)
 	})
 	t.Run("exchange", func(t *testing.T) {
-		err := topology.Plan{Exchanges: []topology.Exchange{{Name: plan.RetryExchange, Type: "fanout", Durable: true}}}.Declare(
-			b.channel())
+		fanout := topology.Exchange{Name: plan.RetryExchange, Type: "fanout", Durable: true}
+		err := topology.Plan{Exchanges: []topology.Exchange{fanout}}.Declare(b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, topology.ConflictError{Kind: "exchange", Name: plan.RetryExchange, Argument: "type",

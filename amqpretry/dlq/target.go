@@ -11,8 +11,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Target is what a run knows of the queue to which it sends messages. It asks before it sends the
@@ -70,7 +70,7 @@ func (c *Client) target(ctx context.Context, link *connection.Link, name string)
 func (t *Target) read(q httpapi.Queue) {
 	arguments := q.InForce()
 	limit := func(argument string) *int64 {
-		n, ok := rabbitmq.Integer(arguments[argument])
+		n, ok := header.Integer(arguments[argument])
 		if !ok || n < 0 {
 			return nil
 		}

@@ -341,7 +341,8 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
-	wanted := wish{Kind: runKind(query.Get("kind")), Queue: t.Queue, MainQueue: t.MainQueue, Filter: filterValues(query)}
+	wanted := wish{Kind: runKind(query.Get("kind")), Queue: t.Queue, MainQueue: t.MainQueue,
+		Filter: filterValues(query)}
 	if wanted.Kind == kindImport {
 		return notFound("A plan of an import without a file")
 	}

@@ -42,8 +42,9 @@ func TestSchema(t *testing.T) {
 
 	for path, file := range map[string]string{ // %v is the value of the field
 		"retries": "{retries: %v}", "immediate": "{immediate: %v}", "jitter": "{jitter: %v}",
-		"crash_limit": "{crash_limit: %v}", "delays": "{delays: %v}", "mode": "{mode: %v}", "on_expiry": "{on_expiry: %v}",
-		"classic_queues": "{classic_queues: %v}", "strategy": "{strategy: %v}", "protect": "{protect: %v}",
+		"crash_limit": "{crash_limit: %v}", "delays": "{delays: %v}", "mode": "{mode: %v}",
+		"on_expiry": "{on_expiry: %v}", "classic_queues": "{classic_queues: %v}", "strategy": "{strategy: %v}",
+		"protect":        "{protect: %v}",
 		"max_postpone":   "{max_postpone: %v}",
 		"backoff.factor": "{retries: 3, backoff: {kind: exponential, initial: 1s, factor: %v}}",
 		"ladder.radix":   "{strategy: ladder, delays: [5s], ladder: {levels: 4, unit: 1s, radix: %v}}",
@@ -126,7 +127,8 @@ func sameType(t *testing.T, p *property, typ reflect.Type, path string) {
 		return
 	}
 	name := map[reflect.Kind]string{reflect.Slice: "array", reflect.Int: "integer", reflect.Float64: "number",
-		reflect.Bool: "boolean", reflect.String: "string", reflect.Int64: "string", reflect.Struct: "string"}[typ.Kind()]
+		reflect.Bool: "boolean", reflect.String: "string", reflect.Int64: "string", reflect.Struct: "string",
+	}[typ.Kind()]
 	assert.True(t, slices.Contains(p.Type, name), "%s is %s", path, p.Type)
 	switch value.(type) {
 	case time.Duration:

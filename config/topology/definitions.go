@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -264,7 +265,7 @@ func (d *definitions) table(path string, t amqp.Table) map[string]any {
 }
 
 func (d *definitions) value(path string, v any) any {
-	if n, ok := rabbitmq.Integer(v); ok {
+	if n, ok := header.Integer(v); ok {
 		return n
 	}
 	switch v := v.(type) {

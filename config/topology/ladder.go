@@ -143,7 +143,8 @@ func (l Ladder) Shared() Plan {
 	}
 	for level := range c.Levels {
 		exchange := l.Level(level)
-		p.Exchanges = append(p.Exchanges, Exchange{Name: exchange, Type: amqp.ExchangeTopic, Durable: true, Shared: true})
+		p.Exchanges = append(p.Exchanges,
+			Exchange{Name: exchange, Type: amqp.ExchangeTopic, Durable: true, Shared: true})
 		before := strings.Repeat("*.", c.Levels-1-level)
 		p.Bindings = append(p.Bindings, Binding{Exchange: exchange, ToExchange: l.below(level), Key: before + "0.#"})
 		for digit := 1; digit < c.Radix; digit++ {

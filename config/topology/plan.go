@@ -206,8 +206,9 @@ func (b *builder) build() {
 
 	switch {
 	case b.policy.Strategy != config.StrategyShared:
-		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders, Durable: true},
-			"retry exchange", "Names.RetryExchange")
+		name := b.ofType(b.names.RetryExchange(b.plan.Queue))
+		b.exchange(Exchange{Name: name, Type: amqp.ExchangeHeaders, Durable: true}, "retry exchange",
+			"Names.RetryExchange")
 		if b.policy.Strategy == config.StrategyLadder {
 			b.landing()
 		} else {

@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
@@ -115,7 +116,7 @@ const deliveryLimit = "x-delivery-limit"
 // broker sends what reaches it to the dead-letter queue. With the strategy cycle it would come to
 // the retry queue, and be lost there.
 func (p Plan) KeepsLimit(limit any) bool {
-	n, is := rabbitmq.Integer(limit)
+	n, is := header.Integer(limit)
 	return is && n >= 0 && p.Strategy.CountsReturns()
 }
 

@@ -96,7 +96,9 @@ func (u unreachable) Unwrap() []error { return u }
 
 // inTurn makes one attempt, at each node once at the most. Who connects again begins with next:
 // behind the one that was used or tried last.
-func inTurn[T any](nodes []string, next *atomic.Uint64, over func() bool, open func(node string) (T, error)) (T, error) {
+func inTurn[T any](
+	nodes []string, next *atomic.Uint64, over func() bool, open func(node string) (T, error),
+) (T, error) {
 	var (
 		none T
 		errs unreachable

@@ -58,7 +58,9 @@ func endpointOf(uri string, config *tls.Config) (endpoint, error) {
 }
 
 // dial opens a connection that speaks TLS where the endpoint does. wrap gets the socket.
-func (e endpoint) dial(limit time.Duration, dial Dialer, network string, wrap func(net.Conn) net.Conn) (net.Conn, error) {
+func (e endpoint) dial(
+	limit time.Duration, dial Dialer, network string, wrap func(net.Conn) net.Conn,
+) (net.Conn, error) {
 	conn, err := dialWithin(limit, dial, network, e.address)
 	if err != nil {
 		return nil, err

@@ -138,3 +138,28 @@ func IsBroker(key string) bool {
 // RabbitMQ 4.4 (development builds); TestCopiesKeepOptHeadersAside,
 // TestHandlersSeeOptHeadersAtEveryAttempt; remove when no release accepts such a time.
 func IsOpt(key string) bool { return strings.HasPrefix(key, "x-opt-") }
+
+// Integer is the value of a header or of an argument that is an integer of any width: the broker does
+// not look at that.
+func Integer(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int:
+		return int64(n), true
+	case int8:
+		return int64(n), true
+	case int16:
+		return int64(n), true
+	case int32:
+		return int64(n), true
+	case int64:
+		return n, true
+	case uint8:
+		return int64(n), true
+	case uint16:
+		return int64(n), true
+	case uint32:
+		return int64(n), true
+	default:
+		return 0, false
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // DefaultLimit is the delivery limit of a quorum queue without one of its own, where
@@ -38,7 +40,7 @@ func DropLimit(arguments amqp091.Table, version string) (limit string, drops boo
 		return "", false
 	}
 	value, given := arguments["x-delivery-limit"]
-	n, _ := Integer(value)
+	n, _ := header.Integer(value)
 	major, _, known := parse(version)
 	switch {
 	case given && n >= 0:

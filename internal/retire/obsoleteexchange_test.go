@@ -144,7 +144,9 @@ func TestNoObsoleteExchangeNeedsNoPolicies(t *testing.T) {
 
 // Services with names of their own find theirs by the delays of the queues.
 func TestObsoleteExchangesWithOwnNames(t *testing.T) {
-	names := topology.Names{Rejected: func(p topology.RetryQueueParams) string { return "no-" + p.Delay + "-" + p.Queue }}
+	names := topology.Names{Rejected: func(p topology.RetryQueueParams) string {
+		return "no-" + p.Delay + "-" + p.Queue
+	}}
 	api := fakeAPI{exchanges: []map[string]any{{"name": "no-7s-orders", "type": "headers"}},
 		queues: []map[string]any{{"name": "x", "arguments": map[string]any{"x-message-ttl": 7000}}}}
 	server := httptest.NewServer(&api)

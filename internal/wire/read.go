@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -183,7 +182,7 @@ func readCount(v any) (count int, exact bool) {
 
 		return i, strconv.Itoa(i) == n
 	default:
-		i, _ := rabbitmq.Integer(v)
+		i, _ := header.Integer(v)
 		return int(max(math.MinInt32, min(i, math.MaxInt32))), false
 	}
 }

@@ -168,7 +168,8 @@ func TestSizes(t *testing.T) {
 	row := func(path string, s size, lines, names string) {
 		fmt.Fprintf(&table, "%-42s %6d %6s %6d %5d %6d %6s\n", path, s.lines, lines, s.code, s.files, s.names, names)
 	}
-	fmt.Fprintf(&table, "\n%-42s %6s %6s %6s %5s %6s %6s\n", "folder", "lines", "most", "code", "files", "names", "most")
+	fmt.Fprintf(&table, "\n%-42s %6s %6s %6s %5s %6s %6s\n", "folder", "lines", "most", "code", "files", "names",
+		"most")
 	for _, b := range all {
 		s := used[b.path]
 		if !assert.NotNil(t, s, "%s in sizes.txt is no folder with code", b.path) {

@@ -10,6 +10,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/mainqueue"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
@@ -216,6 +217,6 @@ const rejectedStay = "messages that the exchange cannot route stay in the main q
 // Upstream: no delayed retry, and its arguments are ignored without an error.
 func delaysRetries(arguments amqp.Table) bool {
 	kind, _ := arguments["x-delayed-retry-type"].(string)
-	least, _ := rabbitmq.Integer(arguments["x-delayed-retry-min"])
+	least, _ := header.Integer(arguments["x-delayed-retry-min"])
 	return kind != "" && kind != "disabled" && least > 0
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -97,8 +97,8 @@ func Differences(plan topology.Plan, protect config.Protection, q httpapi.Queue)
 
 // contains tells whether a table has just this value.
 func contains(table amqp.Table, argument string, value any) bool {
-	if n, is := rabbitmq.Integer(table[argument]); is {
-		m, is := rabbitmq.Integer(value)
+	if n, is := header.Integer(table[argument]); is {
+		m, is := header.Integer(value)
 		return is && n == m
 	}
 	return table[argument] == value
@@ -106,8 +106,8 @@ func contains(table amqp.Table, argument string, value any) bool {
 
 // isEnough tells of a delivery limit that is higher than the wanted one.
 func isEnough(wanted, found any) bool {
-	n, _ := rabbitmq.Integer(wanted)
-	m, given := rabbitmq.Integer(found)
+	n, _ := header.Integer(wanted)
+	m, given := header.Integer(found)
 	return given && m >= n
 }
 
