@@ -51,11 +51,11 @@ func ExampleNew() {
 	})
 	fmt.Println(err)
 	// Output:
-	// invalid config of the retrier: Options.Policies.Topics["orders"].Delays[0]: too short: must
-	// be at least 1ms, got 1µs Options.Concurrency: out of bounds: must be 1..65535, or 0 for 1,
-	// got -1 Config.Queue.Durable: must be true: retries wait in durable queues and would come back
-	// to a queue that is gone Config.Publish.Transactional: must be false: watermill-amqp reports
-	// success for a message that it has rolled back; use ConfirmDelivery
+	// invalid config of the retrier:
+	// Options.Policies.Topics["orders"].Delays[0]: too short: must be at least 1ms, got 1µs
+	// Options.Concurrency: out of bounds: must be 1..65535, or 0 for 1, got -1
+	// Config.Queue.Durable: must be true: retries wait in durable queues and would come back to a queue that is gone
+	// Config.Publish.Transactional: must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery
 }
 
 // What the broker is to hold for a topic.

@@ -43,7 +43,6 @@ func ExampleRetrier_protectionArguments() {
 	}})
 	fmt.Println(err)
 	// Output:
-	// invalid config of the retrier: Config.Queue.Arguments["x-overflow"]: differs from the
-	// protection that Options.Policies.Topics["orders"] asks for (protect: arguments): must be left
-	// out, or "reject-publish", got "drop-head"
+	// invalid config of the retrier:
+	// Config.Queue.Arguments["x-overflow"]: differs from the protection that Options.Policies.Topics["orders"] asks for (protect: arguments): must be left out, or "reject-publish", got "drop-head"
 }

@@ -134,8 +134,8 @@ func ExampleTypeName() {
 	fmt.Println(missing.Match(fmt.Errorf("template: %w", &fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist})))
 	fmt.Println(config.Policy{NeverRetry: []config.ErrorMatch{config.TypeName("*errors.errorString")}}.Validate())
 	// Output:
-	// true NeverRetry[0]: matches errors of any kind: must be the type of one kind of error; values
-	// such as io.EOF need config.Is, in code, got TypeName(*errors.errorString)
+	// true
+	// NeverRetry[0]: matches errors of any kind: must be the type of one kind of error; values such as io.EOF need config.Is, in code, got TypeName(*errors.errorString)
 }
 
 func ExamplePolicies_Validate() {
@@ -144,8 +144,8 @@ func ExamplePolicies_Validate() {
 	}}
 	fmt.Println(policies.Validate())
 	// Output:
-	// Policies.Topics["orders"].Retries: out of bounds: must be 1..1000, or 0 for one per delay,
-	// got 2000 Policies.Topics["orders"].Delays[2]: too short: must be at least 1ms, got 500µs
+	// Policies.Topics["orders"].Retries: out of bounds: must be 1..1000, or 0 for one per delay, got 2000
+	// Policies.Topics["orders"].Delays[2]: too short: must be at least 1ms, got 500µs
 }
 
 func ExamplePolicy_Equal() {

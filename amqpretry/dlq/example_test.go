@@ -187,7 +187,6 @@ func ExampleQueue_Export() {
 func ExampleFilter_Validate() {
 	fmt.Println(dlq.Filter{Reasons: []retry.Reason{"bored"}, OlderThan: -time.Hour}.Validate())
 	// Output:
-	// Filter.Reasons[0]: must be one of exhausted, permanent, expired, undecodable, panic, crashed,
-	// unpublishable, rejected, delivery-limit, maxlen, too-large, postponed-too-long, got "bored"
+	// Filter.Reasons[0]: must be one of exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, rejected, delivery-limit, maxlen, too-large, postponed-too-long, got "bored"
 	// Filter.OlderThan: must be 0 (no bound) or more, got -1h0m0s
 }

@@ -41,10 +41,9 @@ topics:
 `))
 	fmt.Println(err)
 	// Output:
-	// line 3: default.retires: unknown key, did you mean retries? line 4: default.max_age: wrong
-	// type: must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit
-	// of its own), got 30 (a number) line 9: topics["orders"].delays[1]: too short: must be at
-	// least 1ms, got 500µs
+	// line 3: default.retires: unknown key, did you mean retries?
+	// line 4: default.max_age: wrong type: must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own), got 30 (a number)
+	// line 9: topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
 }
 
 func ExampleLoad() {
@@ -62,8 +61,9 @@ func ExampleLoad() {
 	}
 	fmt.Println(err)
 	// Output:
-	// 31s testdata/broken.yaml 5 topics["orders"].delays[1] testdata/broken.yaml:5:
-	// topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
+	// 31s
+	// testdata/broken.yaml 5 topics["orders"].delays[1]
+	// testdata/broken.yaml:5: topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
 }
 
 func ExampleFormat() {

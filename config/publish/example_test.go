@@ -22,7 +22,7 @@ func ExampleError() {
 		}
 	}
 	// Output:
-	// cannot publish 2 of 6 messages to topic "orders": message "2" (may be stored): the broker has
-	// not confirmed it: tried for 30s; message "5" (not stored): the broker has not confirmed it:
-	// tried for 30s again: 2 may be stored: true again: 5 may be stored: false
+	// cannot publish 2 of 6 messages to topic "orders": message "2" (may be stored): the broker has not confirmed it: tried for 30s; message "5" (not stored): the broker has not confirmed it: tried for 30s
+	// again: 2 may be stored: true
+	// again: 5 may be stored: false
 }

@@ -14,9 +14,7 @@ func ExampleProtectPolicy() {
 	// # or more, use a higher one here:
 	// #   rabbitmqctl list_queues -p '/' name policy
 	// #   rabbitmqctl list_policies -p '/'
-	// rabbitmqctl set_policy -p '/' --priority 100 --apply-to queues 'amqpretry.orders.eu'
-	// '^orders\.eu$'
-	// '{"dead-letter-exchange":"","dead-letter-routing-key":"orders.eu.dlq","dead-letter-strategy":"at-least-once","delivery-limit":1000,"overflow":"reject-publish"}'
+	// rabbitmqctl set_policy -p '/' --priority 100 --apply-to queues 'amqpretry.orders.eu' '^orders\.eu$' '{"dead-letter-exchange":"","dead-letter-routing-key":"orders.eu.dlq","dead-letter-strategy":"at-least-once","delivery-limit":1000,"overflow":"reject-publish"}'
 }
 
 func ExampleProtectArguments() {

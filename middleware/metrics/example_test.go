@@ -62,10 +62,8 @@ func ExampleNew_invalid() {
 	_, err := metrics.New(metrics.Config{Namespace: "my-shop", ConstLabels: prometheus.Labels{"queue": "eu"}})
 	fmt.Println(err)
 	// Output:
-	// invalid config of the metrics: Config.Registerer: missing: must be a *prometheus.Registry, or
-	// prometheus.DefaultRegisterer if the global one is meant, got nil Config.Namespace: not a
-	// name: must be letters, digits and _, and no digit first, got "my-shop"
-	// Config.ConstLabels["queue"]: taken: must be another name than ["topic" "handler" "outcome"
-	// "result" "reason" "queue" "connection" "role" "main_queue" "le" "quantile"], which are the
-	// labels of the series, got "queue"
+	// invalid config of the metrics:
+	// Config.Registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil
+	// Config.Namespace: not a name: must be letters, digits and _, and no digit first, got "my-shop"
+	// Config.ConstLabels["queue"]: taken: must be another name than ["topic" "handler" "outcome" "result" "reason" "queue" "connection" "role" "main_queue" "le" "quantile"], which are the labels of the series, got "queue"
 }

@@ -104,8 +104,7 @@ func ExampleNewRateLimit() {
 	fmt.Println(err)
 	// Output:
 	// RateLimitConfig.Limit: out of bounds: must be more than 0 calls in a second, got 0
-	// RateLimitConfig.Burst: out of bounds: must be 1 or more: how many calls may come at once, got
-	// -1
+	// RateLimitConfig.Burst: out of bounds: must be 1 or more: how many calls may come at once, got -1
 }
 
 // Two instances of a service share an inbox: a message that was handled by one is acknowledged by
