@@ -37,7 +37,8 @@ func TestTransactionalConflicts(t *testing.T) {
 		first := int(calls.Add(1)) % 2
 		tx, ctx := protect.TxFromContext(msg.Context()), msg.Context()
 		for _, id := range []int{first, 1 - first} {
-			if _, err := tx.ExecContext(ctx, fmt.Sprint("UPDATE ", counters, " SET n = n + 1 WHERE id = ", id)); err != nil {
+			_, err := tx.ExecContext(ctx, fmt.Sprint("UPDATE ", counters, " SET n = n + 1 WHERE id = ", id))
+			if err != nil {
 				if inbox.IsConflict(fmt.Errorf("cannot count: %w", err)) {
 					conflicts.Add(1)
 				}
