@@ -128,7 +128,8 @@ func TestTransactionalConflicts(t *testing.T) {
 			c := tables(t, db)
 			inbox := open(t, db, c)
 			ctx, counter := t.Context(), c.Table+"_counter"
-			_, err := db.ExecContext(ctx, "CREATE TABLE "+counter+" (n int NOT NULL); INSERT INTO "+counter+" VALUES (0)")
+			_, err := db.ExecContext(ctx,
+				"CREATE TABLE "+counter+" (n int NOT NULL); INSERT INTO "+counter+" VALUES (0)")
 			require.NoError(t, err)
 			t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP TABLE "+counter) })
 			transactional, err := protect.NewTransactional(protect.TransactionalConfig{
