@@ -60,12 +60,20 @@ func explainLost(do, queue string, err error) error {
 		"broker returns what was read, possibly in another order", do, queue, cause), err}
 }
 
-// joined are the errors that errors.Join has joined to this one; none if it is another.
-func joined(err error) []error {
+// joined are the errors that errors.Join has joined to this one, also in several steps; none if it
+// is another.
+func joined(err error) (single []error) {
 	all, ok := err.(interface{ Unwrap() []error })
 	if !ok || errors.Join(all.Unwrap()...).Error() != err.Error() {
 		return nil
 	}
+	for _, one := range all.Unwrap() {
+		if more := joined(one); more != nil {
+			single = append(single, more...)
+		} else {
+			single = append(single, one)
+		}
+	}
 
-	return all.Unwrap()
+	return single
 }
