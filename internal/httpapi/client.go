@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // Client talks to the API of one broker about one virtual host. It may be used by many goroutines.
@@ -18,6 +19,8 @@ type Client struct {
 	user  *url.Userinfo
 	vhost string
 	http  http.Client
+
+	timeout time.Duration // of a request
 }
 
 // New makes a client for an address such as http://user:password@host:15672, with the plugin's path
@@ -42,7 +45,7 @@ func New(address, vhost string, httpClient *http.Client) (*Client, error) {
 	case u.User == nil && strings.Contains(u.Path, "@"):
 		return nil, fmt.Errorf("management API: the address has an @ in its path and no user: " + wanted)
 	}
-	c := &Client{user: u.User, vhost: vhost}
+	c := &Client{user: u.User, vhost: vhost, timeout: requestTimeout}
 	if httpClient != nil {
 		c.http = *httpClient
 	}
@@ -76,7 +79,7 @@ func (c *Client) send(ctx context.Context, r request, left *bounds, read func(*a
 				segment))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	request, err := c.request(ctx, r.method, address+r.query, r.body)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // What is no broker, or a hostile one, costs no more than the bounds of the client.
@@ -84,7 +85,7 @@ func TestListsAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error
-			client := at(t, answer(http.StatusOK, kind, test.body))
+			client := at(t, answer(http.StatusOK, kind, test.body)).WithTimeout(await.Bound)
 			most := peak(func() { _, err = client.Counts(t.Context()) })
 			require.ErrorContains(t, err, test.limit)
 			assert.ErrorContains(t, err, "check the address")
@@ -115,7 +116,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			for more := packed(t, strings.Repeat(chunk, 1<<16)); err == nil; { // packed once: that takes longest
 				_, err = w.Write(more)
 			}
-		})
+		}).WithTimeout(await.Bound)
 	}
 	for _, test := range []struct{ begin, chunk, limit string }{
 		{"", " ", "1 MiB"}, {"", "[", "not JSON"}, {"[", `{"name":"x"},`, "200000 objects"}, {"[", `[1,1,1,1],`, "array"},
