@@ -163,6 +163,23 @@ func TestResolve_PatternOfMainQueues(t *testing.T) {
 }
 
 // Everything that is wrong is reported at once.
+// A main queue is refused if its names are those of another one's retry topology. The others go on.
+func TestResolve_Collisions(t *testing.T) {
+	t.Parallel()
+	policies := config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second}}}
+	names := topology.Names{DeadLetterQueue: func(queue string) string {
+		if queue == "b" || queue == "c" {
+			return "dead"
+		}
+		return queue + ".dead"
+	}}
+	targets := resolve([]Queue{{"a.failed", "a"}, {"b.failed", "b"}, {"c.failed", "c"}}, nil, nil, policies, names)
+	require.NoError(t, targets["a.failed"].err)
+	require.NoError(t, targets["b.failed"].err)
+	require.ErrorContains(t, targets["c.failed"].err, `"dead": belongs to the topology of queue "b"`)
+	assert.ErrorAs(t, targets["c.failed"].err, new(*topology.NameError))
+}
+
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{URI: "amqp:/host", Addresses: []string{"a:b:c"}, Match: []string{"*", "x"}},

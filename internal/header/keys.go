@@ -139,8 +139,8 @@ func IsBroker(key string) bool {
 // TestHandlersSeeOptHeadersAtEveryAttempt; remove when no release accepts such a time.
 func IsOpt(key string) bool { return strings.HasPrefix(key, "x-opt-") }
 
-// Integer is the value of a header or of an argument that is an integer of any width: the broker
-// does not look at that.
+// Integer returns the value of a header or of an argument that has one of AMQP's integer types. The
+// broker compares their values and not their widths.
 func Integer(v any) (int64, bool) {
 	switch n := v.(type) {
 	case int:

@@ -172,6 +172,24 @@ func TestForward_GoneMeanwhile(t *testing.T) {
 	})
 }
 
+// The delivery's channel may close while one for its copy opens: no copy is published then, as the
+// broker delivers the message again.
+func TestForward_GoneWhileAChannelOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		hasChannel := func() bool {
+			queue.sender.mu.Lock()
+			defer queue.sender.mu.Unlock()
+
+			return len(queue.sender.channels) > 0
+		}
+		_, err := queue.Forward(t.Context(), failure(), hasChannel)
+		require.ErrorIs(t, err, ErrGone)
+		assert.Empty(t, b.Publishes())
+	})
+}
+
 // However many deliveries of a queue are held, that is reported once in HoldWarning.
 func TestHeld_ReportedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -176,11 +176,13 @@ func (q *QueueForwarder) publish(
 	request := *o
 	request.LowerPriority = q.plan.Ladder != nil
 	publishing, state := codec.CopyOf(&request, limit)
+	exchange, key := q.plan.Route(state.Count, delayOf(&state), &publishing)
+	if _, err := q.sender.channel(ctx, link, exchange); err != nil { // to open one can take long
+		return nil, nil, err
+	}
 	if isGone() {
 		return nil, nil, ErrGone
 	}
-
-	exchange, key := q.plan.Route(state.Count, delayOf(&state), &publishing)
 	q.copying(&publishing, &state, o.Wait)
 	id, _ := publishing.Headers[header.ID].(string)
 	copied, err := q.sender.send(ctx, link, exchange, key, publishing, id)
