@@ -352,8 +352,9 @@ func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, plan.Declare(odd.channel()))
 	off, err := topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{})
 	require.NoError(t, err)
-	obsolete, err := retire.Find(t.Context(), odd.client, topology.Names{}, off)
+	found, err := retire.Find(t.Context(), odd.client, topology.Names{}, off)
 	require.NoError(t, err)
+	obsolete := found.Queues
 	require.Equal(t, retire.Obsolete(nil, plan), obsolete)
 	retired := odd.retire(t, obsolete[0])
 	return func(t *testing.T) {
@@ -545,10 +546,10 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		b.Declare(name, arguments)
 	}
 	return func(t *testing.T) {
-		obsolete, err := retire.Find(t.Context(), b.client, topology.Names{}, now)
+		found, err := retire.Find(t.Context(), b.client, topology.Names{}, now)
 		require.NoError(t, err)
 		var names []string
-		for _, o := range obsolete {
+		for _, o := range found.Queues {
 			names = append(names, strings.TrimPrefix(o.Name, q))
 		}
 		slices.Sort(names)

@@ -590,11 +590,11 @@ func (r *roleTest) publishLater(assume bool) error {
 func (r *roleTest) retire() error {
 	plan := r.provision(queueConfig, "orders")
 	without := topology.Plan{Queue: plan.Queue} // as under the policy off
-	obsolete, err := retire.Find(r.t.Context(), r.api, topology.Names{}, without)
+	found, err := retire.Find(r.t.Context(), r.api, topology.Names{}, without)
 	require.NoError(r.t, err)
-	require.Len(r.t, obsolete, 1)
+	require.Len(r.t, found.Queues, 1)
 	ctx, cancel := context.WithTimeout(r.t.Context(), await.Bound)
 	defer cancel()
 
-	return retire.Delete(ctx, r.api, obsolete[0])
+	return retire.Delete(ctx, r.api, found.Queues[0])
 }

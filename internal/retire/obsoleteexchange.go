@@ -22,17 +22,9 @@ type Exchange struct {
 	Name, Queue string
 }
 
-// FindExchanges returns the rejected exchanges that the broker has for the main queues of these
-// plans and that nothing uses: no plan, no queue or policy with this dead-letter exchange, no other
-// exchange and no foreign binding. names must be those of the old plans. A retry queue to which
-// such an exchange leads cannot be retired before the exchange, see [DeleteExchange].
-func FindExchanges(ctx context.Context, client *httpapi.Client, names topology.Names, now ...topology.Plan,
-) ([]Exchange, error) {
-	uses, err := usesOf(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	owners, delays := map[string]string{}, uses.delays()
+// obsolete are the rejected exchanges of main queues that nothing uses.
+func (u *uses) obsolete(ctx context.Context, names topology.Names, now []topology.Plan) ([]Exchange, error) {
+	owners, delays := map[string]string{}, u.delays()
 	for _, plan := range now {
 		if plan.Queue == "" {
 			continue
@@ -49,12 +41,12 @@ func FindExchanges(ctx context.Context, client *httpapi.Client, names topology.N
 		}
 	}
 	var obsolete []Exchange
-	for _, x := range uses.exchanges {
+	for _, x := range u.exchanges {
 		queue, known := owners[x.Name]
 		if !known || x.Type != amqp.ExchangeHeaders {
 			continue
 		}
-		by, err := uses.of(ctx, x.Name)
+		by, err := u.of(ctx, x.Name)
 		if err != nil {
 			return nil, err
 		}

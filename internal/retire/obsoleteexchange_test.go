@@ -103,7 +103,7 @@ func TestObsoleteExchanges(t *testing.T) {
 				policy = cycle()
 				policy.Delays = []time.Duration{test.delay}
 			}
-			found, err := retire.FindExchanges(t.Context(), api, topology.Names{}, strategyPlan(t, policy,
+			found, err := retire.Find(t.Context(), api, topology.Names{}, strategyPlan(t, policy,
 				topology.Names{}))
 			require.NoError(t, err)
 			if test.found == "" {
@@ -133,7 +133,7 @@ func TestNoObsoleteExchangeNeedsNoPolicies(t *testing.T) {
 	api := fakeAPI{exchanges: []map[string]any{{"name": "orders.retry", "type": "headers"}}}
 	server := httptest.NewServer(&api)
 	defer server.Close()
-	_, err := retire.FindExchanges(t.Context(), client(t, server), topology.Names{},
+	_, err := retire.Find(t.Context(), client(t, server), topology.Names{},
 		strategyPlan(t, config.Policy{}, topology.Names{}))
 	require.NoError(t, err)
 	for _, path := range api.asked {
@@ -151,7 +151,7 @@ func TestObsoleteExchangesWithOwnNames(t *testing.T) {
 		queues: []map[string]any{{"name": "x", "arguments": map[string]any{"x-message-ttl": 7000}}}}
 	server := httptest.NewServer(&api)
 	defer server.Close()
-	found, err := retire.FindExchanges(t.Context(), client(t, server), names,
+	found, err := retire.Find(t.Context(), client(t, server), names,
 		strategyPlan(t, cycle(), names))
 	require.NoError(t, err)
 	assert.Equal(t, []retire.Exchange{{Name: "no-7s-orders", Queue: "orders"}}, found)

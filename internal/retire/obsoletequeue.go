@@ -52,29 +52,40 @@ func Obsolete(now []topology.Plan, old ...topology.Plan) []Queue {
 	return obsolete
 }
 
-// Find returns the retry queues that the broker has for the main queues of these plans and that
-// none of the plans uses, whatever their delays. names must be those of the old plans.
+// Found is what main queues have on the broker, and no policy uses any more.
+type Found struct {
+	// Queues are retry queues.
+	Queues []Queue
+	// Exchanges are rejected exchanges that nothing uses: no plan, no queue or policy with this
+	// dead-letter exchange, no other exchange and no foreign binding. A retry queue to which such an
+	// exchange leads cannot be retired before the exchange, see [DeleteExchange].
+	Exchanges []Exchange
+}
+
+// Find returns what the broker has for the main queues of these plans and that none of the plans
+// uses, whatever their delays. names must be those of the old plans.
 //
 // Under a plan of the mode off, all retry queues of its main queue are obsolete. Shared retry
 // queues are never returned, as other services may use them: see [Obsolete] for these.
 //
 // now must have the plans of all services that consume these main queues. A queue that another
 // service uses under a policy of its own is returned as well, and only [Delete] may find out.
-func Find(ctx context.Context, client *httpapi.Client, names topology.Names, now ...topology.Plan) ([]Queue, error) {
-	queues, err := client.Queues(ctx)
+func Find(ctx context.Context, client *httpapi.Client, names topology.Names, now ...topology.Plan) (Found, error) {
+	uses, err := usesOf(ctx, client)
 	if err != nil {
-		return nil, err
+		return Found{}, err
 	}
-	var found []topology.Plan
-	for _, queue := range queues {
+	var old []topology.Plan
+	for _, queue := range uses.queues {
 		for _, plan := range now {
-			if old, ok := planOf(plan.Queue, names, queue.Name, amqp.Table(queue.Arguments)); ok {
-				found = append(found, old)
+			if plan, ok := planOf(plan.Queue, names, queue.Name, amqp.Table(queue.Arguments)); ok {
+				old = append(old, plan)
 				break
 			}
 		}
 	}
-	return Obsolete(now, found...), nil
+	exchanges, err := uses.obsolete(ctx, names, now)
+	return Found{Obsolete(now, old...), exchanges}, err
 }
 
 // planOf returns the plan under which a queue of the broker is a retry queue of the main queue, if

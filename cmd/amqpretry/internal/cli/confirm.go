@@ -19,7 +19,7 @@ func (s *Session) Confirm(question string, yes bool) error {
 	if !s.InIsTerminal {
 		return Usage("%s There is no terminal to ask: add --yes", question)
 	}
-	if _, err := fmt.Fprintf(s.Err, "%s [y/N] ", safeLines(hideAddresses(question))); err != nil {
+	if _, err := fmt.Fprintf(s.Err, "%s [y/N] ", SafeLines(hideAddresses(question))); err != nil {
 		return err
 	}
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -60,6 +61,51 @@ func (s *Session) Table(header []string, rows [][]string) error {
 	return nil
 }
 
+// Printer prints on Out, until something cannot be printed.
+type Printer struct {
+	session *Session
+	err     error
+}
+
+// Printer is a new one.
+func (s *Session) Printer() *Printer { return &Printer{session: s} }
+
+// Line prints a line. Its arguments must be safe.
+func (p *Printer) Line(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.session.Out, format+"\n", args...)
+	}
+}
+
+// Table is [Session.Table].
+func (p *Printer) Table(header []string, rows [][]string) {
+	if p.err == nil {
+		p.err = p.session.Table(header, rows)
+	}
+}
+
+// Err is why something could not be printed.
+func (p *Printer) Err() error { return p.err }
+
+// Read is an error of printing, without that of a reader who has gone: the exit code is asked for as
+// well.
+func Read(err error) error {
+	if errors.Is(err, ErrNobodyReads) {
+		return nil
+	}
+
+	return err
+}
+
+// Times is "1 message", or "2 messages".
+func Times[N int | int64](n N, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 func upper(cells []string) []string {
 	all := make([]string, len(cells))
 	for i, cell := range cells {
@@ -94,5 +140,5 @@ func (s *Session) Fail(name string, err error) {
 }
 
 func note(format string, args ...any) string {
-	return safeLines(hideAddresses(fmt.Sprintf(format, args...)))
+	return SafeLines(hideAddresses(fmt.Sprintf(format, args...)))
 }

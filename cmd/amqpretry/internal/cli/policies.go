@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // EnvPolicies is the variable of the environment that names the policy file.
@@ -62,4 +64,23 @@ func Targets(args []string) ([]Target, error) {
 	}
 
 	return targets, errors.Join(errs...)
+}
+
+// TopologyFlags are the words with which a command sees the same topology.
+func TopologyFlags(policyFile, sharedName string) []string {
+	var words []string
+	if policyFile != "" {
+		words = append(words, "--policies", shell.Quote(policyFile))
+	}
+	if sharedName != "" {
+		words = append(words, "--shared-name", shell.Quote(sharedName))
+	}
+
+	return words
+}
+
+// SharedNameFlag adds the flag of the names of shared retry queues.
+func SharedNameFlag(flags *pflag.FlagSet, name *string) {
+	flags.StringVar(name, "shared-name", "", "prefix of the names of shared retry queues, as in Names.Shared of the "+
+		"services (default retry)")
 }

@@ -76,8 +76,8 @@ func isUnsafe(r rune) bool {
 	return !unicode.IsGraphic(r) || unicode.In(r, unicode.Zl, unicode.Zp)
 }
 
-// safeLines is Safe for a text of several lines.
-func safeLines(text string) string {
+// SafeLines is Safe for a text of several lines.
+func SafeLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
 		lines[i] = Safe(lines[i])

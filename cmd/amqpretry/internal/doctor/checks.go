@@ -2,15 +2,17 @@ package doctor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// check is one thing that is looked at.
+// check is one thing that is looked at; rules.txt says what it finds.
 type check struct {
 	name string
-	// fine is what is so when it finds nothing.
-	fine string
 	// of is what there must be for it to have something to look at.
 	of   scope
 	look func(Facts) []Finding
@@ -33,34 +35,33 @@ func (f Facts) has(of scope) bool {
 
 // checks are all, in the order in which they are told.
 var checks = []check{
-	{"version", "RabbitMQ has a supported version", ofBroker, lookVersion},
-	{"features", "quorum queues and at-least-once dead-lettering are available", ofBroker, lookFeatures},
-	{"alarms", "no memory or disk alarm", ofBroker, lookAlarms},
-	{"nodes", "all nodes run and see each other", ofBroker, lookNodes},
-	{"permissions", "the user has the permissions of a consumer", ofTopics, lookPermissions},
-	{"limits", "the virtual host has room for the queues", ofBroker, lookLimits},
+	{"version", ofBroker, lookVersion},
+	{"features", ofBroker, lookFeatures},
+	{"alarms", ofBroker, lookAlarms},
+	{"nodes", ofBroker, lookNodes},
+	{"permissions", ofTopics, lookPermissions},
+	{"limits", ofBroker, lookLimits},
 
-	{"exists", "all queues and exchanges exist", ofLadders, lookExists},
-	{"arguments", "queues and exchanges are declared as the policies say", ofLadders, lookArguments},
-	{"bindings", "the retry exchanges lead to all queues", ofLadders, lookBindings},
+	{"exists", ofLadders, lookExists},
+	{"arguments", ofLadders, lookArguments},
+	{"bindings", ofLadders, lookBindings},
 
-	{"available", "all queues run, with a majority of their nodes", ofLadders, lookAvailable},
-	{"types", "no classic queues", ofTopics, lookTypes},
-	{"overflow", "no main queue with a length limit deletes messages to make room", ofTopics, lookOverflow},
-	{"policies", "no policy of the broker weakens a promise", ofLadders, lookPolicies},
-	{"delivery-limit", "no main queue drops messages at its delivery limit", ofTopics, lookDeliveryLimit},
-	{"strategy", "all main queues are as the strategies of their policies need them", ofTopics, lookStrategy},
-	{"nack-rule", "no quorum main queue", ofTopics, lookNackRule},
-	{"dead-letter-target", "messages that a main queue dead-letters reach a queue", ofTopics, lookTargets},
-	{"stuck", "no messages are stuck on their way out of a queue", ofLadders, lookStuck},
-	{"landing", "no landing queue holds messages that are due", ofLadders, lookLanding},
-	{"unroutable", "no delayed message without a target", ofLadders, lookUnroutable},
-	{"confirm-timeout", "no at-least-once dead-lettering, which this setting of the broker is about", ofLadders,
-		lookConfirmTimeout},
-	{"retry-consumers", "nobody consumes from retry queues", ofLadders, lookRetryConsumers},
-	{"single-active-consumer", "no main queue relies on order", ofTopics, lookSingleActive},
-	{"dead-letters", "no dead letters", ofTopics, lookDeadLetters},
-	{"obsolete", "no retry queue and no rejected exchange that no policy uses", ofTopics, lookObsolete},
+	{"available", ofLadders, lookAvailable},
+	{"types", ofTopics, lookTypes},
+	{"overflow", ofTopics, lookOverflow},
+	{"policies", ofLadders, lookPolicies},
+	{"delivery-limit", ofTopics, lookDeliveryLimit},
+	{"strategy", ofTopics, lookStrategy},
+	{"nack-rule", ofTopics, lookNackRule},
+	{"dead-letter-target", ofTopics, lookTargets},
+	{"stuck", ofLadders, lookStuck},
+	{"landing", ofLadders, lookLanding},
+	{"unroutable", ofLadders, lookUnroutable},
+	{"confirm-timeout", ofLadders, lookConfirmTimeout},
+	{"retry-consumers", ofLadders, lookRetryConsumers},
+	{"single-active-consumer", ofTopics, lookSingleActive},
+	{"dead-letters", ofTopics, lookDeadLetters},
+	{"obsolete", ofTopics, lookObsolete},
 }
 
 // diagnose judges what is known. It gives at least one finding for each check that has something to
@@ -73,10 +74,13 @@ func diagnose(f Facts) []Finding {
 		}
 		found := merged(c.look(f))
 		if len(found) == 0 {
-			found = []Finding{{Severity: OK, Object: broker, Found: c.fine}}
+			found = []Finding{{Severity: OK, Found: fine[c.name]}}
 		}
 		for _, finding := range found {
 			finding.Check = c.name
+			if finding.Object == "" {
+				finding.Object = broker
+			}
 			all = append(all, finding.tidy())
 		}
 	}
@@ -86,24 +90,80 @@ func diagnose(f Facts) []Finding {
 // broker is the object of findings about all of it.
 const broker = "broker"
 
-func (o object) label() string { return fmt.Sprintf("%s %q", o.Role, o.Name) }
-
-// about makes a finding one about the object, or about the ladder that it belongs to.
-func (o object) about(f Finding) Finding {
-	if o.Ladder == "" {
-		f.Object = o.label()
-		return f
+// about makes a finding one about an object, or about the ladder that it belongs to.
+func (f Finding) about(o inspect.Object) Finding {
+	switch {
+	case f.Object != "":
+	case o.Ladder != "":
+		f.of, f.part = ladderLabel(o.Ladder), o.Label()
+	default:
+		f.Object = o.Label()
 	}
-	f.of, f.part = ladderLabel(o.Ladder), o.label()
 	return f
 }
 
 func ladderLabel(name string) string { return fmt.Sprintf("ladder %q", name) }
 
+// each calls look for every queue that is there and of which the management API has told, and
+// collects why not.
+func (f Facts) each(what string, look func(inspect.Object, httpapi.Queue) []Finding, roles ...inspect.Role) []Finding {
+	return f.judged(what, false, look, roles...)
+}
+
+// withPolicies is each for what depends on the policies of the broker.
+func (f Facts) withPolicies(what string, look func(inspect.Object, httpapi.Queue) []Finding, roles ...inspect.Role,
+) []Finding {
+	return f.judged(what, true, look, roles...)
+}
+
+// noStatistics is why policies cannot be told of a queue that is there.
+const noStatistics = "the management API has no statistics of them yet, or collects none: run doctor again in 10 " +
+	"seconds"
+
+// oldStatistics is why they may be others.
+const oldStatistics = "the management API has renewed no statistics of them for 12 seconds, and they differ from " +
+	"the policies of the broker: the findings are those of the old statistics"
+
+func (f Facts) judged(what string, policies bool, look func(inspect.Object, httpapi.Queue) []Finding,
+	roles ...inspect.Role) []Finding {
+	var found []Finding
+	hidden := blind{}
+	for _, o := range f.queues(roles...) {
+		switch {
+		case gone(f.Exists(o.Name)):
+		case !o.Is.Details.Known:
+			hidden.add(o.Is.Details.Why, o.Name)
+		case policies && o.Is.Details.Value.Effective == nil:
+			hidden.add(noStatistics, o.Name)
+		default:
+			if policies && o.Is.Stale {
+				hidden.add(oldStatistics, o.Name)
+			}
+			for _, finding := range look(o, o.Is.Details.Value) {
+				found = append(found, finding.about(o))
+			}
+		}
+	}
+	return append(found, f.cannotSee(hidden, what)...)
+}
+
+// queues are those in these roles; all of them without any.
+func (f Facts) queues(roles ...inspect.Role) []inspect.Object {
+	return slices.DeleteFunc(f.Objects(roles...), func(o inspect.Object) bool { return !o.IsQueue() })
+}
+
+// exchanges are sorted by their names.
+func (f Facts) exchanges() []inspect.Object {
+	return slices.SortedFunc(slices.Values(f.Objects(inspect.RoleExchange)),
+		func(a, b inspect.Object) int { return strings.Compare(a.Name, b.Name) })
+}
+
+func gone(exists inspect.Seen[bool]) bool { return exists.Known && !exists.Value }
+
 // cannotSee is the finding of a check that could not look, once for each reason.
 func (f Facts) cannotSee(whys blind, what string) []Finding {
 	var all []Finding
-	for _, why := range sortedKeys(whys) {
+	for _, why := range slices.Sorted(maps.Keys(whys)) {
 		found := what
 		if names := f.withoutParts(whys[why]); len(names) > 0 && names[0] != "" {
 			found += " (" + strings.Join(names, ", ") + ")"
@@ -117,11 +177,11 @@ func (f Facts) cannotSee(whys blind, what string) []Finding {
 func (f Facts) withoutParts(names []string) []string {
 	parts := map[string]int{}
 	for _, name := range names {
-		parts[f.ladderOf(name)]++
+		parts[f.LadderOf(name)]++
 	}
 	var all []string
 	for _, name := range names {
-		ladder := f.ladderOf(name)
+		ladder := f.LadderOf(name)
 		if n := parts[ladder]; ladder != "" && n > mostParts {
 			name = fmt.Sprintf("%d objects of %s", n, ladderLabel(ladder))
 		}

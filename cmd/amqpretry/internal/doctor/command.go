@@ -1,23 +1,26 @@
 // Package doctor is the command doctor: it looks at a broker, and says what is wrong with it for
 // retries, what that means, and what fixes it.
 //
-// Looking (gather, over AMQP and the management API) gives [Facts], plain values. Judging them
-// (diagnose) is a table of small pure functions.
+// Package inspect gathers the [Facts], plain values. Judging them (diagnose) is a table of small pure
+// functions, whose texts are in rules.txt.
 package doctor
 
 import (
-	"cmp"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // patience bounds all questions over AMQP, as some about a queue whose nodes are down have no
@@ -26,57 +29,22 @@ const patience = 2 * time.Minute
 
 var errPatience = fmt.Errorf("the broker has not answered all questions within %s", patience)
 
+// Facts are what is known when it is judged, and the commands that fix it.
+type Facts struct {
+	inspect.Facts
+	cli.Commands
+}
+
+//go:embed help.txt
+var help string
+
 // Command is the command.
 func Command(s *cli.Session) *cobra.Command {
 	var shared string
 	cmd := &cobra.Command{
 		Use:   "doctor [QUEUE|TOPIC=QUEUE ...]",
 		Short: "Find problems of the broker and the queues, and print their fixes",
-		Long: `Check the broker and the queues of main queues. For each problem, print what it means and the
-command that fixes it. Nothing is changed.
-
-An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
-queue. Without arguments, doctor checks only the broker, and the default ladders or the one that
---ladder names. Without --policies, it takes the delays of a queue from the retry queues that exist, so it
-finds no missing one.
-
-It checks:
-  broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user
-  topology     queues, exchanges and bindings, compared with the policy file; majorities of their nodes
-  protection   classic queues, policies and operator policies that weaken a promise (message-ttl,
-               overflow, expires, max-length, delivery-limit), delivery limits and length limits of main
-               queues, dead-letter exchanges that lead nowhere or form a cycle
-  strategy     main queues without what the strategy of their policy needs, by arguments or policies; the
-               strategy native on a broker that ignores it
-  messages     stuck messages, consumers on retry queues, dead letters; with exact delays messages that no
-               target takes, and landing queues that do not drain
-  leftovers    retry queues and rejected exchanges that no policy uses
-
-With exact delays, doctor checks the ladder once, and reports many parts of it with the same problem as
-one. It also checks the two default ladders, which delayed publishing uses, if they exist. --ladder
-names another one in their place by the name of its objects, such as amqpretry.delay.v1.100ms.10x6.
-doctor reads up to 1000 unroutable messages for their targets; they stay in their queue, in order.
-
-To compare arguments and to check permissions and alarms, doctor declares objects that already exist,
-and publishes messages that it rolls back. It checks the permissions of the user in the broker's URI:
-use the service's user. Most checks need the management API (AMQP_MANAGEMENT_URL, a user with the tag
-monitoring, or administrator for permissions). doctor lists the checks that it could not make.
-
-Severities: a problem breaks a promise, so messages can be lost or stop moving. A warning is one step
-away from a problem, or needs a person. A note is information. Fixes are shell commands; read lines
-that begin with # first. Run rabbitmqctl on a node of the broker.
-
-The management API has policies and message counts from statistics, which are up to 10 seconds old.
-Where these differ from what the broker reports at once, doctor asks again for up to 12 seconds. It cannot
-compare the number of messages on their way out of a queue, so it prints their age.
-
-With --json: {"version", "virtual_host", "user", "incomplete", "statistics_age_seconds", "counts":
-{"problem", "warning", "unseen", "note", "ok"}, "findings": [{"check", "severity", "object", "found",
-"means", "fix"}]}; every check has at least one finding, with the severity ok if there is nothing.
-"incomplete" is there only if doctor was interrupted or lost the connection, and says why.
-
-Exit codes: 0 no problem and no warning; 1 the checks failed to run, or the connection was lost; 2 wrong
-usage; 3 a problem or a warning; 130 interrupted (^C), with the findings until then.`,
+		Long:  strings.TrimSuffix(help, "\n"),
 		Example: `  amqpretry doctor
   amqpretry doctor orders payments
   export AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672
@@ -85,34 +53,32 @@ usage; 3 a problem or a warning; 130 interrupted (^C), with the findings until t
   amqpretry doctor --json orders | jq -r '.findings[] | select(.severity == "problem") | .fix'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			policyFile := cmp.Or(cmd.Flag("policies").Value.String(), s.Getenv(cli.EnvPolicies))
-			return run(cmd.Context(), s, Facts{ByFlag: cmd.Flags().Changed("uri"), VHostByFlag: len(s.Again()) > 0,
-				PolicyFile: policyFile, Names: topology.Names{Shared: shared}}, args)
+			f := inspect.Facts{PolicyFile: s.PolicyFile(), Names: topology.Names{Shared: shared}}
+			return run(cmd.Context(), s, f, cmd.Flags().Changed("uri"), args)
 		},
 	}
 	s.CompleteQueues(cmd, true, cli.MainQueues)
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
 	s.LadderFlag(cmd, ", beside those of the policies of QUEUE")
-	cmd.Flags().StringVar(&shared, "shared-name", "", "prefix of the names of shared retry queues, as in "+
-		"Names.Shared of the services (default retry)")
+	cli.SharedNameFlag(cmd.Flags(), &shared)
 
 	return cmd
 }
 
-// run looks, judges and prints. f has what is known before.
-func run(ctx context.Context, s *cli.Session, f Facts, args []string) error {
-	topics, err := topicsOf(s, f.Names, args)
+// run looks, judges and prints. known is what is known before.
+func run(ctx context.Context, s *cli.Session, known inspect.Facts, uriByFlag bool, args []string) error {
+	topics, err := topicsOf(s, known.Names, args)
 	if err != nil {
 		return err
 	}
-	f.Topics = topics
+	known.Topics = topics
 	if ladder, named, err := s.Ladder(); err != nil {
 		return err
 	} else if named {
-		f.Named = &ladder
+		known.Named = &ladder
 	}
-	f, err = look(ctx, s, f)
+	f, err := look(ctx, s, known, uriByFlag)
 	if err != nil {
 		return err
 	}
@@ -136,7 +102,7 @@ func run(ctx context.Context, s *cli.Session, f Facts, args []string) error {
 }
 
 // topicsOf plans what is asked about.
-func topicsOf(s *cli.Session, names topology.Names, args []string) ([]Topic, error) {
+func topicsOf(s *cli.Session, names topology.Names, args []string) ([]inspect.Topic, error) {
 	policies, err := s.Policies()
 	if err != nil || len(args) == 0 {
 		return nil, err
@@ -146,24 +112,11 @@ func topicsOf(s *cli.Session, names topology.Names, args []string) ([]Topic, err
 		return nil, err
 	}
 
-	var errs []error
-	topics := make([]Topic, len(targets))
-	plans := make([]topology.Plan, len(targets))
-	for i, t := range targets {
-		policy := policies.For(t.Topic)
-		plan, err := topology.New(t.Queue, policy, names)
-		errs = append(errs, err)
-		topics[i], plans[i] = Topic{t.Topic, policy, plan}, plan
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-
-	return topics, topology.Check(plans...)
+	return inspect.Topics(targets, policies, names)
 }
 
 // look connects and gathers.
-func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
+func look(ctx context.Context, s *cli.Session, known inspect.Facts, uriByFlag bool) (f Facts, err error) {
 	uri, err := s.URI()
 	if err != nil {
 		return f, err
@@ -172,38 +125,44 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 	if err != nil {
 		return f, err
 	}
-	f.VHost, f.User = parsed.Vhost, parsed.Username
-
-	a, err := openAPI(s)
+	known.VHost, known.User = parsed.Vhost, parsed.Username
+	client, err := s.ManagementClient("")
 	if err != nil {
 		return f, err
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, patience, errPatience)
 	defer cancel()
-	connection, err := s.Dial(bounded)
+	broker, err := inspect.Connect(bounded, s.Dial, 0)
 	if err != nil {
 		return f, err
 	}
-	defer connection.Close()
-	publisherContext, cancelPublisher := context.WithCancel(bounded)
-	defer cancelPublisher() // in an alarm it cannot be closed in another way
-	publisher, err := s.Dial(publisherContext)
+	defer broker.Close()
+	publisher, err := inspect.Connect(bounded, s.Dial, 0)
 	if err != nil {
 		return f, err
 	}
 
-	f.Version, _ = connection.Properties["version"].(string)
-	p := newProber(bounded, connection, publisher)
-	if a != nil {
-		a.ended = p.ended
-	}
-	f = gather(bounded, f, p, a)
+	f = Facts{inspect.Everything(bounded, known, broker, publisher, client),
+		commands(known.VHost, len(s.Again()) > 0, uriByFlag)}
 	if f.Ended == nil {
 		f.Unroutable = browse(bounded, s, f)
-		f.Ended = p.ended()
+		f.Ended = broker.Ended()
 	}
 
 	return f, nil
+}
+
+// commands go to the same virtual host. One that was given by a flag can be another than that of the
+// URI; a line to be pasted cannot repeat a URI that was given by a flag.
+func commands(vhost string, byFlag, uriByFlag bool) cli.Commands {
+	c := cli.Commands{VirtualHost: vhost}
+	if vhost != "/" || byFlag {
+		c.Again = []string{"--vhost=" + shell.Quote(vhost)}
+	}
+	if uriByFlag { // it has a password
+		c.Before = "# with the same --uri\n"
+	}
+	return c
 }
 
 // mostBrowsed is how many unroutable messages are read at most.
@@ -211,19 +170,17 @@ const mostBrowsed = 1000
 
 // browse looks into the queues for unroutable messages, where that is safe: it leaves the messages
 // there, in order.
-func browse(ctx context.Context, s *cli.Session, f Facts) map[string]Seen[map[string]int] {
-	found := map[string]Seen[map[string]int]{}
-	for _, l := range f.ladders() {
-		of := l.of
-		if f.Queues[of.Unroutable()].Ready == 0 {
+func browse(ctx context.Context, s *cli.Session, f Facts) map[string]inspect.Seen[map[string]int] {
+	found := map[string]inspect.Seen[map[string]int]{}
+	for _, l := range f.Ladders() {
+		if f.Queues[l.Unroutable()].Ready == 0 {
 			continue
 		}
-		targets, err := targetsIn(ctx, s, *of)
+		targets, err := targetsIn(ctx, s, *l.Ladder)
+		found[l.Unroutable()] = inspect.Known(targets)
 		if err != nil {
-			found[of.Unroutable()] = unseen[map[string]int](err.Error())
-			continue
+			found[l.Unroutable()] = inspect.Unseen[map[string]int](err.Error())
 		}
-		found[of.Unroutable()] = seen(targets)
 	}
 
 	return found
@@ -253,14 +210,4 @@ func targetsIn(ctx context.Context, s *cli.Session, l topology.Ladder) (map[stri
 	}
 
 	return targets, nil
-}
-
-// openAPI is nil where no management API was given.
-func openAPI(s *cli.Session) (*api, error) {
-	client, err := s.ManagementClient("")
-	if err != nil || client == nil {
-		return nil, err
-	}
-
-	return &api{client: client}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 )
 
 // report prints the findings.
@@ -135,7 +136,7 @@ func times[N int | int64](n N, what string) string {
 func (f Facts) age() time.Duration {
 	for _, q := range f.Queues {
 		if q.Details.Known && q.Details.Value.Effective != nil {
-			return statisticsAge
+			return inspect.StatisticsAge
 		}
 	}
 	return 0

@@ -3,13 +3,16 @@
 package topologycmd
 
 import (
-	"errors"
+	"context"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // Command is the command.
@@ -34,8 +37,7 @@ main queue: it belongs to its service.`,
 	}
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
-	cmd.PersistentFlags().StringVar(&c.shared, "shared-name", "", "prefix of the names of shared retry queues, as in "+
-		"Names.Shared of the services (default retry)")
+	cli.SharedNameFlag(cmd.PersistentFlags(), &c.shared)
 	cmd.AddCommand(c.planCommand(), c.applyCommand(), c.verifyCommand(), c.graphCommand(), c.pruneCommand())
 	for _, child := range cmd.Commands() {
 		s.CompleteQueues(child, true, cli.MainQueues)
@@ -50,17 +52,10 @@ type topologies struct {
 	shared  string
 }
 
-// target is a main queue with what its policy makes of it.
-type target struct {
-	cli.Target
-	policy config.Policy
-	plan   topology.Plan
-}
-
 func (c *topologies) names() topology.Names { return topology.Names{Shared: c.shared} }
 
-// targets reads arguments, and reports everything that is wrong with them at once.
-func (c *topologies) targets(args []string) ([]target, error) {
+// topics reads arguments, and reports everything that is wrong with them at once.
+func (c *topologies) topics(args []string) ([]inspect.Topic, error) {
 	given, err := cli.Targets(args)
 	if err != nil {
 		return nil, err
@@ -70,48 +65,37 @@ func (c *topologies) targets(args []string) ([]target, error) {
 		return nil, err
 	}
 
-	return plansOf(given, policies, c.names())
+	return c.planned(given, policies)
 }
 
-func plansOf(given []cli.Target, policies config.Policies, names topology.Names) ([]target, error) {
-	var errs []error
-	targets := make([]target, len(given))
-	for i, g := range given {
-		policy := policies.For(g.Topic)
-		plan, err := topology.New(g.Queue, policy, names)
-		errs = append(errs, err)
-		targets[i] = target{g, policy, plan}
-	}
-	err := errors.Join(errs...)
-	if err == nil { // else it would only be said again
-		err = topology.Check(plans(targets)...)
-	}
+func (c *topologies) planned(given []cli.Target, policies config.Policies) ([]inspect.Topic, error) {
+	topics, err := inspect.Topics(given, policies, c.names())
 	if err != nil { // policies are valid, so it is about the names
 		return nil, cli.Usage("%w", err)
 	}
 
-	return targets, nil
+	return topics, nil
 }
 
-func plans(targets []target) []topology.Plan {
-	all := make([]topology.Plan, len(targets))
-	for i, t := range targets {
-		all[i] = t.plan
-	}
+// patience is how long the broker may take for one answer. RabbitMQ from 4.0 on takes a minute to
+// tell of a classic queue that its node is down; of a quorum queue without leader it may tell
+// nothing at all.
+//
+// Upstream: a declaration of a classic queue whose node is down takes a minute.
+const patience = 90 * time.Second
 
-	return all
+// connect dials, for as long as the command runs.
+func (c *topologies) connect(ctx context.Context) (*inspect.Broker, error) {
+	return inspect.Connect(ctx, c.session.Dial, patience)
 }
 
-// ladders are those of all targets, each once.
-func ladders(targets []target) []*topology.Ladder {
-	var all []*topology.Ladder
-	known := map[string]bool{}
-	for _, t := range targets {
-		if ladder := t.plan.Ladder; ladder != nil && !known[ladder.Name()] {
-			known[ladder.Name()] = true
-			all = append(all, ladder)
-		}
+// commands go to the same virtual host.
+func (c *topologies) commands() (cli.Commands, error) {
+	vhost, err := c.session.VHost()
+	commands := cli.Commands{VirtualHost: vhost}
+	for _, flag := range c.session.Again() {
+		commands.Again = append(commands.Again, shell.Quote(flag))
 	}
 
-	return all
+	return commands, err
 }

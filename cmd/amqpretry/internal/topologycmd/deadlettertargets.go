@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
@@ -14,18 +15,22 @@ import (
 
 // deadLetterTargets declares where main queues dead-letter to by themselves, and adds that to the
 // report.
-func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report, targets []target) error {
+func (c *topologies) deadLetterTargets(ctx context.Context, b *inspect.Broker, r *report, topics []inspect.Topic,
+) error {
 	client, err := c.session.ManagementClient("--dead-letter-targets")
 	if err != nil {
 		return err
 	}
-	for i, t := range targets {
-		created, err := c.declareTargets(ctx, b, client, t)
-		for _, o := range created {
-			r.Queues[i].Objects = append(r.Queues[i].Objects, o.with(stateCreated, ""))
+	for i, t := range topics {
+		d := &deadLetters{b: b, client: client}
+		err := d.targets(ctx, t, c.names())
+		for _, o := range d.created.Objects() {
+			if o.Role != inspect.RoleMain {
+				r.Queues[i].Objects = append(r.Queues[i].Objects, line(o).with(inspect.Created, ""))
+			}
 		}
 		if err != nil {
-			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w", t.Queue,
+			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w", t.Plan.Queue,
 				err)
 		}
 	}
@@ -33,94 +38,86 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report
 	return nil
 }
 
-// declareTargets declares the dead-letter queue under the mode off too, and the exchange, binding
-// or queue that the main queue's own arguments name. It leaves what a policy of the broker names.
-func (c *topologies) declareTargets(
-	ctx context.Context, b *broker, client *httpapi.Client, t target,
-) (created []object, err error) {
-	declare := func(q topology.Queue) error {
-		has, err := b.hasQueue(q.Name)
-		if err != nil || has {
-			return err
-		}
-		created = append(created, queueObject(q))
-		return topology.Plan{Queues: []topology.Queue{q}}.Declare(b)
-	}
-	deadLetterQueue := t.plan.DeadLetterQueue
-	if deadLetterQueue == "" {
-		policy := config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}
-		plan, err := topology.New(t.Queue, policy, c.names())
-		if err != nil {
-			return nil, err
-		}
-		deadLetterQueue = plan.DeadLetterQueue
-		if err := declare(plan.Queues[0]); err != nil {
-			return created, err
-		}
-	}
-
-	main, err := client.Queue(ctx, t.Queue)
-	if httpapi.NotFound(err) {
-		return created, nil
-	}
-	if err != nil {
-		return created, err
-	}
-	exchange, set := main.Arguments["x-dead-letter-exchange"].(string)
-	key, hasKey := main.Arguments["x-dead-letter-routing-key"].(string)
-	if !hasKey {
-		key, hasKey = main.Effective["dead-letter-routing-key"].(string)
-	}
-	switch {
-	case !set, exchange == "" && !hasKey:
-		return created, nil
-	case exchange == "":
-		quorum := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
-		return created, declare(topology.Queue{Name: key, Arguments: quorum})
-	}
-	if !hasKey {
-		key = t.Queue // of the messages, as far as they came by the default exchange
-	}
-	more, err := leadTo(ctx, b, client, exchange, key, deadLetterQueue, hasKey)
-
-	return append(created, more...), err
+// deadLetters declares the targets of one main queue.
+type deadLetters struct {
+	b      *inspect.Broker
+	client *httpapi.Client
+	// created is what was declared.
+	created inspect.Topic
 }
 
-// leadTo declares an exchange, if it is missing, and binds a queue to it, if it leads to none.
-func leadTo(
-	ctx context.Context, b *broker, client *httpapi.Client, exchange, key, queue string, ownKey bool,
-) (created []object, err error) {
-	all, err := client.Exchanges(ctx)
-	if err != nil {
-		return nil, err
-	}
-	i := slices.IndexFunc(all, func(x httpapi.Exchange) bool { return x.Name == exchange })
-	if i < 0 {
-		x := topology.Exchange{Name: exchange, Type: amqp091.ExchangeFanout, Durable: true}
-		if err := (topology.Plan{Exchanges: []topology.Exchange{x}}).Declare(b); err != nil {
-			return nil, err
+// targets declares the dead-letter queue under the mode off too, and the exchange, binding or queue
+// that the main queue's own arguments name. It leaves what a policy of the broker names.
+func (d *deadLetters) targets(ctx context.Context, t inspect.Topic, names topology.Names) error {
+	deadLetterQueue := t.Plan.DeadLetterQueue
+	if deadLetterQueue == "" {
+		policy := config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared}
+		plan, err := topology.New(t.Plan.Queue, policy, names)
+		if err != nil {
+			return err
 		}
-		created = append(created, exchangeObject(x))
-		all, i = []httpapi.Exchange{{Type: x.Type}}, 0
-	}
-	kind := all[i].Type
-	bindings, err := client.BindingsFrom(ctx, exchange)
-	if err != nil && !httpapi.NotFound(err) {
-		return created, err
-	}
-	leads := func(other httpapi.Binding) bool {
-		return kind != amqp091.ExchangeDirect || !ownKey || other.Key == key
-	}
-	if slices.ContainsFunc(bindings, leads) {
-		return created, nil
-	}
-	binding := topology.Binding{Exchange: exchange, Queue: queue}
-	switch kind {
-	case amqp091.ExchangeTopic:
-		binding.Key = "#"
-	case amqp091.ExchangeDirect:
-		binding.Key = key
+		deadLetterQueue = plan.DeadLetterQueue
+		if err := d.queue(plan.Queues[0]); err != nil {
+			return err
+		}
 	}
 
-	return append(created, bindingObject(binding)), topology.Plan{Bindings: []topology.Binding{binding}}.Declare(b)
+	main, err := d.client.Queue(ctx, t.Plan.Queue)
+	if httpapi.NotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, own := main.Arguments["x-dead-letter-exchange"]
+	target := inspect.DeadLetteringOf(t.Plan.Queue, inspect.Effective(main))
+	switch {
+	case !own || !target.Set, target.Exchange == "" && !target.OwnKey:
+		return nil
+	case target.Exchange == "":
+		quorum := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
+		return d.queue(topology.Queue{Name: target.Key, Arguments: quorum})
+	default:
+		return d.lead(ctx, target, deadLetterQueue)
+	}
+}
+
+// queue declares a queue that is missing.
+func (d *deadLetters) queue(q topology.Queue) error {
+	there, _, _ := d.b.Queue(q.Name)
+	if !there.Known || there.Value {
+		return there.Err
+	}
+	d.created.Plan.Queues = append(d.created.Plan.Queues, q)
+
+	return d.b.Declare(topology.Plan{Queues: []topology.Queue{q}})
+}
+
+// lead declares an exchange, if it is missing, and binds a queue to it, if it leads to none.
+func (d *deadLetters) lead(ctx context.Context, target inspect.DeadLettering, queue string) error {
+	all, err := d.client.Exchanges(ctx)
+	if err != nil {
+		return err
+	}
+	kind := amqp091.ExchangeFanout
+	if i := slices.IndexFunc(all, func(x httpapi.Exchange) bool { return x.Name == target.Exchange }); i >= 0 {
+		kind = all[i].Type
+	} else {
+		exchanges := []topology.Exchange{{Name: target.Exchange, Type: kind, Durable: true}}
+		if err := d.b.Declare(topology.Plan{Exchanges: exchanges}); err != nil {
+			return err
+		}
+		d.created.Plan.Exchanges = exchanges
+	}
+	bindings, err := d.client.BindingsFrom(ctx, target.Exchange)
+	if err != nil && !httpapi.NotFound(err) {
+		return err
+	}
+	if slices.ContainsFunc(bindings, func(b httpapi.Binding) bool { return target.Takes(kind, b) }) {
+		return nil
+	}
+	key := map[string]string{amqp091.ExchangeTopic: "#", amqp091.ExchangeDirect: target.Key}[kind]
+	d.created.Plan.Bindings = []topology.Binding{{Exchange: target.Exchange, Queue: queue, Key: key}}
+
+	return d.b.Declare(topology.Plan{Bindings: d.created.Plan.Bindings})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
@@ -49,14 +50,14 @@ Exit codes: 0 done; 1 the topology cannot be drawn; 2 wrong usage.`,
 			if err := choice("--main-queue-type", mainQueueType, mainQueueTypes); err != nil {
 				return err
 			}
-			targets, err := c.targets(args)
+			topics, err := c.topics(args)
 			if err != nil {
 				return err
 			}
-			if r := planned(targets); c.session.JSON && format != "definitions" {
+			if r := planned(topics); c.session.JSON && format != "definitions" {
 				return r.print(c.session)
 			}
-			text, err := c.draw(format, mainQueueType, targets)
+			text, err := c.draw(format, mainQueueType, topics)
 			if err != nil {
 				return err
 			}
@@ -83,45 +84,38 @@ func choice(flag, given string, wanted []string) error {
 	return cli.Usage("%s: wanted %s, found %q", flag, strings.Join(wanted, ", "), given)
 }
 
-func (c *topologies) draw(format, mainQueueType string, targets []target) (string, error) {
+func (c *topologies) draw(format, mainQueueType string, topics []inspect.Topic) (string, error) {
 	if format == "definitions" {
-		return c.definitions(mainQueueType, targets)
+		return c.definitions(mainQueueType, topics)
 	}
 
-	drawings := make([]string, len(targets))
-	for i, t := range targets {
+	drawings := make([]string, len(topics))
+	for i, t := range topics {
 		switch format {
 		case "dot":
-			drawings[i] = t.plan.DOT()
+			drawings[i] = t.Plan.DOT()
 		case "text":
-			drawings[i] = safeLines(t.plan.String())
+			drawings[i] = safe(t.Plan.String()) + "\n"
 		default:
-			drawings[i] = t.plan.Mermaid()
+			drawings[i] = t.Plan.Mermaid()
 		}
 	}
 
 	return strings.Join(drawings, "\n"), nil
 }
 
-// safeLines are lines of which none does anything to a terminal.
-func safeLines(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		b.WriteString(cli.Safe(strings.TrimSuffix(line, "\n")) + "\n")
-	}
+// safe are lines of which none does anything to a terminal, without the end of the last one.
+func safe(text string) string { return cli.SafeLines(strings.TrimSuffix(text, "\n")) }
 
-	return b.String()
-}
-
-func (c *topologies) definitions(mainQueueType string, targets []target) (string, error) {
+func (c *topologies) definitions(mainQueueType string, topics []inspect.Topic) (string, error) {
 	vhost, err := c.session.VHost()
 	if err != nil {
 		return "", err
 	}
 
-	queues := make([]topology.MainQueue, len(targets))
-	for i, t := range targets {
-		queues[i] = topology.MainQueue{Plan: t.plan, Arguments: mainArguments(mainQueueType, t, c.names())}
+	queues := make([]topology.MainQueue, len(topics))
+	for i, t := range topics {
+		queues[i] = topology.MainQueue{Plan: t.Plan, Arguments: mainArguments(mainQueueType, t, c.names())}
 	}
 	file, err := topology.Definitions(vhost, queues...)
 
@@ -129,24 +123,20 @@ func (c *topologies) definitions(mainQueueType string, targets []target) (string
 }
 
 // mainArguments are those with which a service declares its main queue.
-func mainArguments(queueType string, t target, names topology.Names) amqp091.Table {
+func mainArguments(queueType string, t inspect.Topic, names topology.Names) amqp091.Table {
 	arguments := amqp091.Table{}
-	if queueType == amqp091.QueueTypeQuorum || t.policy.Strategy.ByBroker() {
+	if queueType == amqp091.QueueTypeQuorum || t.Policy.Strategy.ByBroker() {
 		arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
 	}
 	switch {
-	case t.policy.Protect != config.ProtectionArguments:
+	case t.Policy.Protect != config.ProtectionArguments:
 		return arguments
-	case t.policy.Strategy.ByBroker():
-		return t.plan.WithMainArguments(arguments)
+	case t.Policy.Strategy.ByBroker():
+		return t.Plan.WithMainArguments(arguments)
 	}
 
-	protected := maps.Clone(arguments)
-	if protected == nil {
-		protected = amqp091.Table{}
-	}
-	deadLetterQueue := cmp.Or(t.plan.DeadLetterQueue, names.WithDefaults().DeadLetterQueue(t.Queue))
-	maps.Copy(protected, topology.ProtectArguments(deadLetterQueue))
+	deadLetterQueue := cmp.Or(t.Plan.DeadLetterQueue, names.WithDefaults().DeadLetterQueue(t.Plan.Queue))
+	maps.Copy(arguments, topology.ProtectArguments(deadLetterQueue))
 
-	return protected
+	return arguments
 }

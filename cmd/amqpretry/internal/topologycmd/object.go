@@ -9,37 +9,24 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// state is what was found of an object.
-type state string
-
-// The states.
-const (
-	statePresent  state = "present"  // as planned
-	stateMissing  state = "missing"  // apply would create it, unless it is a main queue
-	stateConflict state = "conflict" // it is there, and different
-	stateUnseen   state = "unseen"   // it could not be seen whether it is there, or whether it is as planned
-	stateObsolete state = "obsolete" // a retry queue or a rejected exchange that nothing uses: see prune
-	stateCreated  state = "created"
-	statePlanned  state = "planned" // nobody has looked
-)
-
 // The kinds of objects.
 const (
-	kindMain     = "main queue"
+	kindMain     = string(inspect.RoleMain)
 	kindExchange = rabbitmq.KindExchange
 	kindQueue    = rabbitmq.KindQueue
-	kindBinding  = "binding"
+	kindBinding  = string(inspect.RoleBinding)
 )
 
 // object is one line of a report: what it is, and what was found of it.
 type object struct {
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
-	State state  `json:"state"`
+	State inspect.State `json:"state"`
 	// Type of an exchange or a queue, and the Arguments of a queue or a binding, as planned.
 	Type      string        `json:"type,omitempty"`
 	Arguments amqp091.Table `json:"arguments,omitempty"`
@@ -57,13 +44,19 @@ type object struct {
 	err error // of the conflict, with the ways out
 }
 
-// mainQueue is a main queue with the arguments that its strategy needs.
-func mainQueue(plan topology.Plan) object {
-	return object{Kind: kindMain, Name: plan.Queue, Arguments: plan.MainArguments}
-}
-
-func exchangeObject(x topology.Exchange) object {
-	return object{Kind: kindExchange, Name: x.Name, Type: x.Type, Detail: details("type "+x.Type, x.Shared)}
+// line is an object as it is planned.
+func line(o inspect.Object) object {
+	switch {
+	case o.Exchange != nil:
+		x := *o.Exchange
+		return object{Kind: kindExchange, Name: x.Name, Type: x.Type, Detail: details("type "+x.Type, x.Shared)}
+	case o.Binding != nil:
+		return object{Kind: kindBinding, Name: o.Name, Arguments: o.Binding.Arguments, Detail: routing(*o.Binding)}
+	case o.Queue == nil:
+		return object{Kind: kindMain, Name: o.Name, Arguments: o.Topic.Plan.MainArguments}
+	default:
+		return queueObject(*o.Queue)
+	}
 }
 
 func queueObject(q topology.Queue) object {
@@ -91,17 +84,16 @@ func purpose(q topology.Queue) string {
 	}
 }
 
-func bindingObject(b topology.Binding) object {
-	detail := "key " + b.Key
+// routing is what a binding routes.
+func routing(b topology.Binding) string {
 	switch {
 	case b.Key == "" && len(b.Arguments) == 0:
-		detail = "all messages"
+		return "all messages"
 	case b.Key == "":
-		detail = "headers " + argumentsText(b.Arguments)
+		return "headers " + argumentsText(b.Arguments)
+	default:
+		return "key " + b.Key
 	}
-
-	return object{Kind: kindBinding, Name: b.Exchange + " -> " + b.Queue + b.ToExchange, Arguments: b.Arguments,
-		Detail: detail}
 }
 
 func details(text string, shared bool) string {
@@ -124,7 +116,7 @@ func argumentsText(table amqp091.Table) string {
 }
 
 // with is the object in a state, of which there is this to be said.
-func (o object) with(s state, detail string) object {
+func (o object) with(s inspect.State, detail string) object {
 	o.State = s
 	if detail != "" {
 		o.Detail = detail
@@ -133,28 +125,45 @@ func (o object) with(s state, detail string) object {
 	return o
 }
 
-// judged is the object after a declaration that changes nothing, as the object was there before.
-func (o object) judged(err error, planned amqp091.Table) object {
+// compared is an object as it was found.
+func compared(f inspect.Facts, o inspect.Object) object {
+	found := line(o)
+	state, err := f.State(o)
+	exists, _ := f.Of(o)
+	switch {
+	case o.Binding != nil:
+		return found.with(state, "")
+	case state == inspect.Missing && o.Role == inspect.RoleMain:
+		return found.with(state, "its service declares it")
+	case state == inspect.Missing:
+		return found.with(state, "")
+	case !exists.Known:
+		return found.with(state, "the user may not look at it: it needs a permission on it")
+	case o.Role == inspect.RoleMain:
+		return found.with(state, "declared by its service")
+	default:
+		return found.judged(err)
+	}
+}
+
+// judged is an object that is there, after a declaration, which changes nothing.
+func (o object) judged(err error) object {
 	var conflict *topology.ConflictError
 	var access *topology.AccessError
 	var exclusive *topology.ExclusiveError
 	switch {
 	case err == nil:
-		o.State = statePresent
+		o.State = inspect.Present
 	case errors.As(err, &conflict):
-		o.State, o.err = stateConflict, err
+		o.State, o.err = inspect.Conflict, err
 		o.Argument, o.Wanted, o.Found = conflict.Argument, conflict.Wanted, conflict.Found
-		if value, sent := planned[o.Argument]; sent && o.Wanted == "" { // the broker cuts its text at 255 bytes
-			o.Wanted = fmt.Sprint(value)
-			conflict.Wanted = o.Wanted
-		}
 		o.Detail = conflictText(o)
 	case errors.As(err, &exclusive):
-		o.State, o.err, o.Detail = stateConflict, err, "it is the exclusive queue of another connection"
+		o.State, o.err, o.Detail = inspect.Conflict, err, "it is the exclusive queue of another connection"
 	case errors.As(err, &access):
-		o.State, o.Detail = stateUnseen, "exists, but was not compared: "+missingPermission(access)
+		o.State, o.Detail = inspect.Untold, "exists, but was not compared: "+missingPermission(access)
 	default:
-		o.State, o.Detail = stateUnseen, err.Error()
+		o.State, o.Detail = inspect.Untold, err.Error()
 	}
 
 	return o

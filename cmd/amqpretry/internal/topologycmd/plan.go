@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
@@ -44,7 +46,7 @@ missing or in conflict.`,
 			}
 
 			return c.check(cmd.Context(), args, func(r *report) bool {
-				return len(r.in(stateMissing)) > len(r.mains(stateMissing)) || r.Summary[stateConflict] > 0
+				return len(r.in(inspect.Missing)) > len(r.mains(inspect.Missing)) || r.Summary[inspect.Conflict] > 0
 			})
 		},
 	}
@@ -72,7 +74,7 @@ missing or in conflict.`,
   amqpretry topology verify --policies retry.yaml --json orders payments || notify`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.check(cmd.Context(), args, func(r *report) bool {
-				return r.Summary[stateMissing]+r.Summary[stateConflict] > 0
+				return r.Summary[inspect.Missing]+r.Summary[inspect.Conflict] > 0
 			})
 		},
 	}
@@ -80,22 +82,21 @@ missing or in conflict.`,
 
 // check inspects, prints, and ends with 3 if differs says so.
 func (c *topologies) check(ctx context.Context, args []string, differs func(*report) bool) error {
-	targets, err := c.targets(args)
+	topics, err := c.topics(args)
 	if err != nil {
 		return err
 	}
-	b, end, err := c.connect(ctx)
+	b, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer b.Close()
 
-	r, err := c.inspectAll(ctx, b, targets)
+	r, err := c.reportOf(ctx, b, topics)
 	if err != nil {
 		return err
 	}
-	if err := r.print(c.session); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
-		// the exit code is asked for as well
+	if err := cli.Read(r.print(c.session)); err != nil {
 		return err
 	}
 	if differs(&r) {
@@ -107,69 +108,32 @@ func (c *topologies) check(ctx context.Context, args []string, differs func(*rep
 
 // offline prints plans without a broker.
 func (c *topologies) offline(args []string) error {
-	targets, err := c.targets(args)
+	topics, err := c.topics(args)
 	if err != nil {
 		return err
 	}
-	r := planned(targets)
+	r := planned(topics)
 	if c.session.JSON {
 		return r.print(c.session)
 	}
 
-	for i, t := range targets {
+	p := c.session.Printer()
+	for i, t := range topics {
 		if i > 0 {
-			if _, err := fmt.Fprintln(c.session.Out); err != nil {
-				return err
-			}
+			p.Line("")
 		}
-		if _, err := fmt.Fprint(c.session.Out, safeLines(t.plan.String())); err != nil {
-			return err
-		}
+		p.Line("%s", safe(t.Plan.String()))
 	}
 	for _, ladder := range r.Ladders {
-		if _, err := fmt.Fprintf(c.session.Out, "\n%s\n", cli.Safe(ladder.summary())); err != nil {
-			return err
-		}
+		p.Line("\n%s", cli.Safe(ladder.summary()))
 	}
 
-	return nil
+	return p.Err()
 }
 
 // planned is a report of which nothing was looked at.
-func planned(targets []target) report {
-	var r report
-	for _, t := range targets {
-		objects := append([]object{mainQueue(t.plan)}, objectsOf(t.plan)...)
-		for i := range objects {
-			objects[i].State = statePlanned
-		}
-		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
-	}
-	for _, ladder := range ladders(targets) {
-		l := ladderReport{Name: ladder.Name(), Objects: objectsOf(ladder.Shared())}
-		for i := range l.Objects {
-			l.Objects[i].State = statePlanned
-		}
-		r.Ladders = append(r.Ladders, l)
-	}
-
-	return r
-}
-
-// objectsOf are those that a plan declares.
-func objectsOf(plan topology.Plan) []object {
-	var objects []object
-	for _, x := range plan.Exchanges {
-		objects = append(objects, exchangeObject(x))
-	}
-	for _, q := range plan.Queues {
-		objects = append(objects, queueObject(q))
-	}
-	for _, b := range plan.Bindings {
-		objects = append(objects, bindingObject(b))
-	}
-
-	return objects
+func planned(topics []inspect.Topic) report {
+	return reported(topics, func(o inspect.Object) object { return line(o).with(inspect.Planned, "") })
 }
 
 // applying is one run of apply.
@@ -223,50 +187,49 @@ Exit codes: 0 everything exists, but for missing main queues; 1 a declaration fa
 }
 
 func (a *applying) run(ctx context.Context, args []string) error {
-	targets, err := a.targets(args)
+	topics, err := a.topics(args)
 	if err != nil {
 		return err
 	}
-	b, end, err := a.connect(ctx)
+	b, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer b.Close()
 
-	r, err := a.inspectAll(ctx, b, targets)
+	r, err := a.reportOf(ctx, b, topics)
 	if err != nil {
 		return err
 	}
 	if a.recreated {
-		if err := a.recreate(ctx, b, &r, targets); err != nil {
+		if err := a.recreate(ctx, b, &r, topics); err != nil {
 			return err
 		}
 	}
-	if err := conflicts(&r, targets); err != nil {
+	if err := conflicts(&r, topics); err != nil {
 		if a.session.JSON { // the error has the conflicts for people
-			if err := r.print(a.session); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
+			if err := cli.Read(r.print(a.session)); err != nil {
 				return err
 			}
 		}
 		return &cli.ExitError{Code: cli.ExitFound, Err: fmt.Errorf("nothing was declared: %w", err)}
 	}
-	if err := declareAll(b, &r, targets); err != nil {
+	if err := declareAll(b, &r, topics); err != nil {
 		return err
 	}
 	if a.withTargets {
-		if err := a.deadLetterTargets(ctx, b, &r, targets); err != nil {
+		if err := a.deadLetterTargets(ctx, b, &r, topics); err != nil {
 			return err
 		}
 	}
 
-	if err := r.print(a.session); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
-		// the exit code is asked for as well
+	if err := cli.Read(r.print(a.session)); err != nil {
 		return err
 	}
-	if missing := r.mains(stateMissing); len(missing) > 0 {
+	if missing := r.mains(inspect.Missing); len(missing) > 0 {
 		a.session.Note("missing main queues, which their services declare: %s", joinNames(missing))
 	}
-	if conflicting := r.mains(stateConflict); len(conflicting) > 0 {
+	if conflicting := r.mains(inspect.Conflict); len(conflicting) > 0 {
 		a.session.Note("declared everything but what apply never changes, and is in conflict: %s",
 			joinNames(conflicting))
 		return &cli.ExitError{Code: cli.ExitIncomplete}
@@ -275,30 +238,50 @@ func (a *applying) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// declareAll declares the ladders, which the plans need, and then the plans.
-func declareAll(b *broker, r *report, targets []target) error {
-	for i, ladder := range ladders(targets) {
-		if err := ladder.Shared().Declare(b); err != nil {
-			return fmt.Errorf("ladder %q: some objects were not declared; fix the cause and run the command again: %w",
-				ladder.Name(), err)
-		}
-		declared(r.Ladders[i].Objects)
+func joinNames(objects []object) string {
+	names := make([]string, len(objects))
+	for i, o := range objects {
+		names[i] = fmt.Sprintf("%s %q", o.Kind, o.Name)
 	}
-	for i, t := range targets {
-		if err := t.plan.DeclareOwn(b); err != nil {
-			return fmt.Errorf("queue %q: some objects were not declared; fix the cause and run the command again: %w",
-				t.Queue, err)
+
+	return strings.Join(names, ", ")
+}
+
+// declareAll declares the ladders, which the plans need, and then the plans.
+func declareAll(b *inspect.Broker, r *report, topics []inspect.Topic) error {
+	declare := func(what string, plan topology.Plan, objects []object) error {
+		if err := b.Declare(plan); err != nil {
+			return fmt.Errorf("%s: some objects were not declared; fix the cause and run the command again: %w", what, err)
 		}
-		declared(r.Queues[i].Objects)
+		for i, o := range objects {
+			switch {
+			case o.Kind == kindMain:
+			case o.State == inspect.Missing:
+				objects[i].State = inspect.Created
+			case o.State == inspect.Untold: // it was there or not; now it is
+				objects[i].State = inspect.Present
+			}
+		}
+		return nil
+	}
+	for i, l := range (inspect.Facts{Topics: topics}).Ladders() {
+		if err := declare(fmt.Sprintf("ladder %q", l.Name()), l.Shared(), r.Ladders[i].Objects); err != nil {
+			return err
+		}
+	}
+	for i, t := range topics {
+		if err := declare(fmt.Sprintf("queue %q", t.Plan.Queue), t.Plan, r.Queues[i].Objects); err != nil {
+			return err
+		}
 	}
 
 	return nil
 }
 
 // conflicts are what would end a declaration in the middle.
-func conflicts(r *report, targets []target) error {
+func conflicts(r *report, topics []inspect.Topic) error {
 	var errs []error
-	for _, o := range r.in(stateConflict) {
+	for _, o := range r.in(inspect.Conflict) {
 		if o.Kind == kindMain { // which is not declared here: a change of the strategy begins with the rest
 			continue
 		}
@@ -307,26 +290,17 @@ func conflicts(r *report, targets []target) error {
 		}
 		errs = append(errs, o.err)
 	}
-	for i, t := range targets {
-		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
+	for i, t := range topics {
+		if r.lacksMain(i, t) {
 			errs = append(errs, fmt.Errorf("main queue %q does not exist, and shared retry queues need it; start its "+
-				"service, or declare it as its service does", t.Queue))
+				"service, or declare it as its service does", t.Plan.Queue))
 		}
 	}
 
 	return errors.Join(errs...)
 }
 
-// declared is what has become of what was missing, or not seen, by a declaration that has
-// succeeded.
-func declared(objects []object) {
-	for i, o := range objects {
-		switch {
-		case o.Kind == kindMain:
-		case o.State == stateMissing:
-			objects[i].State = stateCreated
-		case o.State == stateUnseen: // it was there or not; now it is
-			objects[i].State = statePresent
-		}
-	}
+// lacksMain tells of a topic whose shared retry queues need the main queue, which is missing.
+func (r *report) lacksMain(i int, t inspect.Topic) bool {
+	return t.Plan.IsShared() && r.Queues[i].Objects[0].State == inspect.Missing
 }

@@ -2,7 +2,6 @@ package topologycmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
@@ -74,11 +74,11 @@ queues or exchanges were kept; 130 interrupted (^C), possibly after some were de
 }
 
 func (p *prune) run(ctx context.Context, args []string) error {
-	targets, err := p.targets(args)
+	topics, err := p.topics(args)
 	if err != nil {
 		return err
 	}
-	old, err := p.oldPlans(targets)
+	old, err := p.oldPlans(topics)
 	if err != nil {
 		return err
 	}
@@ -87,49 +87,36 @@ func (p *prune) run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	found, err := retire.Find(ctx, client, p.names(), plans(targets)...)
+	found, err := retire.Find(ctx, client, p.names(), inspect.Plans(topics)...)
 	if err != nil {
 		return err
 	}
-	obsolete := union(found, retire.Obsolete(plans(targets), old...))
-
-	lines, err := p.list(ctx, client, obsolete)
+	for _, q := range retire.Obsolete(inspect.Plans(topics), old...) {
+		if !slices.ContainsFunc(found.Queues, func(f retire.Queue) bool { return f.Name == q.Name }) {
+			found.Queues = append(found.Queues, q)
+		}
+	}
+	r, err := listed(ctx, client, found)
 	if err != nil {
 		return err
-	}
-	unused, err := retire.FindExchanges(ctx, client, p.names(), plans(targets)...)
-	if err != nil {
-		return err
-	}
-	exchanges := make([]*prunedExchange, len(unused))
-	for i, x := range unused {
-		exchanges[i] = &prunedExchange{Name: x.Name, Queue: x.Queue, State: string(stateObsolete)}
 	}
 	if !p.yes {
-		return p.report(exchanges, lines, false)
+		return r.print(p.session)
 	}
 
-	for i, x := range unused { // before the queues to which they lead
-		exchanges[i].State = stateDeleted
+	for i, x := range found.Exchanges { // before the queues to which they lead
+		r.Exchanges[i].State = stateDeleted
 		if err := retire.DeleteExchange(ctx, client, x); err != nil {
-			exchanges[i].State, exchanges[i].Detail = stateKept, err.Error()
+			r.Exchanges[i].State, r.Exchanges[i].Detail = stateKept, err.Error()
 		}
-		p.session.Note("%s: %s", x.Name, exchanges[i].State)
+		p.session.Note("%s: %s", x.Name, r.Exchanges[i].State)
 	}
 
-	return p.retire(ctx, client, obsolete, exchanges, lines)
-}
-
-// prunedExchange is one rejected exchange of a report.
-type prunedExchange struct {
-	Name   string `json:"name"`
-	Queue  string `json:"queue"`
-	State  string `json:"state"`
-	Detail string `json:"detail,omitempty"`
+	return p.retire(ctx, client, found.Queues, r)
 }
 
 // oldPlans are those of the policies of before, for the same main queues.
-func (p *prune) oldPlans(targets []target) ([]topology.Plan, error) {
+func (p *prune) oldPlans(topics []inspect.Topic) ([]topology.Plan, error) {
 	if p.oldPolicies == "" {
 		return nil, nil
 	}
@@ -137,73 +124,74 @@ func (p *prune) oldPlans(targets []target) ([]topology.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	given := make([]cli.Target, len(targets))
-	for i, t := range targets {
-		given[i] = t.Target
+	given := make([]cli.Target, len(topics))
+	for i, t := range topics {
+		given[i] = cli.Target{Topic: t.Name, Queue: t.Plan.Queue}
 	}
-	old, err := plansOf(given, policies, p.names())
+	old, err := p.planned(given, policies)
 
-	return plans(old), err
+	return inspect.Plans(old), err
 }
 
-// union has each queue once.
-func union(all, more []retire.Queue) []retire.Queue {
-	known := map[string]bool{}
-	for _, q := range all {
-		known[q.Name] = true
-	}
-	for _, q := range more {
-		if !known[q.Name] {
-			all = append(all, q)
-		}
-	}
-
-	return all
-}
-
-// pruned is one queue of a report.
+// pruned is what is obsolete, and what has become of it.
 type pruned struct {
+	Deleted   bool             `json:"deleted"`
+	Exchanges []prunedExchange `json:"exchanges,omitempty"`
+	Queues    []prunedQueue    `json:"queues"`
+}
+
+// prunedExchange is one rejected exchange.
+type prunedExchange struct {
+	Name   string        `json:"name"`
+	Queue  string        `json:"queue"`
+	State  inspect.State `json:"state"`
+	Detail string        `json:"detail,omitempty"`
+}
+
+// prunedQueue is one retry queue.
+type prunedQueue struct {
 	Name string `json:"name"`
 	// Queue is the main queue to which messages go back; empty for shared ones.
-	Queue    string `json:"queue,omitempty"`
-	Delay    string `json:"delay"`
-	Type     string `json:"type"`
-	Messages *int64 `json:"messages,omitempty"`
-	State    string `json:"state"`
-	Detail   string `json:"detail,omitempty"`
+	Queue    string        `json:"queue,omitempty"`
+	Delay    string        `json:"delay"`
+	Type     string        `json:"type"`
+	Messages *int64        `json:"messages,omitempty"`
+	State    inspect.State `json:"state"`
+	Detail   string        `json:"detail,omitempty"`
 }
 
 const (
-	stateDeleted = "deleted"
-	stateKept    = "kept"
+	stateDeleted inspect.State = "deleted"
+	stateKept    inspect.State = "kept"
 )
 
-// list says of each obsolete queue what the broker knows. What old policies had and the broker has
-// not is left out.
-func (p *prune) list(ctx context.Context, client *httpapi.Client, obsolete []retire.Queue) (lines []*pruned,
-	err error) {
-	for _, q := range obsolete {
-		line := &pruned{Name: q.Name, Delay: delayText(q.Queue), State: string(stateObsolete)}
+// listed says of everything obsolete what the broker knows.
+func listed(ctx context.Context, client *httpapi.Client, found retire.Found) (pruned, error) {
+	r := pruned{Queues: []prunedQueue{}}
+	for _, x := range found.Exchanges {
+		r.Exchanges = append(r.Exchanges, prunedExchange{Name: x.Name, Queue: x.Queue, State: inspect.Obsolete})
+	}
+	for _, q := range found.Queues {
+		line := prunedQueue{Name: q.Name, Delay: delayText(q.Queue), State: inspect.Obsolete}
 		line.Queue, _ = q.Arguments["x-dead-letter-routing-key"].(string)
 		line.Type, _ = q.Arguments[amqp091.QueueTypeArg].(string)
 		found, err := client.Queue(ctx, q.Name)
 		switch {
-		case httpapi.NotFound(err):
+		case httpapi.NotFound(err): // old policies had it
 			line.State, line.Detail = stateDeleted, "it is not there"
 		case err != nil:
-			return nil, err
+			return r, err
 		default:
 			line.Messages = found.Messages
 		}
-		lines = append(lines, line)
+		r.Queues = append(r.Queues, line)
 	}
 
-	return lines, nil
+	return r, nil
 }
 
 // retire deletes all of them at the same time, as each waits for its own messages and statistics.
-func (p *prune) retire(ctx context.Context, client *httpapi.Client, obsolete []retire.Queue,
-	exchanges []*prunedExchange, lines []*pruned) error {
+func (p *prune) retire(ctx context.Context, client *httpapi.Client, obsolete []retire.Queue, r pruned) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex // of Note
 	note := func(format string, args ...any) {
@@ -213,7 +201,8 @@ func (p *prune) retire(ctx context.Context, client *httpapi.Client, obsolete []r
 	}
 	turns := make(chan struct{}, 16) // requests of each come every second
 	for i, q := range obsolete {
-		if lines[i].State == stateDeleted {
+		line := &r.Queues[i]
+		if line.State == stateDeleted {
 			continue
 		}
 		wg.Add(1)
@@ -224,27 +213,27 @@ func (p *prune) retire(ctx context.Context, client *httpapi.Client, obsolete []r
 
 			note("%s: waiting until it is proven empty, 20s or more", q.Name)
 			if err := retire.Delete(ctx, client, q); err != nil {
-				lines[i].State, lines[i].Detail = stateKept, keptText(ctx, err)
-				note("%s: kept: %s", q.Name, lines[i].Detail)
+				line.State, line.Detail = stateKept, keptText(ctx, err)
+				note("%s: kept: %s", q.Name, line.Detail)
 
 				return
 			}
-			lines[i].State, lines[i].Messages = stateDeleted, nil
+			line.State, line.Messages = stateDeleted, nil
 			note("%s: deleted", q.Name)
 		}()
 	}
 	wg.Wait()
 
-	if err := p.report(exchanges, lines, true); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
-		// the exit code is asked for as well
+	r.Deleted = true
+	if err := cli.Read(r.print(p.session)); err != nil {
 		return err
 	}
-	kept := slices.ContainsFunc(lines, func(l *pruned) bool { return l.State == stateKept }) ||
-		slices.ContainsFunc(exchanges, func(x *prunedExchange) bool { return x.State == stateKept })
-	if kept {
-		if ctx.Err() != nil {
-			return cli.Interrupted("interrupted: run the command again to delete the rest")
-		}
+	kept := slices.ContainsFunc(r.Queues, func(l prunedQueue) bool { return l.State == stateKept }) ||
+		slices.ContainsFunc(r.Exchanges, func(x prunedExchange) bool { return x.State == stateKept })
+	switch {
+	case kept && ctx.Err() != nil:
+		return cli.Interrupted("interrupted: run the command again to delete the rest")
+	case kept:
 		return &cli.ExitError{Code: cli.ExitIncomplete}
 	}
 
@@ -259,59 +248,20 @@ func keptText(ctx context.Context, err error) string {
 	return err.Error()
 }
 
-func (p *prune) report(exchanges []*prunedExchange, lines []*pruned, deleted bool) error {
-	if p.session.JSON {
-		if lines == nil {
-			lines = []*pruned{}
-		}
-
-		return p.session.PrintJSON(struct {
-			Deleted   bool              `json:"deleted"`
-			Exchanges []*prunedExchange `json:"exchanges,omitempty"`
-			Queues    []*pruned         `json:"queues"`
-		}{deleted, exchanges, lines})
+func (r pruned) print(s *cli.Session) error {
+	if s.JSON {
+		return s.PrintJSON(r)
 	}
-	if len(lines)+len(exchanges) == 0 {
-		_, err := fmt.Fprintln(p.session.Out, "No obsolete retry queues.")
-		return err
+	p := s.Printer()
+	if len(r.Queues)+len(r.Exchanges) == 0 {
+		p.Line("No obsolete retry queues.")
+		return p.Err()
 	}
-	if err := p.printExchanges(exchanges, len(lines) > 0); err != nil {
-		return err
+	var exchanges, queues [][]string
+	for _, x := range r.Exchanges {
+		exchanges = append(exchanges, []string{string(x.State), x.Name, x.Queue, x.Detail})
 	}
-	if err := p.printQueues(lines); err != nil {
-		return err
-	}
-	if !deleted {
-		_, err := fmt.Fprintln(p.session.Out, "\nNothing was deleted. --yes deletes each queue after it is proven "+
-			"empty.")
-		return err
-	}
-
-	return nil
-}
-
-func (p *prune) printExchanges(exchanges []*prunedExchange, more bool) error {
-	if len(exchanges) == 0 {
-		return nil
-	}
-	rows := make([][]string, len(exchanges))
-	for i, x := range exchanges {
-		rows[i] = []string{x.State, x.Name, x.Queue, x.Detail}
-	}
-	err := p.session.Table([]string{"state", "rejected exchange", "main queue", "detail"}, rows)
-	if err == nil && more {
-		_, err = fmt.Fprintln(p.session.Out)
-	}
-
-	return err
-}
-
-func (p *prune) printQueues(lines []*pruned) error {
-	if len(lines) == 0 {
-		return nil
-	}
-	rows := make([][]string, len(lines))
-	for i, l := range lines {
+	for _, l := range r.Queues {
 		messages := "?"
 		switch {
 		case l.Messages != nil:
@@ -319,8 +269,20 @@ func (p *prune) printQueues(lines []*pruned) error {
 		case l.State == stateDeleted:
 			messages = ""
 		}
-		rows[i] = []string{l.State, l.Name, l.Queue, l.Delay, l.Type, messages, l.Detail}
+		queues = append(queues, []string{string(l.State), l.Name, l.Queue, l.Delay, l.Type, messages, l.Detail})
+	}
+	if exchanges != nil {
+		p.Table([]string{"state", "rejected exchange", "main queue", "detail"}, exchanges)
+	}
+	if exchanges != nil && queues != nil {
+		p.Line("")
+	}
+	if queues != nil {
+		p.Table([]string{"state", "retry queue", "main queue", "delay", "type", "messages", "detail"}, queues)
+	}
+	if !r.Deleted {
+		p.Line("\nNothing was deleted. --yes deletes each queue after it is proven empty.")
 	}
 
-	return p.session.Table([]string{"state", "retry queue", "main queue", "delay", "type", "messages", "detail"}, rows)
+	return p.Err()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
@@ -16,55 +17,55 @@ import (
 
 // recreate deletes the retry queues in conflict, once they are proven empty: they are missing then.
 // Where anything else is in conflict too, nothing is deleted.
-func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets []target) error {
+func (c *topologies) recreate(ctx context.Context, b *inspect.Broker, r *report, topics []inspect.Topic) error {
 	client, err := c.session.ManagementClient("--recreate")
 	if err != nil {
 		return err
 	}
 	for _, ladder := range r.Ladders {
-		if len(inState(ladder.Objects, stateConflict)) > 0 {
+		if len(inState(ladder.Objects, inspect.Conflict)) > 0 {
 			return nil // which is told: all services share it, and nothing of it is ever deleted
 		}
 	}
 	obsolete := map[string]retire.Queue{}
-	for i, t := range targets {
-		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
+	for i, t := range topics {
+		if r.lacksMain(i, t) {
 			return nil // which is told: nothing can be declared
 		}
 		for _, o := range r.Queues[i].Objects {
-			if o.State != stateConflict || o.Kind == kindMain { // which is not of the plan
+			if o.State != inspect.Conflict || o.Kind == kindMain { // which is not of the plan
 				continue
 			}
-			q, found := plannedQueue(t.plan, o.Name)
+			q, found := plannedQueue(t.Plan, o.Name)
 			if o.Kind != kindQueue || o.Argument == "" || !found || q.Delay == 0 {
 				// which is told: an exchange, somebody's exclusive queue, a dead-letter queue or a
 				// landing queue
 				return nil
 			}
-			if obsolete[q.Name], err = asDeclared(ctx, client, b, t.plan, q); err != nil {
+			if obsolete[q.Name], err = asDeclared(ctx, client, b, t.Plan, q); err != nil {
 				return fmt.Errorf("cannot recreate queue %q, nothing was changed: %w", q.Name, err)
 			}
 		}
 	}
-	for i, t := range targets {
+	for i, t := range topics {
 		for n, o := range r.Queues[i].Objects {
-			if o.State != stateConflict || o.Kind == kindMain {
+			if o.State != inspect.Conflict || o.Kind == kindMain {
 				continue
 			}
-			if old, left := obsolete[o.Name]; left { // a shared queue belongs to several targets
+			if old, left := obsolete[o.Name]; left { // a shared queue belongs to several topics
 				c.session.Note("%s: waiting until it is proven empty: 20s or more, and up to its delay of %s and 4 "+
 					"minutes", o.Name, config.FormatDelay(old.Delay))
 				if err := retire.Delete(ctx, client, old); err != nil {
-					return fmt.Errorf("cannot recreate queue %q: %w; %s", o.Name, err, c.bindAgain(ctx, t.plan, o.Name))
+					return fmt.Errorf("cannot recreate queue %q: %w; %s", o.Name, err, c.bindAgain(ctx, t.Plan, o.Name))
 				}
 				delete(obsolete, o.Name)
 			}
-			q, _ := plannedQueue(t.plan, o.Name)
-			if err := partOf(t.plan, q).Declare(b); err != nil { // at once: another queue may stop this
+			q, _ := plannedQueue(t.Plan, o.Name)
+			if err := b.Declare(partOf(t.Plan, q)); err != nil { // at once: another queue may stop this
 				return fmt.Errorf("queue %q was deleted and cannot be declared; run apply again: %w", o.Name,
 					err)
 			}
-			r.Queues[i].Objects[n] = queueObject(q).with(stateMissing, "")
+			r.Queues[i].Objects[n] = queueObject(q).with(inspect.Missing, "")
 		}
 	}
 
@@ -72,15 +73,9 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 }
 
 // partOf is a plan of one queue, with the exchange and the bindings that lead to it.
-func partOf(plan topology.Plan, queues ...topology.Queue) topology.Plan {
-	part := topology.Plan{Queue: plan.Queue, Exchanges: plan.Exchanges, Queues: queues}
-	for _, b := range plan.Bindings {
-		if slices.ContainsFunc(queues, func(q topology.Queue) bool { return q.Name == b.Queue }) {
-			part.Bindings = append(part.Bindings, b)
-		}
-	}
-
-	return part
+func partOf(plan topology.Plan, q topology.Queue) topology.Plan {
+	return topology.Plan{Queue: plan.Queue, Exchanges: plan.Exchanges, Queues: []topology.Queue{q},
+		Bindings: slices.DeleteFunc(slices.Clone(plan.Bindings), func(b topology.Binding) bool { return b.Queue != q.Name })}
 }
 
 // bindAgain undoes what Retire does first, also after an interrupt: the queue is still in use, so
@@ -92,21 +87,20 @@ func (c *topologies) bindAgain(ctx context.Context, plan topology.Plan, queue st
 		return fmt.Sprintf("its binding may be missing, so that copies for it are held, and it cannot be bound: %v",
 			err)
 	}
-	b, end, err := c.connect(ctx) // the other connection has ended with an interrupt
+	b, err := c.connect(ctx) // the other connection has ended with an interrupt
 	if err != nil {
 		return cannot(err)
 	}
-	defer end()
-	there, err := b.hasQueue(queue)
-	if err == nil && !there {
+	defer b.Close()
+	switch there, _, _ := b.Queue(queue); {
+	case !there.Known:
+		return cannot(there.Err)
+	case !there.Value:
 		return "it does not exist any more; apply declares it"
 	}
-	if err == nil {
-		part := partOf(plan, topology.Queue{Name: queue})
-		part.Queues = nil // it is declared otherwise
-		err = part.Declare(b)
-	}
-	if err != nil {
+	part := partOf(plan, topology.Queue{Name: queue})
+	part.Queues = nil // it is declared otherwise
+	if err := b.Declare(part); err != nil {
 		return cannot(err)
 	}
 
@@ -124,7 +118,7 @@ func plannedQueue(plan topology.Plan, name string) (topology.Queue, bool) {
 }
 
 // asDeclared is a planned retry queue with the delay and the arguments that it has.
-func asDeclared(ctx context.Context, client *httpapi.Client, b *broker, plan topology.Plan,
+func asDeclared(ctx context.Context, client *httpapi.Client, b *inspect.Broker, plan topology.Plan,
 	q topology.Queue) (retire.Queue, error) {
 	found, err := client.Queue(ctx, q.Name)
 	if err != nil {
@@ -144,9 +138,9 @@ func asDeclared(ctx context.Context, client *httpapi.Client, b *broker, plan top
 		// The API is some seconds late, and counts what the queue has dead-lettered and still
 		// keeps. The broker's own count is the other way round. What neither sees would have left
 		// by itself.
-		ready, err := b.readyMessages(q.Name)
-		if err != nil {
-			return retire.Queue{}, err
+		there, ready, _ := b.Queue(q.Name)
+		if !there.Known {
+			return retire.Queue{}, there.Err
 		}
 		if ready > 0 || found.Messages == nil || *found.Messages > 0 {
 			return retire.Queue{}, fmt.Errorf("its waiting messages do not return to queue %q, because its "+

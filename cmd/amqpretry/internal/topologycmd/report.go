@@ -1,13 +1,20 @@
 package topologycmd
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"time"
+
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 // report is what was found, or done.
@@ -17,7 +24,7 @@ type report struct {
 	Ladders []ladderReport `json:"ladders,omitempty"`
 	// API is whether the management API was asked as well.
 	API     bool          `json:"management_api"`
-	Summary map[state]int `json:"summary"`
+	Summary map[inspect.State]int `json:"summary"`
 }
 
 type queueReport struct {
@@ -54,7 +61,7 @@ func (r *report) all() []object {
 
 // count counts the objects of all states; what several main queues share counts once.
 func (r *report) count() {
-	r.Summary = map[state]int{}
+	r.Summary = map[inspect.State]int{}
 	known := map[string]bool{}
 	for _, o := range r.all() {
 		if key := o.Kind + "\x00" + o.Name + "\x00" + o.Detail; !known[key] {
@@ -65,29 +72,15 @@ func (r *report) count() {
 }
 
 // in lists the objects in a state.
-func (r *report) in(s state) []object { return inState(r.all(), s) }
+func (r *report) in(s inspect.State) []object { return inState(r.all(), s) }
 
-func inState(objects []object, s state) []object {
-	var all []object
-	for _, o := range objects {
-		if o.State == s {
-			all = append(all, o)
-		}
-	}
-
-	return all
+func inState(objects []object, s inspect.State) []object {
+	return slices.DeleteFunc(slices.Clone(objects), func(o object) bool { return o.State != s })
 }
 
 // mains lists the main queues in a state.
-func (r *report) mains(s state) []object {
-	var all []object
-	for _, o := range r.in(s) {
-		if o.Kind == kindMain {
-			all = append(all, o)
-		}
-	}
-
-	return all
+func (r *report) mains(s inspect.State) []object {
+	return slices.DeleteFunc(r.in(s), func(o object) bool { return o.Kind != kindMain })
 }
 
 // print prints it for people or for programs.
@@ -97,68 +90,52 @@ func (r *report) print(s *cli.Session) error {
 		return s.PrintJSON(r)
 	}
 
+	p := s.Printer()
 	for i, q := range r.Queues {
 		if i > 0 {
-			if _, err := fmt.Fprintln(s.Out); err != nil {
-				return err
-			}
+			p.Line("")
 		}
-		if _, err := fmt.Fprintf(s.Out, "queue %s\n", cli.Safe(nameOf(q))); err != nil {
-			return err
-		}
-		if err := printObjects(s, q.Objects); err != nil {
-			return err
-		}
+		p.Line("queue %s", cli.Safe(nameOf(q)))
+		printObjects(p, q.Objects)
 	}
 	for _, l := range r.Ladders {
-		if err := l.print(s); err != nil {
-			return err
-		}
+		p.Line("\n%s", cli.Safe(l.summary()))
+		printObjects(p, l.notable())
 	}
 	for _, text := range append(r.conflicts(), r.summary()) {
-		if _, err := fmt.Fprintf(s.Out, "\n%s", safeLines(text)); err != nil {
-			return err
-		}
+		p.Line("\n%s", safe(text))
 	}
 
-	return nil
+	return p.Err()
 }
 
-func printObjects(s *cli.Session, objects []object) error {
+func printObjects(p *cli.Printer, objects []object) {
+	if len(objects) == 0 {
+		return
+	}
 	rows := make([][]string, len(objects))
 	for i, o := range objects {
 		rows[i] = []string{string(o.State), o.Kind, o.Name, o.Detail}
 	}
-
-	return s.Table([]string{"state", "object", "name", "detail"}, rows)
+	p.Table([]string{"state", "object", "name", "detail"}, rows)
 }
 
-// print prints a ladder in one line, and of its many objects those that are missing or in conflict.
-func (l ladderReport) print(s *cli.Session) error {
-	if _, err := fmt.Fprintf(s.Out, "\n%s\n", cli.Safe(l.summary())); err != nil {
-		return err
-	}
-	objects := inState(l.Objects, stateMissing)
+// notable are those of the many objects of a ladder that are missing, but not all of them, which its
+// summary says, or in conflict.
+func (l ladderReport) notable() []object {
+	objects := inState(l.Objects, inspect.Missing)
 	if len(objects) == len(l.Objects) {
-		return nil // which the line says
-	}
-	objects = append(objects, inState(l.Objects, stateConflict)...)
-	for _, o := range inState(l.Objects, stateUnseen) {
-		if o.Kind != kindBinding { // one, which has the reason
-			objects = append(objects, o)
-			break
-		}
-	}
-	if len(objects) == 0 {
 		return nil
 	}
+	objects = append(objects, inState(l.Objects, inspect.Conflict)...)
+	unseen := slices.DeleteFunc(inState(l.Objects, inspect.Untold), func(o object) bool { return o.Kind == kindBinding })
 
-	return printObjects(s, objects)
+	return append(objects, unseen[:min(1, len(unseen))]...) // one, which has the reason
 }
 
 // summary is a ladder in one line: "ladder NAME: 55 queues, 8 exchanges, 61 bindings: present".
 func (l ladderReport) summary() string {
-	kinds, states := map[string]int{}, map[state]int{}
+	kinds, states := map[string]int{}, map[inspect.State]int{}
 	for _, o := range l.Objects {
 		kinds[o.Kind]++
 		states[o.State]++
@@ -182,10 +159,91 @@ func nameOf(q queueReport) string {
 	return fmt.Sprintf("%s, topic %s", q.Queue, q.Topic)
 }
 
+// reportOf is what was found.
+func (c *topologies) reportOf(ctx context.Context, b *inspect.Broker, topics []inspect.Topic) (report, error) {
+	client, err := c.session.ManagementClient("")
+	if err != nil {
+		return report{}, err
+	}
+	f, err := inspect.Compare(ctx, inspect.Facts{Names: c.names(), Topics: topics}, b, client)
+	if err != nil {
+		return report{}, err
+	}
+	r := reported(topics, func(o inspect.Object) object { return compared(f, o) })
+	r.API = client != nil
+	for i, t := range topics {
+		objects := r.Queues[i].Objects
+		if r.API {
+			tellOwners(ctx, client, objects)
+		}
+		if objects[0], err = c.compareMain(b, f, t, objects[0]); err != nil {
+			return report{}, err
+		}
+	}
+	r.addObsolete(f.Obsolete.Value)
+
+	return r, nil
+}
+
+// reported has a line for each object.
+func reported(topics []inspect.Topic, line func(inspect.Object) object) report {
+	lines := func(objects []inspect.Object) []object {
+		all := make([]object, len(objects))
+		for i, o := range objects {
+			all[i] = line(o)
+		}
+		return all
+	}
+	var r report
+	for _, t := range topics {
+		r.Queues = append(r.Queues, queueReport{Topic: t.Name, Queue: t.Plan.Queue, Objects: lines(t.Objects())})
+	}
+	for _, l := range (inspect.Facts{Topics: topics}).Ladders() {
+		r.Ladders = append(r.Ladders, ladderReport{Name: l.Name(), Objects: lines(l.Objects())})
+	}
+
+	return r
+}
+
+// tellOwners completes what is said of exclusive queues of other connections. The API may not know
+// them yet.
+func tellOwners(ctx context.Context, client *httpapi.Client, objects []object) {
+	for i := range objects {
+		var exclusive *topology.ExclusiveError
+		if !errors.As(objects[i].err, &exclusive) {
+			continue
+		}
+		if queue, err := client.Queue(ctx, exclusive.Queue); err == nil && queue.Owner.Connection != "" {
+			objects[i].Detail += " (" + queue.Owner.Connection + ")"
+		}
+	}
+}
+
+// addObsolete adds what is obsolete to the main queues that it belongs to.
+func (r *report) addObsolete(found retire.Found) {
+	add := func(main string, o object) {
+		for i := range r.Queues {
+			if r.Queues[i].Queue == main {
+				r.Queues[i].Objects = append(r.Queues[i].Objects, o)
+				return
+			}
+		}
+	}
+	for _, q := range found.Queues {
+		main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
+		add(main, queueObject(q.Queue).with(inspect.Obsolete, fmt.Sprintf("no policy has its delay of %s: 'amqpretry "+
+			"topology prune' deletes it", delayText(q.Queue))))
+	}
+	for _, x := range found.Exchanges {
+		o := object{Kind: kindExchange, Name: x.Name, Type: amqp091.ExchangeHeaders}
+		add(x.Queue, o.with(inspect.Obsolete, "nothing dead-letters to it: 'amqpretry topology prune' deletes it"))
+	}
+}
+
 // conflicts tell each with the ways out.
 func (r *report) conflicts() []string {
 	var lines []string
-	for _, o := range r.in(stateConflict) {
+	for _, o := range r.in(inspect.Conflict) {
 		switch {
 		case o.Kind == kindMain && o.Fix != "":
 			found := o.Differences
@@ -208,7 +266,7 @@ func oneLine(text string) string { return strings.ReplaceAll(text, "\n", `\n`) }
 // summary is the report in one line.
 func (r *report) summary() string {
 	text := statesText(r.Summary) + "."
-	if !r.API && r.Summary[stateUnseen] > 0 {
+	if !r.API && r.Summary[inspect.Untold] > 0 {
 		text += fmt.Sprintf(" Bindings and obsolete retry queues need the management API: set %s, or "+
 			"--management-url.",
 			cli.EnvManagement)
@@ -218,11 +276,11 @@ func (r *report) summary() string {
 }
 
 // allStates in the order in which they are told.
-var allStates = []state{statePresent, stateCreated, statePlanned, stateMissing, stateConflict, stateUnseen,
-	stateObsolete}
+var allStates = []inspect.State{inspect.Present, inspect.Created, inspect.Planned, inspect.Missing, inspect.Conflict, inspect.Untold,
+	inspect.Obsolete}
 
 // statesText is "7 present, 1 missing".
-func statesText(numbers map[state]int) string {
+func statesText(numbers map[inspect.State]int) string {
 	var parts []string
 	for _, s := range allStates {
 		if n := numbers[s]; n > 0 {
@@ -234,6 +292,3 @@ func statesText(numbers map[state]int) string {
 }
 
 func delayText(q topology.Queue) string { return config.FormatDelay(q.Delay) }
-
-// closeDeadline is until when a broker may take to say goodbye.
-func closeDeadline() time.Time { return time.Now().Add(5 * time.Second) }

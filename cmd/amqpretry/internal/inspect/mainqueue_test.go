@@ -1,4 +1,4 @@
-package mainqueue
+package inspect
 
 import (
 	"maps"

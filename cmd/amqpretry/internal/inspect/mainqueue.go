@@ -1,6 +1,4 @@
-// Package mainqueue compares a main queue, as the broker has it, with what the strategy of its plan
-// needs.
-package mainqueue
+package inspect
 
 import (
 	"fmt"
@@ -14,7 +12,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
-	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // Effective are the arguments of a queue as they are in force with its policies.
@@ -95,6 +92,9 @@ func Differences(plan topology.Plan, protect config.Protection, q httpapi.Queue)
 	return all
 }
 
+// Differences of a main queue from what the strategy of its topic needs.
+func (t Topic) Differences(q httpapi.Queue) []Difference { return Differences(t.Plan, t.Protect(), q) }
+
 // contains tells whether a table has just this value.
 func contains(table amqp.Table, argument string, value any) bool {
 	if n, is := header.Integer(table[argument]); is {
@@ -125,32 +125,4 @@ func Policy(plan topology.Plan, vhost string, q httpapi.Queue) (policy topology.
 		}
 	}
 	return plan.MainPolicy(vhost)
-}
-
-// Commands write command lines for the virtual host of the queue.
-type Commands struct {
-	// AMQPRetry is a command of this program; the last word is the name of a queue, and is quoted.
-	AMQPRetry func(command string, words ...string) string
-	// Ctl is one of rabbitmqctl.
-	Ctl func(command string, words ...string) string
-}
-
-// Recreate are the lines that give a main queue the arguments of its plan, and keep its messages.
-// The deletion is a comment, for a person who has seen that the queue is empty. RabbitMQ 4.0 to 4.2
-// count each look at a message, so there the command refuses a queue with a delivery limit.
-//
-// Upstream: a nack counts as a failed delivery.
-func (c Commands) Recreate(queue string) string {
-	file := shell.File("main-queue", queue)
-	indented := func(command string) string { return "#   " + strings.ReplaceAll(command, "\n", "\n#   ") }
-	named := []string{"--dead-letter-queue", shell.Quote(queue)}
-	purge := c.AMQPRetry("dlq purge", append(named, "--all", "--yes", "--undo", file, queue)...)
-	restore := c.AMQPRetry("dlq import", append(named, queue)...) + " " + file
-	return "# Stop all that publish to the queue, let the service handle its messages, and stop the service. This " +
-		"takes what\n# is left into a file (RabbitMQ 4.0 to 4.2: from a queue without a delivery limit; else use a " +
-		"shovel):\n" + purge + " &&\n" +
-		c.Ctl("list_queues", "name", "messages") + "\n" +
-		"# If it has 0 messages, delete it, start the service, which declares it, and put the messages back:\n" +
-		indented(c.Ctl("delete_queue", shell.Quote(queue))) + "\n" +
-		indented(restore)
 }

@@ -1,8 +1,8 @@
-package doctor
+package inspect
 
 import (
 	"cmp"
-	"context"
+	"maps"
 	"math"
 	"reflect"
 	"regexp"
@@ -19,9 +19,10 @@ import (
 // of its messages, are old: a queue reports them every 5 s, and the API collects them every 5 s,
 // with the broker's defaults.
 const (
-	statisticsAge = 10 * time.Second
+	// StatisticsAge is how old they can be.
+	StatisticsAge = 10 * time.Second
 	// statisticsPatience is when statistics are younger than the first question about them.
-	statisticsPatience = statisticsAge + 2*time.Second
+	statisticsPatience = StatisticsAge + 2*time.Second
 	askAgain           = 500 * time.Millisecond
 )
 
@@ -29,48 +30,48 @@ const (
 // without a delay: its policies, and the numbers that AMQP tells. It ends when they agree, or after
 // statisticsPatience. RabbitMQ does not apply a policy with a key that the type of the queue does
 // not have, so then they differ for good.
-func (f *Facts) renew(ctx context.Context, a *api, p *prober, queues []object) {
+func (l *look) renew(queues []Object) {
 	first := map[string]httpapi.Queue{}
 	for _, o := range queues {
-		first[o.Name] = f.Queues[o.Name].Details.Value
+		first[o.Name] = l.Queues[o.Name].Details.Value
 	}
-	stale := func() []object {
-		return slices.DeleteFunc(slices.Clone(queues), func(o object) bool { return f.current(o, f.Queues[o.Name]) })
+	stale := func() []Object {
+		return slices.DeleteFunc(slices.Clone(queues), func(o Object) bool { return l.current(o, l.Queues[o.Name]) })
 	}
 	if len(stale()) == 0 {
 		return
 	}
-	if none := ask(a, func() (bool, error) { return a.client.StatisticsDisabled(ctx) }); none.Known && none.Value {
+	if none := ask(l, func() (bool, error) { return l.client.StatisticsDisabled(l.ctx) }); none.Known && none.Value {
 		return
 	}
-	repeat(ctx, p, func() bool {
-		f.Policies = ask(a, func() ([]httpapi.Policy, error) { return a.client.Policies(ctx) })
-		f.OperatorPolicies = ask(a, func() ([]httpapi.Policy, error) { return a.client.OperatorPolicies(ctx) })
+	l.repeat(func() bool {
+		l.Policies = ask(l, func() ([]httpapi.Policy, error) { return l.client.Policies(l.ctx) })
+		l.OperatorPolicies = ask(l, func() ([]httpapi.Policy, error) { return l.client.OperatorPolicies(l.ctx) })
 		for _, o := range stale() {
-			q := f.Queues[o.Name]
-			q.Exists, q.Ready, q.Consumers = p.state(o.Name)
-			q.Details = details(ctx, a, o.Name)
-			f.Queues[o.Name] = q
+			q := l.Queues[o.Name]
+			q.Exists, q.Ready, q.Consumers = l.broker.Queue(o.Name)
+			q.Details = l.details(o.Name)
+			l.Queues[o.Name] = q
 		}
 		return len(stale()) == 0
 	})
 	for _, o := range stale() {
-		q := f.Queues[o.Name]
+		q := l.Queues[o.Name]
 		before, now := first[o.Name].Reductions, q.Details.Value.Reductions
 		q.Stale = q.Details.Value.Type == amqp.QueueTypeQuorum && before != nil && now != nil &&
 			*before == *now
-		f.Queues[o.Name] = q
+		l.Queues[o.Name] = q
 	}
 }
 
 // repeat asks until the answer is true, for as long as statistics may be old.
-func repeat(ctx context.Context, p *prober, question func() bool) {
+func (l *look) repeat(question func() bool) {
 	over := time.After(statisticsPatience)
-	for p.ended() == nil {
+	for l.ended() == nil {
 		select {
 		case <-over:
 			return
-		case <-ctx.Done():
+		case <-l.ctx.Done():
 			return
 		case <-time.After(askAgain):
 			if question() {
@@ -81,7 +82,7 @@ func repeat(ctx context.Context, p *prober, question func() bool) {
 }
 
 // current tells whether the statistics of a queue agree with what the broker says without a delay.
-func (f Facts) current(o object, q Queue) bool {
+func (f Facts) current(o Object, q Queue) bool {
 	d := q.Details.Value
 	if !q.Exists.Known || !q.Exists.Value || !q.Details.Known {
 		return true // there is nothing to wait for
@@ -91,9 +92,9 @@ func (f Facts) current(o object, q Queue) bool {
 	}
 	same := func(told *int64, n int) bool { return told == nil || *told == int64(n) }
 	switch o.Role {
-	case roleMain: // whose numbers change all the time
+	case RoleMain: // whose numbers change all the time
 		return true
-	case roleRetry, roleDelay:
+	case RoleRetry, RoleDelay:
 		return same(d.Consumers, q.Consumers)
 	default:
 		return same(d.Consumers, q.Consumers) && same(d.Ready, q.Ready)
@@ -107,7 +108,7 @@ func (f Facts) agrees(q httpapi.Queue) bool {
 	}
 	user, is := applied(f.Policies.Value, q, q.Policy)
 	operator, isOperator := applied(f.OperatorPolicies.Value, q, q.OperatorPolicy)
-	return is && isOperator && reflect.DeepEqual(together(user, operator), q.Effective)
+	return is && isOperator && reflect.DeepEqual(Together(user, operator), q.Effective)
 }
 
 // applied is the definition of the policy with this name, and whether it can be the one that
@@ -149,19 +150,32 @@ func appliesTo(p httpapi.Policy, queueType string) bool {
 
 // renewAlarms asks for the nodes again while they say something else of alarms than the connection
 // that publishes.
-func (f *Facts) renewAlarms(ctx context.Context, a *api, p *prober) {
+func (l *look) renewAlarms(p *prober) {
 	agree := func() bool {
-		alarm := slices.ContainsFunc(f.Nodes.Value, func(n httpapi.Node) bool {
+		alarm := slices.ContainsFunc(l.Nodes.Value, func(n httpapi.Node) bool {
 			return n.MemoryAlarm != nil && *n.MemoryAlarm || n.DiskAlarm != nil && *n.DiskAlarm
 		})
-		return !f.Nodes.Known || !f.Blocked.Known || alarm == (f.Blocked.Value != "")
+		return !l.Nodes.Known || !l.Blocked.Known || alarm == (l.Blocked.Value != "")
 	}
 	if agree() {
 		return
 	}
-	repeat(ctx, p, func() bool {
-		f.Nodes = ask(a, func() ([]httpapi.Node, error) { return a.client.Nodes(ctx) })
-		f.Blocked = p.blocked()
+	l.repeat(func() bool {
+		l.Nodes = ask(l, func() ([]httpapi.Node, error) { return l.client.Nodes(l.ctx) })
+		l.Blocked = p.blocked()
 		return agree()
 	})
+}
+
+// Together is what applies under a user's and an operator's policy: of two numbers the smaller one.
+func Together(user, operator map[string]any) httpapi.Arguments {
+	all := httpapi.Arguments(maps.Clone(user))
+	for key, value := range operator {
+		own, given := all[key].(int64)
+		if n, isNumber := value.(int64); isNumber && given {
+			value = min(own, n)
+		}
+		all[key] = value
+	}
+	return all
 }
