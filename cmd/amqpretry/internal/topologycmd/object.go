@@ -24,8 +24,8 @@ const (
 
 // object is one line of a report: what it is, and what was found of it.
 type object struct {
-	Kind  string `json:"kind"`
-	Name  string `json:"name"`
+	Kind  string        `json:"kind"`
+	Name  string        `json:"name"`
 	State inspect.State `json:"state"`
 	// Type of an exchange or a queue, and the Arguments of a queue or a binding, as planned.
 	Type      string        `json:"type,omitempty"`

@@ -23,7 +23,7 @@ type report struct {
 	// Ladders are what main queues with exact delays share.
 	Ladders []ladderReport `json:"ladders,omitempty"`
 	// API is whether the management API was asked as well.
-	API     bool          `json:"management_api"`
+	API     bool                  `json:"management_api"`
 	Summary map[inspect.State]int `json:"summary"`
 }
 
