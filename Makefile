@@ -4,7 +4,8 @@
 
 SHELL := bash
 GO    ?= go
-LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
+# go.work makes one of all modules but tools, which go.work knows nothing of.
+TOOL  := GOWORK=off $(GO) tool -modfile=$(CURDIR)/tools/go.mod
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
@@ -12,7 +13,8 @@ TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
 OWNFLAGS  ?= -short -timeout=60m -p=2 -parallel=2
 # The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
-BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... ./retry ./tests/arrows
+BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/amqpretry/... ./config/... ./internal/... ./middleware/... \
+	./middleware/metrics ./middleware/protect ./middleware/protect/store ./middleware/tracing ./retry ./tests/arrows
 OWNERS     = $(if $(filter all,$(PACKAGES)),./tests $$(grep -rl --include=*_test.go '_OwnBroker.t ' amqpretry cmd internal tests | xargs -n 1 dirname | sort -u | grep -v 'tests/\(b\|c[hl]\)' | sed 's|^|./|'),$(PACKAGES))
 EVERY     := ./tests ./tests/crashes ./tests/console ./tests/tools $(BEFORE)
 TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
@@ -31,9 +33,8 @@ REPORT ?=
 SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
-# Modules of their own. make lint MODULES="…" only vets the others.
-EVERY_MODULE := tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
-MODULES ?= $(EVERY_MODULE)
+# make lint and make vet look at each with its own go.mod, as its users have it.
+MODULES ?= . $(filter-out tools,$(patsubst %/go.mod,%,$(wildcard */go.mod */*/go.mod)))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-others timings sizes proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
@@ -49,9 +50,9 @@ test: ## what to run before a commit: the tests of library and command, in their
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(SHORT)
 
 test-others: ## what other people's tools read of our files, the judge of the chaos proof, and this project's own tools
-	cd tools && $(GO) vet ./timings ./mutants && $(GO) test -vet=off -count=1 ./timings ./mutants
-	cd tests/interop && $(GO) test -vet=off -count=1 ./...
-	cd tests/chaos && $(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./...
+	cd tools && export GOWORK=off && $(GO) vet ./timings ./mutants && $(GO) test -vet=off -count=1 ./timings ./mutants
+	$(GO) test -vet=off -count=1 ./tests/interop
+	$(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./tests/chaos/...
 
 test-brokers: ## tests that kill, freeze or fill brokers, each one of its own, and that give users their permissions
 	scripts/broker run --managed $(GO) test -tags "$(TAGS)" -vet=off $(OWNFLAGS) -run '$(OWN)' $(OWNERS)
@@ -87,7 +88,7 @@ test-strategies: ## the promise tests with broker-driven strategies, in their sh
 	scripts/broker run bash -ec '$(foreach strategy,$(STRATEGIES),STRATEGY=$(strategy) $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run "$(PROMISES)" -skip "$(subst $$,\$$,$(OWN))|$(COPIES_of_$(strategy))" ./tests;)'
 
 # With the slowest tests at the end.
-timed = set -o pipefail; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO) build -C tools -o "$$tools/timings" ./timings && \
+timed = set -o pipefail; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; GOWORK=off $(GO) build -C tools -o "$$tools/timings" ./timings && \
 	scripts/broker run $(GO) test -json -debug-actiongraph="$$tools/graph" -tags "$(TAGS)" $(1) | \
 	"$$tools/timings" -actions "$$tools/graph"
 
@@ -195,7 +196,7 @@ FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
 MUTANTS ?= .
 mutants: ## faults put into the code on purpose, which tests must find: make mutants MUTANTS=regexp REPORT=report.md
-	tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO) build -C tools -o "$$tools/mutants" ./mutants && \
+	tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; GOWORK=off $(GO) build -C tools -o "$$tools/mutants" ./mutants && \
 		TESTFLAGS=-short scripts/broker run "$$tools/mutants" -match '$(MUTANTS)' $(if $(REPORT),-report "$(abspath $(REPORT))") tests/mutants/*.txt
 
 # LEGS: scripts/proof --list tells them
@@ -213,19 +214,17 @@ record: ## the command lines of the docs run anew, their outputs written, their 
 	scripts/record
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
-	$(LINT) run
-	set -e; for module in $(MODULES); do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
-	set -e; for module in $(filter-out $(MODULES),$(EVERY_MODULE)); do $(GO) vet -C $$module ./...; done
+	set -e; for module in $(MODULES); do (cd $$module && $(TOOL) golangci-lint run); done
 
 PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md docs/*/*.md docs/*/*/*.md)
 WORST ?= 20
 prose: ## how hard README and docs are to read, and their worst sentences: make prose PAGES=docs/reference/policies.md WORST=50
-	cd tools && $(GO) vet ./prose && $(GO) test ./prose && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
+	cd tools && export GOWORK=off && $(GO) vet ./prose && $(GO) test ./prose && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
 
-# make lint does the same for what needs a tag, and for the modules of their own.
+# make lint does the same for what needs a tag.
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
-	$(GO) vet ./...
+	set -e; for module in $(MODULES); do GOWORK=off $(GO) vet -C $$module ./...; done
 
 fmt: ## format the code
-	$(LINT) fmt
+	$(TOOL) golangci-lint fmt
