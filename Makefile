@@ -123,9 +123,9 @@ TOPICS   ?=
 FAULTS   ?=
 CONFIRM_TIMEOUT ?=
 chaos: ## processes, connections and a broker fail: make chaos MESSAGES=20000 FOR=10m SEED=1 REPORT=report.md
-	cd tests/chaos && $(PROOF) MESSAGES="$(MESSAGES)" FOR="$(FOR)" TOPICS="$(TOPICS)" FAULTS="$(FAULTS)" \
+	$(PROOF) MESSAGES="$(MESSAGES)" FOR="$(FOR)" TOPICS="$(TOPICS)" FAULTS="$(FAULTS)" \
 		CONFIRM_TIMEOUT="$(CONFIRM_TIMEOUT)" CLOCK_STEPS=yes \
-		../../scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos_' .
+		scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos_' ./tests/chaos
 
 CLOSES ?= 3000
 shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1 REPORT=report.md
@@ -150,8 +150,8 @@ console: ## the console looked at, killed, and stopped half-way and undone: make
 
 # scripts/chromium and scripts/nginx find or fetch what it needs; npm fetches axe-core.
 browser: ## the console in a real Chromium: make browser PICTURES=docs/img makes the pictures of the docs
-	cd tests/browser && PICTURES="$(if $(PICTURES),$(abspath $(PICTURES)))" \
-		../../scripts/broker run $(GO) test -count=1 -timeout=20m ./...
+	PICTURES="$(if $(PICTURES),$(abspath $(PICTURES)))" \
+		scripts/broker run $(GO) test -count=1 -timeout=20m ./tests/browser/...
 
 # CLUSTER="leaders quorum/minority exact": only these scenarios
 CLUSTER ?=
@@ -167,8 +167,8 @@ stores: ## the stores of package protect on private servers: make stores STORES=
 
 # KILLS and MESSAGES for each form; without them a short one.
 inbox: ## processes with effects in PostgreSQL are killed, and the effects counted: make inbox KILLS=200 MESSAGES=20000 SEED=1 REPORT=report.md
-	cd tests/inbox && $(PROOF) KILLS="$(if $(filter command line,$(origin KILLS)),$(KILLS))" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES))" \
-		../../scripts/broker run ../../scripts/postgres run $(GO) test -count=1 -v -timeout=1h .
+	$(PROOF) KILLS="$(if $(filter command line,$(origin KILLS)),$(KILLS))" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES))" \
+		scripts/broker run scripts/postgres run $(GO) test -count=1 -v -timeout=1h ./tests/inbox
 
 # Each comparison ROUNDS times, on numbers of messages and lengths of time multiplied by SCALE.
 BENCH  ?= .
@@ -176,7 +176,7 @@ ROUNDS ?= 5
 SCALE  ?= 1
 bench: ## the retrier measured against what one would do without it: make bench BENCH=Healthy ROUNDS=3 SCALE=0.2 REPORT=report.md
 	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
-	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
+	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench/peers
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/consumer
 
 # Commands are killed KILLS times each, and dead-letter queues of both types are browsed BROWSES times each.

@@ -26,7 +26,8 @@ func TestNoCyclesBetweenFolders(t *testing.T) {
 	t.Parallel()
 
 	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
-		"./config/...", "./retry/...", "./middleware/...", "./amqpretry/...", "./internal/...", "./cmd/...")
+		"./config/...", "./retry/...", "./middleware/...", "./middleware/metrics/...", "./middleware/protect/...",
+		"./middleware/tracing/...", "./amqpretry/...", "./internal/...", "./cmd/amqpretry/...")
 	list.Dir = root
 	output, err := list.Output()
 	require.NoError(t, err)
