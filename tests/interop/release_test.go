@@ -27,7 +27,8 @@ func TestReleaseCanBeInstalled(t *testing.T) {
 		return string(output)
 	}
 	run(".", nil, "git", "clone", "-q", "../..", clone)
-	name := []string{"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b.example", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b.example"}
+	name := []string{"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b.example",
+		"GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b.example"}
 	changelog, err := os.ReadFile(filepath.Join(clone, "CHANGELOG.md"))
 	require.NoError(t, err)
 	changelog = []byte(strings.Replace(string(changelog), "## [Unreleased]\n", "## [0.99.0]\n\n- Tried.\n", 1))
@@ -38,11 +39,13 @@ func TestReleaseCanBeInstalled(t *testing.T) {
 
 	// A cache of its own, as nothing of this version may stay; modules of others come from that of
 	// this machine, if they are there.
-	cache := strings.TrimSpace(run(".", nil, "go", "env", "GOMODCACHE"))
-	proxies := "file://" + filepath.Join(cache, "cache", "download") + "," + strings.TrimSpace(run(".", nil, "go", "env", "GOPROXY"))
-	run(bin, []string{"GOBIN=" + bin, "GOWORK=off", "GOFLAGS=-modcacherw", "GOSUMDB=off", "GOVCS=*:git", "GOPROXY=" + proxies,
-		"GONOPROXY=github.com/amqpretry/*", "GOMODCACHE=" + filepath.Join(t.TempDir(), "modules"), "GIT_CONFIG_COUNT=1",
-		"GIT_CONFIG_KEY_0=url." + clone + ".insteadOf", "GIT_CONFIG_VALUE_0=https://github.com/amqpretry/watermill-retry"},
+	settings := strings.Fields(run(".", nil, "go", "env", "GOMODCACHE", "GOPROXY"))
+	require.Len(t, settings, 2)
+	run(bin, []string{"GOBIN=" + bin, "GOWORK=off", "GOFLAGS=-modcacherw", "GOSUMDB=off", "GOVCS=*:git",
+		"GOPROXY=file://" + filepath.Join(settings[0], "cache", "download") + "," + settings[1],
+		"GONOPROXY=github.com/amqpretry/*", "GOMODCACHE=" + filepath.Join(t.TempDir(), "modules"),
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url." + clone + ".insteadOf",
+		"GIT_CONFIG_VALUE_0=https://github.com/amqpretry/watermill-retry"},
 		"go", "install", "github.com/amqpretry/watermill-retry/cmd/amqpretry@v0.99.0")
 	assert.Contains(t, run(bin, nil, filepath.Join(bin, "amqpretry"), "version"), "amqpretry v0.99.0, ")
 }
