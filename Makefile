@@ -12,7 +12,8 @@ TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
 OWNFLAGS  ?= -short -timeout=60m -p=2 -parallel=2
 # The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
-BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... ./retry ./tests/arrows
+PROTECT   := github.com/amqpretry/watermill-retry/middleware/protect
+BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... $(PROTECT) $(PROTECT)/store ./retry ./tests/arrows
 OWNERS     = $(if $(filter all,$(PACKAGES)),./tests $$(grep -rl --include=*_test.go '_OwnBroker.t ' amqpretry cmd internal tests | xargs -n 1 dirname | sort -u | grep -v 'tests/\(b\|c[hl]\)' | sed 's|^|./|'),$(PACKAGES))
 EVERY     := ./tests ./tests/crashes ./tests/console ./tests/tools $(BEFORE)
 TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
@@ -32,7 +33,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 # Modules of their own. make lint MODULES="…" only vets the others.
-EVERY_MODULE := tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+EVERY_MODULE := tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox middleware/protect
 MODULES ?= $(EVERY_MODULE)
 
 .DEFAULT_GOAL := help
@@ -158,11 +159,11 @@ cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under loa
 	$(PROOF) CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
-# scripts/X finds or fetches the server of the module Xstore, and ends it again. ROWS for a clean-up.
-STORES ?= $(patsubst middleware/protect/store/%store/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+# scripts/X finds or fetches the server, and ends it again. ROWS for a clean-up.
+STORES ?= postgres mysql redis
 stores: ## the stores of package protect on private servers: make stores STORES=postgres REPORT=report.md
-	set -e; for store in $(STORES); do (cd middleware/protect/store/$${store}store && $(PROOF) \
-		../../../../scripts/$$store run $(GO) test -count=1 -timeout=20m ./...); done
+	set -e; for store in $(STORES); do (cd middleware/protect && $(PROOF) \
+		../../scripts/$$store run $(GO) test -count=1 -timeout=20m ./store/$$([ $$store = redis ] && echo redis || echo sql)store); done
 
 # KILLS and MESSAGES for each form; without them a short one.
 inbox: ## processes with effects in PostgreSQL are killed, and the effects counted: make inbox KILLS=200 MESSAGES=20000 SEED=1 REPORT=report.md

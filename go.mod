@@ -1,11 +1,14 @@
 module github.com/amqpretry/watermill-retry
 
-go 1.25
+go 1.25.0
+
+replace github.com/amqpretry/watermill-retry/middleware/protect => ./middleware/protect
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3
 	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.1.0
+	github.com/amqpretry/watermill-retry/middleware/protect v0.0.0
 	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/fatih/color v1.18.0
 	github.com/goccy/go-yaml v1.19.2

@@ -26,7 +26,8 @@ func TestNoCyclesBetweenFolders(t *testing.T) {
 	t.Parallel()
 
 	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
-		"./config/...", "./retry/...", "./middleware/...", "./amqpretry/...", "./internal/...", "./cmd/...")
+		"./config/...", "./retry/...", "./middleware/...", "./amqpretry/...", "./internal/...", "./cmd/...",
+		ourModule+"/middleware/protect", ourModule+"/middleware/protect/store")
 	list.Dir = root
 	output, err := list.Output()
 	require.NoError(t, err)

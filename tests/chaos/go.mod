@@ -1,8 +1,10 @@
 module github.com/amqpretry/watermill-retry/tests/chaos
 
-go 1.25
+go 1.25.0
 
 replace github.com/amqpretry/watermill-retry => ../..
+
+replace github.com/amqpretry/watermill-retry/middleware/protect => ../../middleware/protect
 
 require (
 	github.com/Shopify/toxiproxy/v2 v2.12.0
@@ -20,7 +22,6 @@ require (
 	github.com/cenkalti/backoff/v3 v3.2.2 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/mux v1.8.1 // indirect
 	github.com/hashicorp/errwrap v1.1.0 // indirect

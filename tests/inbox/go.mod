@@ -4,12 +4,12 @@ go 1.25.0
 
 replace github.com/amqpretry/watermill-retry => ../..
 
-replace github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore => ../../middleware/protect/store/postgresstore
+replace github.com/amqpretry/watermill-retry/middleware/protect => ../../middleware/protect
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/amqpretry/watermill-retry v0.0.0
-	github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore v0.0.0
+	github.com/amqpretry/watermill-retry/middleware/protect v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/stretchr/testify v1.12.1

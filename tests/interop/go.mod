@@ -1,8 +1,10 @@
 module github.com/amqpretry/watermill-retry/tests/interop
 
-go 1.25
+go 1.25.0
 
 replace github.com/amqpretry/watermill-retry => ../..
+
+replace github.com/amqpretry/watermill-retry/middleware/protect => ../../middleware/protect
 
 require (
 	github.com/VictoriaMetrics/metricsql v0.84.8
