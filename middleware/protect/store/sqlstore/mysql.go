@@ -82,11 +82,11 @@ func mysqlRemoval(table string, columns []string, rows int) string {
 		" AS old FORCE INDEX (PRIMARY) ON " + strings.Join(on, " AND ")
 }
 
-// errorNumber returns the number of an error of the server. It is the field Number of the type
-// MySQLError, which this package knows nothing else of, as it imports no driver.
+// errorNumber returns the number of an error of the server. The driver's type MySQLError has it in
+// the field Number, and in no method. This package imports no driver.
 func errorNumber(err error) string {
-	if v := reflect.Indirect(reflect.ValueOf(err)); v.Kind() == reflect.Struct {
-		if number := v.FieldByName("Number"); number.Kind() == reflect.Uint16 {
+	if v := reflect.Indirect(reflect.ValueOf(err)); v.Kind() == reflect.Struct && v.Type().Name() == "MySQLError" {
+		if number := v.FieldByName("Number"); number.CanUint() {
 			return strconv.FormatUint(number.Uint(), 10)
 		}
 	}

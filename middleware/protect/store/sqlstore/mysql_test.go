@@ -29,7 +29,7 @@ var mysql = dialect{
 
 	lockWait: time.Second, least: time.Second / 2, // MySQL's own limit is 50 s
 	setWait: "SET SESSION innodb_lock_wait_timeout = 77", askWait: "SELECT @@SESSION.innodb_lock_wait_timeout", wait: "77",
-	afterTheSnapshot: func(t *testing.T, db *sql.DB) bool {
+	seesLater: func(t *testing.T, db *sql.DB) bool {
 		return mysqlVariable(t, db, "innodb_snapshot_isolation") != "ON"
 	},
 	// Each locks two rows, in either order.

@@ -45,8 +45,8 @@ var postgres = dialect{
 
 	lockWait: 500 * time.Millisecond, least: 450 * time.Millisecond,
 	setWait: "SET LOCAL lock_timeout = '7min'", askWait: "SHOW lock_timeout", wait: "7min",
-	afterTheSnapshot:   func(*testing.T, *sql.DB) bool { return false },
-	conflictsIsolation: sql.LevelSerializable,
+	seesLater: func(*testing.T, *sql.DB) bool { return false },
+	isolation: sql.LevelSerializable,
 	meet: func(ctx context.Context, tx *sql.Tx, counters string, _ int) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, "SELECT min(n) FROM "+counters).Scan(&n); err != nil {

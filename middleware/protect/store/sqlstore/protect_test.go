@@ -132,7 +132,7 @@ func testTransactionalConflicts(t *testing.T, on server, db *sql.DB) {
 	run(t, db, "INSERT INTO "+counters+" VALUES (0, 0), (1, 0)")
 	transactional, err := protect.NewTransactional(protect.TransactionalConfig{
 		DB: db, Inbox: inbox, Postpone: 20 * time.Millisecond,
-		TxOptions: &sql.TxOptions{Isolation: on.conflictsIsolation},
+		TxOptions: &sql.TxOptions{Isolation: on.isolation},
 	})
 	require.NoError(t, err)
 	var calls, conflicts atomic.Int32

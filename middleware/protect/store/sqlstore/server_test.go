@@ -36,12 +36,12 @@ type dialect struct {
 	cascade     string // after DROP SCHEMA
 	killed      string // a statement that ends its own connection
 
-	lockWait, least    time.Duration // of a test, and what it waits at least
-	setWait, askWait   string
-	wait               string
-	afterTheSnapshot   func(t *testing.T, db *sql.DB) bool // a transaction with REPEATABLE READ sees what was done since
-	conflictsIsolation sql.IsolationLevel
-	// meet adds 1 to both counters of a table in such a way that transactions at the same time meet.
+	lockWait, least        time.Duration // of a test, and what it waits at least
+	setWait, askWait, wait string        // statements for the server's own limit, and what they set
+	// seesLater tells whether a transaction with REPEATABLE READ sees what was done after it began.
+	seesLater func(t *testing.T, db *sql.DB) bool
+	isolation sql.IsolationLevel // of the transactions of meet
+	// meet adds 1 to both counters of a table. Transactions that do so at the same time meet.
 	meet func(ctx context.Context, tx *sql.Tx, counters string, call int) error
 }
 

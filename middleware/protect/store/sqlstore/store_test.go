@@ -206,7 +206,7 @@ func testHandledAfterTheSnapshot(t *testing.T, on server) {
 	c := tables(t, db)
 	s := on.store(t, db, c)
 	want := store.InFlight
-	if on.afterTheSnapshot(t, db) {
+	if on.seesLater(t, db) {
 		want = store.Done
 	}
 	for level, want := range map[sql.IsolationLevel]store.State{
