@@ -90,7 +90,7 @@ func errorNumber(err error) string {
 			return strconv.FormatUint(number.Uint(), 10)
 		}
 	}
-	switch wrapped := err.(type) {
+	switch wrapped := err.(type) { //nolint:errorlint // it looks through the wrapped ones itself
 	case interface{ Unwrap() error }:
 		return errorNumber(wrapped.Unwrap())
 	case interface{ Unwrap() []error }:

@@ -28,14 +28,16 @@ var mysql = dialect{
 	killed:   "KILL CONNECTION_ID()",
 
 	lockWait: time.Second, least: time.Second / 2, // MySQL's own limit is 50 s
-	setWait: "SET SESSION innodb_lock_wait_timeout = 77", askWait: "SELECT @@SESSION.innodb_lock_wait_timeout", wait: "77",
+	setWait: "SET SESSION innodb_lock_wait_timeout = 77",
+	askWait: "SELECT @@SESSION.innodb_lock_wait_timeout", wait: "77",
 	seesLater: func(t *testing.T, db *sql.DB) bool {
 		return mysqlVariable(t, db, "innodb_snapshot_isolation") != "ON"
 	},
 	// Each locks two rows, in either order.
 	meet: func(ctx context.Context, tx *sql.Tx, counters string, call int) error {
 		for _, id := range []int{call % 2, 1 - call%2} {
-			if _, err := tx.ExecContext(ctx, fmt.Sprint("UPDATE ", counters, " SET n = n + 1 WHERE id = ", id)); err != nil {
+			_, err := tx.ExecContext(ctx, fmt.Sprint("UPDATE ", counters, " SET n = n + 1 WHERE id = ", id))
+			if err != nil {
 				return err
 			}
 		}

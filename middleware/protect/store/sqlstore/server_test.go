@@ -64,7 +64,7 @@ func onEach(t *testing.T, test func(t *testing.T, s server)) {
 			t.Run(d.name, func(t *testing.T) { test(t, s) })
 		}
 	}
-	require.True(t, found, "neither POSTGRES_URI nor MYSQL_URI is set: run the tests with scripts/postgres run go test ./...")
+	require.True(t, found, "run the tests with scripts/postgres or scripts/mysql: neither POSTGRES_URI nor MYSQL_URI is set")
 }
 
 // all is a pool, and a store with tables in it.
