@@ -159,11 +159,11 @@ cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under loa
 	$(PROOF) CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
-# scripts/X finds or fetches the server of the module Xstore, and ends it again. ROWS for a clean-up.
-STORES ?= $(patsubst middleware/protect/store/%store/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+# scripts/X finds or fetches the server, and ends it again. ROWS for a clean-up.
+STORES ?= postgres mysql redis
 stores: ## the stores of package protect on private servers: make stores STORES=postgres REPORT=report.md
-	set -e; for store in $(STORES); do (cd middleware/protect/store/$${store}store && $(PROOF) \
-		../../../../scripts/$$store run $(GO) test -count=1 -timeout=20m ./...); done
+	set -e; for store in $(STORES); do $(PROOF) scripts/$$store run $(GO) test -count=1 -timeout=20m \
+		./middleware/protect/store/$$([ $$store = redis ] && echo redis || echo sql)store; done
 
 # KILLS and MESSAGES for each form; without them a short one.
 inbox: ## processes with effects in PostgreSQL are killed, and the effects counted: make inbox KILLS=200 MESSAGES=20000 SEED=1 REPORT=report.md

@@ -8,7 +8,6 @@ replace (
 	github.com/amqpretry/watermill-retry/cmd/amqpretry => ../cmd/amqpretry
 	github.com/amqpretry/watermill-retry/middleware/metrics => ../middleware/metrics
 	github.com/amqpretry/watermill-retry/middleware/protect => ../middleware/protect
-	github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore => ../middleware/protect/store/postgresstore
 	github.com/amqpretry/watermill-retry/middleware/tracing => ../middleware/tracing
 )
 
@@ -21,7 +20,6 @@ require (
 	github.com/amqpretry/watermill-retry v0.0.0
 	github.com/amqpretry/watermill-retry/middleware/metrics v0.0.0
 	github.com/amqpretry/watermill-retry/middleware/protect v0.0.0
-	github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore v0.0.0-00010101000000-000000000000
 	github.com/amqpretry/watermill-retry/middleware/tracing v0.0.0
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0

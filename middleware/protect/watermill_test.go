@@ -1,7 +1,6 @@
 package protect_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -61,10 +60,8 @@ func TestWatermillsThrottle(t *testing.T) {
 		assert.Equal(t, 200*time.Millisecond, time.Since(began)-time.Since(began)%(100*time.Millisecond),
 			"immediate tries wait for their turn as well")
 
-		msg := fresh()
-		ctx, cancel := context.WithCancel(msg.Context())
+		msg, cancel := cancellable(fresh())
 		cancel()
-		msg.SetContext(ctx)
 		slow := wmmiddleware.NewThrottle(1, time.Hour)
 		began = time.Now()
 		require.NoError(t, call(slow.Middleware((&handler{}).handle), msg))

@@ -1,4 +1,4 @@
-package postgresstore_test
+package sqlstore_test
 
 import (
 	"context"
@@ -19,22 +19,26 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
-	"github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/sqlstore"
 )
 
 // Claims and their commits survive SIGKILL of the server: what it has said stays so.
 func TestServerKilled(t *testing.T) {
-	own := startServer(t)
-	testFaults(t, own.uri, own.uri, 5, func() {
-		own.kill()
-		own.start()
+	onEach(t, func(t *testing.T, on server) {
+		own := on.startOwn(t)
+		testFaults(t, on, own.uri, own.uri, 5, func() {
+			own.kill()
+			own.start()
+		})
 	})
 }
 
 // Connections are lost, and with them answers of the server.
 func TestConnectionsCut(t *testing.T) {
-	p := startProxy(t, serverURI(t))
-	testFaults(t, p.uri, serverURI(t), 100, p.cut)
+	onEach(t, func(t *testing.T, on server) {
+		p := startProxy(t, on.uri)
+		testFaults(t, on, p.uri, on.uri, 100, p.cut)
+	})
 }
 
 // fate is what a test knows of a message.
@@ -57,17 +61,12 @@ type message struct {
 
 // testFaults works with a store while faults happen, and then compares what is there with what was
 // said.
-func testFaults(t *testing.T, uri, direct string, faults int, fault func()) {
-	db, check := connectFor(t, uri), connectFor(t, direct)
+func testFaults(t *testing.T, on server, uri, direct string, faults int, fault func()) {
+	db, check := on.connect(t, uri), on.connect(t, direct)
 	c := tables(t, check)
-	s := open(t, check, c)
-	_, err := check.ExecContext(t.Context(), "CREATE TABLE "+effects(c)+" (message_key varchar(100) NOT NULL)")
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_, err := check.ExecContext(context.Background(), "DROP TABLE "+effects(c))
-		require.NoError(t, err)
-	})
-	working, err := postgresstore.New(db, c)
+	s := on.store(t, check, c)
+	effects := table(t, check, "message_key varchar(100) NOT NULL")
+	working, err := on.open(db, c)
 	require.NoError(t, err)
 
 	var messages sync.Map
@@ -84,7 +83,7 @@ func testFaults(t *testing.T, uri, direct string, faults int, fault func()) {
 				}
 				m := &message{key: fmt.Sprint(worker, "-", i), tx: i%3 == 2}
 				messages.Store(m.key, m)
-				if err := handle(working, db, effects(c), m, i%3 == 1); err != nil {
+				if err := handle(working, db, effects, m, i%3 == 1); err != nil {
 					failed.Add(1)
 					<-time.After(5 * time.Millisecond) // the processor is for the server, too
 				} else {
@@ -104,17 +103,15 @@ func testFaults(t *testing.T, uri, direct string, faults int, fault func()) {
 	t.Logf("%d calls were answered, %d failed", answered.Load(), failed.Load())
 	assert.Positive(t, failed.Load())
 	messages.Range(func(_, value any) bool {
-		verify(t, s, check, effects(c), value.(*message))
+		verify(t, s, check, effects, value.(*message))
 
 		return true
 	})
 }
 
-func effects(c postgresstore.Config) string { return c.Table + "_effects" }
-
 // handle handles a message in one of three ways: it is claimed only, or committed, or handled in a
 // transaction.
-func handle(s *postgresstore.Store, db *sql.DB, effects string, m *message, commit bool) error {
+func handle(s *sqlstore.Store, db *sql.DB, effects string, m *message, commit bool) error {
 	ctx := context.Background()
 	if m.tx {
 		err := handleTx(ctx, s, db, effects, m.key)
@@ -144,7 +141,7 @@ func handle(s *postgresstore.Store, db *sql.DB, effects string, m *message, comm
 	return nil
 }
 
-func handleTx(ctx context.Context, s *postgresstore.Store, db *sql.DB, effects, key string) error {
+func handleTx(ctx context.Context, s *sqlstore.Store, db *sql.DB, effects, key string) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -160,7 +157,7 @@ func handleTx(ctx context.Context, s *postgresstore.Store, db *sql.DB, effects, 
 	return tx.Commit()
 }
 
-func verify(t *testing.T, s *postgresstore.Store, db *sql.DB, effects string, m *message) {
+func verify(t *testing.T, s *sqlstore.Store, db *sql.DB, effects string, m *message) {
 	t.Helper()
 	if m.fate == retryable {
 		require.NoError(t, m.claim.Commit(t.Context()), "%s: a commit whose answer was lost", m.key)

@@ -1,4 +1,4 @@
-package postgresstore_test
+package sqlstore_test
 
 import (
 	"context"
@@ -17,21 +17,17 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
-	"github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/sqlstore"
 )
 
 // fill puts old handled messages into a table: at least n, by doubling them. It returns how many.
-func fill(t *testing.T, db *sql.DB, c postgresstore.Config, n int) (rows int) {
+func (s server) fill(t *testing.T, db *sql.DB, table string, n int) (rows int) {
 	t.Helper()
-	exec := func(statement string) {
-		_, err := db.ExecContext(t.Context(), statement)
-		require.NoError(t, err)
-	}
-	exec("INSERT INTO " + c.Table + " (handler, message_key, owner, done, stamp) VALUES ('old', 'k', '', true, " +
-		old + ")")
+	into := "INSERT INTO " + table + " (handler, message_key, owner, done, stamp) "
+	run(t, db, into+"VALUES ('old', 'k', '', true, "+s.old+")")
 	for rows = 1; rows < n; rows *= 2 {
-		exec("INSERT INTO " + c.Table + " (handler, message_key, owner, done, stamp) SELECT handler, " +
-			"concat(" + text + fmt.Sprintf(", '-%d')%s, owner, done, ", rows, bytes) + old + " FROM " + c.Table)
+		key := fmt.Sprintf("concat(%s, '-%d')%s", s.text, rows, s.bytes)
+		run(t, db, into+"SELECT handler, "+key+", owner, done, "+s.old+" FROM "+table)
 	}
 
 	return rows
@@ -49,11 +45,11 @@ func count(t *testing.T, db interface {
 
 // Cleanup removes what is old and nothing else: neither what is new, nor claims whose lease still
 // runs.
-func TestCleanup(t *testing.T) {
-	db := connectFor(t, serverURI(t))
-	c := tables(t, db)
-	s := open(t, db, c)
-	rows := fill(t, db, c, 5000)
+func TestCleanup(t *testing.T) { onEach(t, testCleanup) }
+
+func testCleanup(t *testing.T, on server) {
+	db, c, s := on.all(t)
+	rows := on.fill(t, db, c.Table, 5000)
 	handled, err := s.Begin(t.Context(), "h", "handled", lease)
 	require.NoError(t, err)
 	require.NoError(t, handled.Commit(t.Context()))
@@ -99,11 +95,11 @@ func TestCleanup(t *testing.T) {
 	}, "the claim is left")
 }
 
-func TestKeepClean(t *testing.T) {
-	db := connectFor(t, serverURI(t))
-	c := tables(t, db)
-	s := open(t, db, c)
-	rows := fill(t, db, c, 10)
+func TestKeepClean(t *testing.T) { onEach(t, testKeepClean) }
+
+func testKeepClean(t *testing.T, on server) {
+	db, c, s := on.all(t)
+	rows := on.fill(t, db, c.Table, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	reported, ended := make(chan int64, 10), make(chan struct{})
 	go func() {
@@ -120,15 +116,15 @@ func TestKeepClean(t *testing.T) {
 }
 
 // While Cleanup deletes a million rows, claims go on.
-func TestCleanupBesideClaims(t *testing.T) {
-	db := connectFor(t, serverURI(t))
-	c := tables(t, db)
-	s := open(t, db, c)
+func TestCleanupBesideClaims(t *testing.T) { onEach(t, testCleanupBesideClaims) }
+
+func testCleanupBesideClaims(t *testing.T, on server) {
+	db, c, s := on.all(t)
 	want := 1_000_000
 	if testing.Short() {
 		want = 50_000
 	}
-	rows := fill(t, db, c, env.Int(t, "ROWS", want))
+	rows := on.fill(t, db, c.Table, env.Int(t, "ROWS", want))
 
 	alone := measure(t, s, "alone", func() { <-time.After(5 * time.Second) })
 	var took time.Duration
@@ -140,7 +136,7 @@ func TestCleanupBesideClaims(t *testing.T) {
 		assert.EqualValues(t, rows, deleted)
 	})
 	table := report.Table{
-		Title: "Claims beside a clean-up: " + product,
+		Title: "Claims beside a clean-up: " + on.product,
 		Notes: []string{fmt.Sprintf("Cleanup deleted %d rows in %s. A claim is Begin and Commit, by 4 instances with "+
 			"100/s each. Its p99 beside Cleanup is %.1f times that without.",
 			rows, took.Round(100*time.Millisecond), beside.p(99)/alone.p(99))},
@@ -158,7 +154,7 @@ type latencies []float64
 func (l latencies) p(percent int) float64 { return l[min(len(l)-1, len(l)*percent/100)] }
 
 // measure claims and commits messages at a steady pace until while is over.
-func measure(t *testing.T, s *postgresstore.Store, name string, while func()) (all latencies) {
+func measure(t *testing.T, s *sqlstore.Store, name string, while func()) (all latencies) {
 	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup

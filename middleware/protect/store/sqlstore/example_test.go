@@ -1,10 +1,10 @@
-package postgresstore_test
+package sqlstore_test
 
 import (
 	"database/sql"
 	"fmt"
 
-	"github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/sqlstore"
 )
 
 // A migration has the statements that CreateTables runs.
@@ -13,7 +13,7 @@ func ExampleStore_Schema() {
 	if err != nil {
 		panic(err)
 	}
-	inbox, err := postgresstore.New(db, postgresstore.Config{Table: "retry.inbox"})
+	inbox, err := sqlstore.Postgres(db, sqlstore.Config{Table: "retry.inbox"})
 	if err != nil {
 		panic(err)
 	}

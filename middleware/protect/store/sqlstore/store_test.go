@@ -1,103 +1,83 @@
-package mysqlstore_test
+package sqlstore_test
 
 import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
-	"github.com/amqpretry/watermill-retry/middleware/protect/store/mysqlstore"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/sqlstore"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/storetest"
 )
 
-// With every isolation level, and every option of the driver that changes what the server gets or
-// says.
+// With each driver, isolation level and option.
 func TestConformance(t *testing.T) {
-	for name, settings := range map[string][]func(*mysql.Config){
-		"as by default":    nil,
-		"read uncommitted": {isolation(t, "READ-UNCOMMITTED")},
-		"read committed":   {isolation(t, "READ-COMMITTED")},
-		"repeatable read":  {isolation(t, "REPEATABLE-READ")},
-		"serializable":     {isolation(t, "SERIALIZABLE")},
-		"options": {func(c *mysql.Config) {
-			c.InterpolateParams, c.ParseTime, c.ClientFoundRows = true, true, true
-			c.Loc = time.FixedZone("", 3600)
-		}, variable("time_zone", "'+05:30'"), variable("sql_mode", "''")},
-	} {
-		t.Run(name, func(t *testing.T) { testConformance(t, connect(t, serverURI(t), settings...)) })
-	}
-	var found, value string
-	err := connect(t, serverURI(t)).QueryRowContext(t.Context(), "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'").
-		Scan(&found, &value)
-	if !errors.Is(err, sql.ErrNoRows) { // of MariaDB only
-		require.NoError(t, err)
-		t.Run("snapshot isolation", func(t *testing.T) {
-			testConformance(t, connect(t, serverURI(t), variable("innodb_snapshot_isolation", "ON")))
-		})
-	}
-}
-
-func testConformance(t *testing.T, db *sql.DB) {
-	c := tables(t, db)
-	t.Run("inbox", func(t *testing.T) {
-		storetest.Inbox(t, func(t *testing.T) store.Inbox { return open(t, db, c) })
-	})
-	t.Run("tx", func(t *testing.T) {
-		storetest.TxInbox(t, db, func(t *testing.T) store.TxInbox { return open(t, db, c) })
-	})
-	t.Run("values", func(t *testing.T) {
-		storetest.Values(t, func(t *testing.T) store.Values { return open(t, db, c) })
+	onEach(t, func(t *testing.T, on server) {
+		for name, db := range on.variants(t, on.uri) {
+			t.Run(name, func(t *testing.T) {
+				c := tables(t, db)
+				t.Run("inbox", func(t *testing.T) {
+					storetest.Inbox(t, func(t *testing.T) store.Inbox { return on.store(t, db, c) })
+				})
+				t.Run("tx", func(t *testing.T) {
+					storetest.TxInbox(t, db, func(t *testing.T) store.TxInbox { return on.store(t, db, c) })
+				})
+				t.Run("values", func(t *testing.T) {
+					storetest.Values(t, func(t *testing.T) store.Values { return on.store(t, db, c) })
+				})
+			})
+		}
 	})
 }
 
 func TestConfig(t *testing.T) {
-	require.NoError(t, mysqlstore.Config{}.Validate())
-	require.NoError(t, mysqlstore.Config{Table: "retry.Inbox", ValuesTable: "v"}.Validate())
-	err := mysqlstore.Config{
+	require.NoError(t, sqlstore.Config{}.Validate())
+	require.NoError(t, sqlstore.Config{Table: "retry.Inbox", ValuesTable: "v"}.Validate())
+	err := sqlstore.Config{
 		Table: `a"b`, ValuesTable: "a.b.c", Retention: -1, LockWait: time.Microsecond,
 	}.Validate()
 	for _, path := range []string{"Config.Table", "Config.ValuesTable", "Config.Retention", "Config.LockWait"} {
 		assert.ErrorContains(t, err, path)
 	}
 	var field *config.FieldError
-	require.ErrorAs(t, mysqlstore.Config{Table: "amqpretry_values"}.Validate(), &field)
+	require.ErrorAs(t, sqlstore.Config{Table: "amqpretry_values"}.Validate(), &field)
 	assert.Equal(t, "Config.ValuesTable", field.Path)
-	_, err = mysqlstore.New(nil, mysqlstore.Config{})
+	_, err = sqlstore.Postgres(nil, sqlstore.Config{})
 	require.Error(t, err)
-	_, err = mysqlstore.New(&sql.DB{}, mysqlstore.Config{Table: " "})
+	_, err = sqlstore.Postgres(&sql.DB{}, sqlstore.Config{Table: " "})
 	require.ErrorAs(t, err, &field)
-	_, err = mysqlstore.New(nil, mysqlstore.Config{Table: " ", Retention: -1})
+	_, err = sqlstore.Postgres(nil, sqlstore.Config{Table: " ", Retention: -1})
 	for _, text := range []string{"db is nil", "Config.Table", "Config.Retention"} {
 		assert.ErrorContains(t, err, text)
 	}
 }
 
-// Instances that start together make the tables together, also in a database of their own.
-func TestCreateTables(t *testing.T) {
-	db := connect(t, serverURI(t))
+// Instances that start together make the tables together, also in a schema (MySQL: a database) of
+// their own.
+func TestCreateTables(t *testing.T) { onEach(t, testCreateTables) }
+
+func testCreateTables(t *testing.T, on server) {
+	db := on.pool(t)
 	for range 5 {
 		c := tables(t, db)
 		schema := strings.TrimSuffix(c.Table, "_inbox")
-		_, err := db.ExecContext(t.Context(), "CREATE DATABASE "+schema)
-		require.NoError(t, err)
-		inSchema := mysqlstore.Config{Table: schema + ".inbox", ValuesTable: schema + ".values"}
+		run(t, db, "CREATE SCHEMA "+schema)
+		inSchema := sqlstore.Config{Table: schema + ".inbox", ValuesTable: schema + ".values"}
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
-				for _, c := range []mysqlstore.Config{c, inSchema} {
-					s, err := mysqlstore.New(db, c)
+				for _, c := range []sqlstore.Config{c, inSchema} {
+					s, err := on.open(db, c)
 					if assert.NoError(t, err) {
 						assert.NoError(t, s.CreateTables(context.Background()))
 					}
@@ -105,25 +85,28 @@ func TestCreateTables(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		claim, err := open(t, db, inSchema).Begin(t.Context(), "h", "k", lease)
+		claim, err := on.store(t, db, inSchema).Begin(t.Context(), "h", "k", lease)
 		require.NoError(t, err)
 		assert.Equal(t, store.New, claim.State())
-		_, err = db.ExecContext(t.Context(), "DROP DATABASE "+schema)
-		require.NoError(t, err)
+		run(t, db, "DROP SCHEMA "+schema+on.cascade)
 	}
 }
 
-func TestNoTable(t *testing.T) {
-	s, err := mysqlstore.New(connect(t, serverURI(t)), mysqlstore.Config{Table: "nowhere"})
+func TestNoTable(t *testing.T) { onEach(t, testNoTable) }
+
+func testNoTable(t *testing.T, on server) {
+	s, err := on.open(on.pool(t), sqlstore.Config{Table: "nowhere"})
 	require.NoError(t, err)
 	_, err = s.Begin(t.Context(), "h", "k", lease)
 	require.ErrorContains(t, err, `cannot claim a message in the table "nowhere"`)
 }
 
 // A key that looks like the hash of a long one is another key.
-func TestHashedKeys(t *testing.T) {
-	db := connect(t, serverURI(t))
-	s := open(t, db, tables(t, db))
+func TestHashedKeys(t *testing.T) { onEach(t, testHashedKeys) }
+
+func testHashedKeys(t *testing.T, on server) {
+	db := on.pool(t)
+	s := on.store(t, db, tables(t, db))
 	long := strings.Repeat("k", 256)
 	sum := sha256.Sum256([]byte(long))
 	for _, key := range []string{long, "sha256:" + hex.EncodeToString(sum[:]), strings.Repeat("k", 255)} {
@@ -134,9 +117,11 @@ func TestHashedKeys(t *testing.T) {
 }
 
 // The two kinds of inbox share a table, so that a handler can change from one to the other.
-func TestBothInboxes(t *testing.T) {
-	db := connect(t, serverURI(t))
-	s := open(t, db, tables(t, db))
+func TestBothInboxes(t *testing.T) { onEach(t, testBothInboxes) }
+
+func testBothInboxes(t *testing.T, on server) {
+	db := on.pool(t)
+	s := on.store(t, db, tables(t, db))
 	beginTx := func(key string) (store.State, *sql.Tx) {
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
@@ -180,11 +165,13 @@ func TestBothInboxes(t *testing.T) {
 }
 
 // BeginTx waits as long as LockWait says, and leaves the setting of the transaction as it was.
-func TestLockWait(t *testing.T) {
-	db := connect(t, serverURI(t))
+func TestLockWait(t *testing.T) { onEach(t, testLockWait) }
+
+func testLockWait(t *testing.T, on server) {
+	db := on.pool(t)
 	c := tables(t, db)
-	c.LockWait = time.Second
-	s := open(t, db, c)
+	c.LockWait = on.lockWait
+	s := on.store(t, db, c)
 	begin := func() *sql.Tx {
 		tx, err := db.BeginTx(t.Context(), nil)
 		require.NoError(t, err)
@@ -193,34 +180,34 @@ func TestLockWait(t *testing.T) {
 		return tx
 	}
 	first := begin()
-	_, err := first.ExecContext(t.Context(), "SET SESSION innodb_lock_wait_timeout = 77")
+	_, err := first.ExecContext(t.Context(), on.setWait)
 	require.NoError(t, err)
 	state, err := s.BeginTx(t.Context(), first, "h", "k")
 	require.NoError(t, err)
 	require.Equal(t, store.New, state)
 	var setting string
-	require.NoError(t, first.QueryRowContext(t.Context(), "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&setting))
-	assert.Equal(t, "77", setting)
+	require.NoError(t, first.QueryRowContext(t.Context(), on.askWait).Scan(&setting))
+	assert.Equal(t, on.wait, setting)
 
 	began := time.Now()
 	state, err = s.BeginTx(t.Context(), begin(), "h", "k")
 	require.NoError(t, err)
 	assert.Equal(t, store.InFlight, state)
-	assert.Greater(t, time.Since(began), c.LockWait/2)
-	assert.Less(t, time.Since(began), 40*time.Second, "the other transaction's setting is 77 s, MySQL's own 50 s")
+	assert.Greater(t, time.Since(began), on.least)
+	assert.Less(t, time.Since(began), 40*time.Second, "any other setting makes it wait longer")
 }
 
 // A message that was handled after a transaction with REPEATABLE READ has begun is Done, or comes
 // again.
-func TestHandledAfterTheSnapshot(t *testing.T) {
-	db := connect(t, serverURI(t))
+func TestHandledAfterTheSnapshot(t *testing.T) { onEach(t, testHandledAfterTheSnapshot) }
+
+func testHandledAfterTheSnapshot(t *testing.T, on server) {
+	db := on.pool(t)
 	c := tables(t, db)
-	s := open(t, db, c)
-	want := store.Done
-	var found, value string
-	err := db.QueryRowContext(t.Context(), "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'").Scan(&found, &value)
-	if err == nil && value == "ON" {
-		want = store.InFlight
+	s := on.store(t, db, c)
+	want := store.InFlight
+	if on.seesLater(t, db) {
+		want = store.Done
 	}
 	for level, want := range map[sql.IsolationLevel]store.State{
 		sql.LevelReadCommitted: store.Done, sql.LevelRepeatableRead: want,
@@ -239,11 +226,13 @@ func TestHandledAfterTheSnapshot(t *testing.T) {
 }
 
 // Two transactions that wait for each other end, and one of them comes again.
-func TestDeadlock(t *testing.T) {
-	db := connect(t, serverURI(t))
+func TestDeadlock(t *testing.T) { onEach(t, testDeadlock) }
+
+func testDeadlock(t *testing.T, on server) {
+	db := on.pool(t)
 	c := tables(t, db)
 	c.LockWait = soon
-	s := open(t, db, c)
+	s := on.store(t, db, c)
 	var txs [2]*sql.Tx
 	for i := range txs {
 		tx, err := db.BeginTx(t.Context(), nil)

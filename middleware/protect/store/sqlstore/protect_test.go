@@ -1,7 +1,6 @@
-package postgresstore_test
+package sqlstore_test
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -21,21 +20,17 @@ import (
 
 // Each message is delivered several times, to two instances. Handlers fail after their effect, and
 // connections are killed. Each message has its effect once.
-func TestTransactionalHandlers(t *testing.T) {
+func TestTransactionalHandlers(t *testing.T) { onEach(t, testTransactionalHandlers) }
+
+func testTransactionalHandlers(t *testing.T, on server) {
 	t.Parallel()
-	db := connect(t, "pgx", serverURI(t), nil)
-	c := tables(t, db)
-	inbox := open(t, db, c)
-	ctx := t.Context()
-	effects := c.Table + "_effects"
-	_, err := db.ExecContext(ctx, "CREATE TABLE "+effects+" (id text NOT NULL)")
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP TABLE "+effects) })
+	db, _, inbox := on.all(t)
+	ctx, effects := t.Context(), table(t, db, "id varchar(100) NOT NULL")
 
 	var failures, killed atomic.Int32
 	handler := func(msg *wmmessage.Message) ([]*wmmessage.Message, error) {
 		tx, ctx := protect.TxFromContext(msg.Context()), msg.Context()
-		if _, err := tx.ExecContext(ctx, "INSERT INTO "+effects+" VALUES ($1)", msg.UUID); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO "+effects+" VALUES ('"+msg.UUID+"')"); err != nil {
 			return nil, err
 		}
 		switch rand.IntN(5) {
@@ -44,7 +39,7 @@ func TestTransactionalHandlers(t *testing.T) {
 			return nil, errors.New("it fails")
 		case 1: // the server ends the connection before the commit
 			killed.Add(1)
-			_, err := tx.ExecContext(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
+			_, err := tx.ExecContext(ctx, on.killed)
 			return nil, ignored(err)
 		}
 		return nil, nil
@@ -85,10 +80,11 @@ func TestTransactionalHandlers(t *testing.T) {
 func ignored(error) error { return nil }
 
 // Two instances with one limit make as many calls together as one.
-func TestSharedRateLimit(t *testing.T) {
+func TestSharedRateLimit(t *testing.T) { onEach(t, testSharedRateLimit) }
+
+func testSharedRateLimit(t *testing.T, on server) {
 	t.Parallel()
-	db := connect(t, "pgx", serverURI(t), nil)
-	values := open(t, db, tables(t, db))
+	_, _, values := on.all(t)
 	const limit, calls = 50, 100
 	var left atomic.Int32
 	left.Store(calls)
@@ -117,56 +113,50 @@ func TestSharedRateLimit(t *testing.T) {
 	assert.GreaterOrEqual(t, took, (calls-1)*time.Second/limit-50*time.Millisecond)
 }
 
-// Handlers that read and write the same row in SERIALIZABLE transactions meet: each is called again
-// in place, and every message has its effect without a failed attempt.
+// Transactions of handlers meet: each handler is called again in place, and every message has its
+// effect without a failed attempt.
 func TestTransactionalConflicts(t *testing.T) {
-	t.Parallel()
-	for _, driver := range []string{"pgx", "postgres"} {
-		t.Run(driver, func(t *testing.T) {
-			t.Parallel()
-			db := connect(t, driver, serverURI(t), nil)
-			c := tables(t, db)
-			inbox := open(t, db, c)
-			ctx, counter := t.Context(), c.Table+"_counter"
-			_, err := db.ExecContext(ctx,
-				"CREATE TABLE "+counter+" (n int NOT NULL); INSERT INTO "+counter+" VALUES (0)")
-			require.NoError(t, err)
-			t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP TABLE "+counter) })
-			transactional, err := protect.NewTransactional(protect.TransactionalConfig{
-				DB: db, Inbox: inbox, Postpone: 20 * time.Millisecond,
-				TxOptions: &sql.TxOptions{Isolation: sql.LevelSerializable},
+	onEach(t, func(t *testing.T, on server) {
+		for name, db := range on.drivers(t, on.uri) {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				testTransactionalConflicts(t, on, db)
 			})
-			require.NoError(t, err)
-			var calls, conflicts atomic.Int32
-			guarded := transactional.Middleware(func(msg *wmmessage.Message) ([]*wmmessage.Message, error) {
-				calls.Add(1)
-				tx, ctx := protect.TxFromContext(msg.Context()), msg.Context()
-				var n int
-				if err := tx.QueryRowContext(ctx, "SELECT n FROM "+counter).Scan(&n); err != nil {
-					return nil, err
-				}
-				_, err := tx.ExecContext(ctx, fmt.Sprint("UPDATE ", counter, " SET n = ", n+1))
-				if err != nil && inbox.IsConflict(fmt.Errorf("cannot count: %w", err)) {
-					conflicts.Add(1)
-				}
-				return nil, err
-			})
-			const messages = 40
-			var wg sync.WaitGroup
-			for m := range messages {
-				wg.Go(func() {
-					msg := wmmessage.NewMessage(fmt.Sprint("order-", m), nil)
-					msg.SetContext(ctx)
-					_, err := guarded(msg)
-					assert.NoError(t, err)
-				})
-			}
-			wg.Wait()
-			var n int
-			require.NoError(t, db.QueryRowContext(ctx, "SELECT n FROM "+counter).Scan(&n))
-			assert.Equal(t, messages, n)
-			assert.Positive(t, conflicts.Load())
-			t.Logf("%d calls for %d messages", calls.Load(), messages)
+		}
+	})
+}
+
+func testTransactionalConflicts(t *testing.T, on server, db *sql.DB) {
+	inbox := on.store(t, db, tables(t, db))
+	ctx, counters := t.Context(), table(t, db, "id int PRIMARY KEY, n int NOT NULL")
+	run(t, db, "INSERT INTO "+counters+" VALUES (0, 0), (1, 0)")
+	transactional, err := protect.NewTransactional(protect.TransactionalConfig{
+		DB: db, Inbox: inbox, Postpone: 20 * time.Millisecond,
+		TxOptions: &sql.TxOptions{Isolation: on.isolation},
+	})
+	require.NoError(t, err)
+	var calls, conflicts atomic.Int32
+	guarded := transactional.Middleware(func(msg *wmmessage.Message) ([]*wmmessage.Message, error) {
+		err := on.meet(msg.Context(), protect.TxFromContext(msg.Context()), counters, int(calls.Add(1)))
+		if err != nil && inbox.IsConflict(fmt.Errorf("cannot count: %w", err)) {
+			conflicts.Add(1)
+		}
+		return nil, err
+	})
+	const messages = 40
+	var wg sync.WaitGroup
+	for m := range messages {
+		wg.Go(func() {
+			msg := wmmessage.NewMessage(fmt.Sprint("order-", m), nil)
+			msg.SetContext(ctx)
+			_, err := guarded(msg)
+			assert.NoError(t, err)
 		})
 	}
+	wg.Wait()
+	var a, b int
+	require.NoError(t, db.QueryRowContext(ctx, "SELECT min(n), max(n) FROM "+counters).Scan(&a, &b))
+	assert.Equal(t, []int{messages, messages}, []int{a, b})
+	assert.Positive(t, conflicts.Load())
+	t.Logf("%d calls for %d messages", calls.Load(), messages)
 }

@@ -1,10 +1,9 @@
-package postgresstore
+package sqlstore
 
 import (
 	"cmp"
 	"errors"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -21,8 +20,8 @@ const (
 
 // Config names the tables and limits of a [Store]. The zero value is valid.
 type Config struct {
-	// Table holds the claims and the handled messages. It may have a schema: "retry.inbox".
-	// Defaults to amqpretry_inbox.
+	// Table holds the claims and the handled messages. It may have a schema (MySQL: a database):
+	// "retry.inbox". Defaults to amqpretry_inbox.
 	Table string
 	// ValuesTable holds the state of rate limits and circuit breakers.
 	// Defaults to amqpretry_values.
@@ -32,8 +31,8 @@ type Config struct {
 	// plus the longest time that a publisher repeats a publish. 7 days by default: it covers a
 	// queue that nobody could drain over a weekend.
 	Retention time.Duration
-	// LockWait is how long BeginTx waits for another transaction with the same message. 1s by
-	// default.
+	// LockWait is how long BeginTx waits for another transaction with the same message. MySQL
+	// rounds it up to whole seconds. 1s by default.
 	LockWait time.Duration
 }
 
@@ -49,7 +48,8 @@ func (c Config) Validate() error {
 	}
 	name := func(field, found string) {
 		if found != "" && !identifier.MatchString(found) {
-			add(field, "not a table name", "letters, digits and _, at most 50, after at most one schema", found)
+			add(field, "not a table name", "letters, digits and _, at most 50, after at most one schema (MySQL: database)",
+				found)
 		}
 	}
 	name("Table", c.Table)
@@ -76,8 +76,3 @@ func (c Config) withDefaults() Config {
 
 	return c
 }
-
-func quoted(name string) string { return `"` + strings.ReplaceAll(name, ".", `"."`) + `"` }
-
-// indexName returns the name of the index on the column stamp. It is in the schema of its table.
-func indexName(table string) string { return quoted(table[strings.Index(table, ".")+1:] + "_stamp") }
