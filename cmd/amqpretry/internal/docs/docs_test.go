@@ -31,7 +31,7 @@ const docs = "../../../../docs"
 // before has left.
 var pages = []string{"reference/command-line/README.md", "reference/command-line/dlq.md",
 	"reference/command-line/topology.md", "reference/command-line/doctor.md",
-	"reference/command-line/delays.md", "reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
+	"how-to/operate-exact-delays.md", "reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
 
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""
