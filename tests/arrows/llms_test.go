@@ -82,7 +82,8 @@ func titleOf(t *testing.T, path string) string {
 	return title
 }
 
-// summaryOf is the first paragraph of a page, or the first that begins with a word, without its links.
+// summaryOf is the first paragraph of a page, or the first that begins with a word, without its
+// links.
 func summaryOf(t *testing.T, path, word string) string {
 	t.Helper()
 	_, paragraph, found := strings.Cut(pageText(t, path), "\n\n"+word)
