@@ -1,5 +1,5 @@
-// Package docs runs the command lines of docs/reference/command-line and
-// docs/reference/package-dlq.md.
+// Package docs runs the command lines of docs/reference/command-line, of
+// docs/reference/package-dlq.md and of two pages of docs/how-to.
 package docs
 
 import (
