@@ -139,7 +139,10 @@ func TestAlternatives(t *testing.T) {
 			}
 			t.Run(a.name+", "+queue, func(t *testing.T) {
 				t.Parallel()
-				row := fmt.Sprintf("| %s | %s | ", a.name, queue)
+				row := fmt.Sprintf("| %s | every | ", a.name) // where all queues do the same
+				if !strings.Contains(string(text), row) {
+					row = fmt.Sprintf("| %s | %s | ", a.name, queue)
+				}
 				expected := func(begin string) bool { return strings.Contains(string(text), row+begin) }
 				row += a.watch(t, uri, queueType, expected) + " |"
 				assert.Contains(t, string(text), row, "a row of the page")

@@ -69,7 +69,7 @@ var stages = map[string]config.Policy{
 // documented reads the table of the docs: what is to happen, by row and column.
 func documented(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/reference/outcomes.md")
+	text, err := os.ReadFile("../docs/how-to/say-what-an-error-means.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "<!-- outcomes -->\n")
 	require.True(t, found)

@@ -34,7 +34,7 @@ import (
 )
 
 // watermills is a middleware of Watermill and a handler: a row of
-// docs/reference/watermill-middlewares.md.
+// docs/how-to/use-watermill-parts.md.
 type watermills struct {
 	name string
 	// handler says what the handler does, in the words of the page; empty: it fails.
@@ -208,7 +208,7 @@ var watermillsMiddlewares = []watermills{
 func TestWatermillsMiddlewares(t *testing.T) {
 	t.Parallel()
 
-	text, err := os.ReadFile("../docs/reference/watermill-middlewares.md")
+	text, err := os.ReadFile("../docs/how-to/use-watermill-parts.md")
 	require.NoError(t, err)
 	uri := brokertest.URI(t)
 	var cells sync.Map // by place

@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// These tests look at single calls with the middlewares of docs/reference/watermill-middlewares.md,
+// These tests look at single calls with the middlewares of docs/how-to/use-watermill-parts.md,
 // whose table is tested in tests/watermill_middlewares_test.go.
 
 // first handles a message for the first time, and gives the verdict.

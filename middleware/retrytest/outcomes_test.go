@@ -73,7 +73,7 @@ func seconds(n ...int) []time.Duration {
 // tables reads the tables of the docs, row by row.
 func tables(t *testing.T) (outcomes, unhandled [][]string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/reference/outcomes.md")
+	text, err := os.ReadFile("../../docs/how-to/say-what-an-error-means.md")
 	require.NoError(t, err)
 
 	var all [][][]string
