@@ -11,7 +11,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log"
 	"math/rand/v2"
 	"net"
@@ -32,7 +31,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -53,12 +52,13 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Getenv("AMQP_URI"), "metrics-"+watermill.NewShortUUID(), l, os.Stdout); err != nil {
+	if err := run(ctx, os.Getenv("AMQP_URI"), l); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
+func run(ctx context.Context, uri string, l load) error {
+	topic := "metrics-" + watermill.NewShortUUID()
 	registry := prometheus.NewRegistry()
 	m, err := metrics.New(metrics.Config{Registerer: registry})
 	if err != nil {
@@ -87,8 +87,8 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 		return err
 	}
 	defer retrier.Close()
-	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
-	defer m.Watch(retrier)()           // the depths of its queues, until it is closed
+	defer demo.Tidy(uri, retrier, topic) // no service deletes its queues
+	defer m.Watch(retrier)()             // the depths of its queues, until it is closed
 
 	listener, err := net.Listen("tcp", l.Listen)
 	if err != nil {
@@ -125,7 +125,7 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 		return err
 	}
 
-	if err := scrape("http://"+listener.Addr().String()+"/metrics", out); err != nil {
+	if err := scrape("http://" + listener.Addr().String() + "/metrics"); err != nil {
 		return err
 	}
 	if err := router.Close(); err != nil {
@@ -190,7 +190,7 @@ func publish(ctx context.Context, retrier *amqpv2.Retrier, topic string, message
 }
 
 // scrape prints what is at /metrics, apart from comments, buckets and what is still 0.
-func scrape(url string, out io.Writer) error {
+func scrape(url string) error {
 	response, err := http.Get(url)
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func scrape(url string, out io.Writer) error {
 	for lines.Scan() {
 		if line := lines.Text(); !strings.HasPrefix(line, "#") && !strings.Contains(line, "_bucket{") &&
 			!strings.HasSuffix(line, " 0") {
-			fmt.Fprintln(out, line)
+			fmt.Println(line)
 		}
 	}
 

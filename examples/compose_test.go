@@ -1,4 +1,4 @@
-package compose
+package examples
 
 import (
 	"os"
@@ -13,7 +13,7 @@ import (
 
 func read(t *testing.T, file string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(filepath.Join("compose", file))
 	require.NoError(t, err)
 	require.NoError(t, yaml.Unmarshal(text, into), file)
 }
@@ -37,12 +37,12 @@ func TestFilesFitTogether(t *testing.T) {
 			_, tag, _ := strings.Cut(service.Image, ":")
 			assert.NotContains(t, []string{"", "latest"}, tag, name)
 		} else {
-			assert.FileExists(t, filepath.Join(service.Build.Context, service.Build.Dockerfile))
+			assert.FileExists(t, filepath.Join("compose", service.Build.Context, service.Build.Dockerfile))
 		}
 		for _, volume := range service.Volumes {
 			parts := strings.Split(volume, ":")
 			require.Len(t, parts, 3, volume)
-			assert.FileExists(t, parts[0], "Docker would make it a folder")
+			assert.FileExists(t, filepath.Join("compose", parts[0]), "Docker would make it a folder")
 			mounted[name+parts[1]] = parts[0]
 		}
 	}
