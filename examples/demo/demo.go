@@ -72,6 +72,8 @@ type Service struct {
 	// Ends is how many messages the service handles, or gives up, before it closes. Defaults to the
 	// number of Messages.
 	Ends int
+	// Until is an event that counts as an end as well.
+	Until retry.EventKind
 	// Keep leaves the queues on the broker.
 	Keep bool
 }
@@ -175,7 +177,11 @@ func (r *service) connect(done func(retry.Event)) (err error) {
 		if r.Options.OnEvent != nil {
 			r.Options.OnEvent(event)
 		}
-		if event.Kind != retry.EventSucceeded {
+		switch event.Kind {
+		case retry.EventSucceeded: // its handler has returned nil
+		case r.Until:
+			done(retry.Event{Kind: retry.EventSucceeded})
+		default:
 			done(event)
 		}
 	}
