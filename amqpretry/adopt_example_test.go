@@ -64,8 +64,8 @@ func Example_adoption() {
 }
 
 // A policy changes while a message waits: the new version continues what waits under the old one.
-// Versions with different policies can also run side by side. "amqpretry topology prune" deletes the
-// retry queues that no policy uses any more.
+// Versions with different policies can also run side by side. "amqpretry topology prune" deletes
+// the retry queues that no policy uses any more.
 func Example_changedPolicy() {
 	orders := "orders-" + watermill.NewShortUUID()
 	before := config.Policy{Delays: []time.Duration{time.Second, 10 * time.Second}}

@@ -1,5 +1,5 @@
-// Package demo is what examples need and services do not: messages to begin with, an end, and queues
-// that are deleted afterwards.
+// Package demo is what examples need and services do not: messages to begin with, an end, and
+// queues that are deleted afterwards.
 package demo
 
 import (

@@ -17,8 +17,8 @@ type planner interface {
 }
 
 // Tidy deletes the queues and retry exchanges of topics, with the messages that are left in them.
-// Call it when nothing consumes from them any more. Like the other functions that tidy, it prints an
-// error to the standard error.
+// Call it when nothing consumes from them any more. Like the other functions that tidy, it prints
+// an error to the standard error.
 func Tidy(uri string, retrier planner, topics ...string) {
 	tidy(uri, topics, func(channel *amqp091.Channel, topic string) error {
 		plan, err := retrier.Plan(topic)
@@ -30,7 +30,8 @@ func Tidy(uri string, retrier planner, topics ...string) {
 	})
 }
 
-// TidyTopic is [Tidy] for a queue that has been under these policies; without any, under the default one.
+// TidyTopic is [Tidy] for a queue that has been under these policies. No policy means the default
+// one.
 func TidyTopic(uri, topic string, policies ...config.Policy) {
 	if len(policies) == 0 {
 		policies = []config.Policy{{}}
@@ -101,7 +102,8 @@ func tidy[T any](uri string, things []T, work func(*amqp091.Channel, T) error) {
 	}
 }
 
-// remove deletes the queues and exchanges of a plan. RabbitMQ does not mind if something is missing.
+// remove deletes the queues and exchanges of a plan. RabbitMQ does not mind if something is
+// missing.
 func remove(channel *amqp091.Channel, plan topology.Plan) error {
 	var errs []error
 	if plan.Queue != "" {

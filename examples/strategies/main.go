@@ -87,12 +87,15 @@ func run(ctx context.Context, uri string) error {
 	}
 	strategies := map[string]string{} // of topics
 	var left atomic.Int64
-	retrier, err := amqpv2.New(conf, amqpretry.Options{Policies: policies, Logger: logger, OnEvent: func(e retry.Event) {
-		report(strategies[e.Topic], e)
-		if e.Kind == retry.EventDeadLettered && left.Add(-1) == 0 {
-			go router.Close()
-		}
-	}})
+	retrier, err := amqpv2.New(conf, amqpretry.Options{
+		Policies: policies, Logger: logger,
+		OnEvent: func(event retry.Event) {
+			report(strategies[event.Topic], event)
+			if event.Kind == retry.EventDeadLettered && left.Add(-1) == 0 {
+				go router.Close()
+			}
+		},
+	})
 	if err != nil {
 		return err
 	}
