@@ -119,20 +119,17 @@ func ExampleDeduplicator_retries() {
 	if err != nil {
 		panic(err)
 	}
-	bill := func(msg *message.Message) error {
+	bill := deduplicator.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID == "order-1" && attempt.Number == 1 {
-			return errors.New("the bank does not answer")
+			return nil, errors.New("the bank does not answer")
 		}
 		fmt.Printf("%s: attempt %d, billed\n", msg.UUID, attempt.Number)
 
-		return nil
-	}
+		return nil, nil
+	})
 	for _, id := range []string{"order-1", "order-2", "order-2 again"} {
-		result := retrytest.Run(retrytest.Service{
-			Middlewares:     []message.HandlerMiddleware{deduplicator.Middleware},
-			ConsumerHandler: bill,
-		}, message.NewMessage(id, []byte(id)))
+		result := retrytest.Run(retrytest.Service{Handler: bill}, message.NewMessage(id, []byte(id)))
 		fmt.Printf("%s: %s\n", id, result.End)
 	}
 	// Output:
