@@ -207,8 +207,11 @@ proof: ## the proofs that take long, each with a bound and a report: make proof 
 fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
 	GO="$(GO)" scripts/fuzz $(FUZZ) $(FUZZERS)
 
-examples: ## the examples, with their output checked
-	scripts/broker run $(GO) test -vet=off -count=1 $(TESTFLAGS) -skip '$(OWN)' ./examples/...
+# make test runs all Example functions.
+SHOWN = $$(grep -rl --include=*_test.go watermill-retry/examples/demo amqpretry config middleware retry | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+examples: ## the programs of examples, and the Example functions that use a broker, with their output checked
+	scripts/broker run bash -ec '$(GO) test -vet=off -count=1 $(TESTFLAGS) -skip "$(subst $$,\$$,$(OWN))" ./examples ./examples/graceful-shutdown; \
+		$(GO) test -vet=off -count=1 $(TESTFLAGS) -run "^Example" "$$@"' -- $(SHOWN)
 
 record: ## the command lines of the docs run anew, their outputs written, their picture drawn
 	scripts/record

@@ -3,6 +3,7 @@ package arrows
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,5 +38,32 @@ func TestExamplesCanBeCopied(t *testing.T) {
 		assert.Contains(t, string(text), "func run(ctx context.Context", path)
 		assert.Contains(t, string(list), "]("+strings.TrimPrefix(path, "examples/")+")", "the list of the examples")
 	})
-	assert.Greater(t, examples, 20)
+	assert.Greater(t, examples, 9)
+}
+
+// Modules of their own use the root module, and it uses none of them: neither do its examples. What
+// is about such a module is an Example function there.
+func TestExamplesOfTheRootModule(t *testing.T) {
+	t.Parallel()
+
+	checked := 0
+	check := func(file string) {
+		path, err := filepath.Rel(root, file)
+		require.NoError(t, err)
+		folder, _, _ := strings.Cut(path, "/")
+		isExample := folder == "examples" || strings.HasSuffix(path, "example_test.go") &&
+			slices.Contains([]string{"amqpretry", "config", "retry"}, folder)
+		if !isExample {
+			return
+		}
+		checked++
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, module := range []string{"middleware/metrics", "middleware/protect", "middleware/tracing", "cmd"} {
+			assert.NotContains(t, string(text), `watermill-retry/`+module, path)
+		}
+	}
+	walk(t, ".go", check)
+	walk(t, "_test.go", check)
+	assert.Greater(t, checked, 20)
 }

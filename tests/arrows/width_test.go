@@ -71,7 +71,8 @@ func wideComments(code string) (wide []string) {
 		if !isComment && strings.Count(line, "`")%2 == 1 {
 			isText = !isText
 		}
-		isOutput = isComment && (isOutput || strings.HasPrefix(comment, "// Output:"))
+		isOutput = isComment && (isOutput || strings.HasPrefix(comment, "// Output:") ||
+			strings.HasPrefix(comment, "// Unordered output:"))
 		columns := utf8.RuneCountInString(line) + 3*(len(line)-len(comment))
 		if isComment && !isOutput && columns > mostColumns && !drawn.MatchString(comment) {
 			wide = append(wide, fmt.Sprintf("%d: %d columns", i+1, columns))
