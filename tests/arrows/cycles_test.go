@@ -26,7 +26,7 @@ func TestNoCyclesBetweenFolders(t *testing.T) {
 	t.Parallel()
 
 	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
-		"./config/...", "./retry/...", "./middleware/...", "./middleware/metrics/...", "./middleware/protect/...",
+		"./config/...", "./retry/...", "./middleware/...", "./middleware/metrics", "./middleware/protect/...",
 		"./middleware/tracing/...", "./amqpretry/...", "./internal/...", "./cmd/amqpretry/...")
 	list.Dir = root
 	output, err := list.Output()
