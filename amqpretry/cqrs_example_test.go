@@ -125,7 +125,7 @@ func (s *shop) report(event retry.Event) {
 	case retry.EventSucceeded, retry.EventDeadLettered:
 		fmt.Printf("%s: %s\n", group, event.Kind)
 		if group != "commands" && s.ended.Add(1) == 3 {
-			go s.router.Close()
+			go func() { _ = s.router.Close() }()
 		}
 	}
 }

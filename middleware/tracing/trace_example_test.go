@@ -72,7 +72,7 @@ func Example_trace() {
 	var finished atomic.Int64 // one for each message: shipped, or filed
 	finish := func() {
 		if finished.Add(1) == 2 {
-			go router.Close()
+			go func() { _ = router.Close() }()
 		}
 	}
 	router.AddConsumerHandler("ship", orders, subscriber, func(msg *message.Message) error {
