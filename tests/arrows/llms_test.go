@@ -72,7 +72,8 @@ func TestLLMsFile(t *testing.T) {
 	}
 	found, err := os.ReadFile(file)
 	require.NoError(t, err)
-	assert.Equal(t, text.String(), string(found), "%s: UPDATE=yes go test ./tests/arrows -run TestLLMsFile writes it", file)
+	assert.Equal(t, text.String(), string(found),
+		"%s: UPDATE=yes go test ./tests/arrows -run TestLLMsFile writes it", file)
 }
 
 func titleOf(t *testing.T, path string) string {
