@@ -37,7 +37,7 @@ func newTestConnection(t *testing.T, s Settings) *Connection {
 // last failure has begun. Any number of callers makes no more attempts than that.
 func TestTryLinkShortensThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := &fakebroker.Reluctant{Channels: map[int]bool{}}
+		broker := fakebroker.NewReluctant(false)
 		var down atomic.Bool
 		var dials atomic.Int32
 		c := New(Settings{

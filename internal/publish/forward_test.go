@@ -47,19 +47,17 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 			u.Ack()
 		}
 		b.OnDeclare = func(string) { <-silent.Done() }
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		context.AfterFunc(ctx, answers)
 
 		var forwards sync.WaitGroup
 		for range 5 {
-			forwards.Add(1)
-			go func() {
-				defer forwards.Done()
+			forwards.Go(func() {
 				_, err := queue.Forward(ctx, failure(), isThere)
 				assert.NoError(t, err)
-			}()
+			})
 		}
 		synctest.Wait()
 		assert.Equal(t, 1, b.Declares("q.retry.1s"))
@@ -89,10 +87,10 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 func TestRedeclare_OnceForAllThatWereSentBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {} // answered below
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b.OnPublish = silent // answered below
+		queue := b.forward(t, retryOnce)
 		for range 3 {
-			go func() { _, _ = queue.Forward(t.Context(), failure(), isThere) }()
+			queue.begin(t.Context())
 		}
 		synctest.Wait()
 		sent := b.Publishes()
@@ -125,7 +123,7 @@ func TestForward_BacksOff(t *testing.T) {
 			}
 			u.Nack()
 		}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := queue.Forward(ctx, failure(), isThere)
@@ -149,7 +147,7 @@ func TestForward_BacksOff(t *testing.T) {
 func TestForward_GoneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		queue := b.forward(t, retryOnce)
 		_, err := queue.Forward(t.Context(), failure(), func() bool { return true })
 		require.ErrorIs(t, err, ErrGone)
 		assert.Empty(t, b.Publishes())
@@ -160,8 +158,8 @@ func TestForward_GoneBefore(t *testing.T) {
 func TestForward_GoneMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b.OnPublish = silent
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		gone := time.Now().Add(time.Minute)
@@ -177,7 +175,7 @@ func TestForward_GoneMeanwhile(t *testing.T) {
 func TestForward_GoneWhileAChannelOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		queue := b.forward(t, retryOnce)
 		hasChannel := func() bool {
 			queue.sender.mu.Lock()
 			defer queue.sender.mu.Unlock()
@@ -195,12 +193,12 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, warnings = 50, 10
 		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
+		b.OnPublish = silent
 		f := newTestForwarder(t, b)
-		queue := f.ForQueue(scriptedPlan(t, retryOnce))
+		queue := testQueue{f.ForQueue(scriptedPlan(t, retryOnce))}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		for range held {
-			go func() { _, _ = queue.Forward(ctx, failure(), isThere) }()
+			queue.begin(ctx)
 			pass(100 * time.Millisecond)
 		}
 		pass(warnings * f.settings.HoldWarning)
@@ -221,19 +219,15 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Delays: []time.Duration{time.Second},
-			Strategy: config.StrategyShared}))
+		queue := b.forward(t, config.Policy{Delays: []time.Duration{time.Second}, Strategy: config.StrategyShared})
 		for range 3 {
-			for _, o := range []*codec.CopyRequest{failure(), death()} {
-				_, err := queue.Forward(t.Context(), o, isThere)
-				require.NoError(t, err)
-			}
+			queue.forward(t, failure())
+			queue.forward(t, death())
 			assert.Equal(t, 2, b.Open(), "one for each exchange")
 			opened := b.Confirms()
 			for range 6 {
 				pass(idleAfter / 2)
-				_, err := queue.Forward(t.Context(), failure(), isThere)
-				require.NoError(t, err)
+				queue.forward(t, failure())
 			}
 			assert.Equal(t, 1, b.Open(), "the one for dead letters was idle")
 			assert.Equal(t, opened, b.Confirms(), "the other was not")
@@ -255,7 +249,7 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 				time.AfterFunc(time.Minute, u.Ack)
 			}
 		}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Strategy: config.StrategyLadder}))
+		queue := b.forward(t, config.Policy{Strategy: config.StrategyLadder})
 		forbidden, allowed := failure(), failure()
 		forbidden.State.Delay, allowed.State.Delay = "10m", "1s"
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -264,8 +258,7 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 			_, err := queue.Forward(ctx, forbidden, isThere)
 			assert.ErrorContains(t, err, "over")
 		})
-		_, err := queue.Forward(t.Context(), allowed, isThere)
-		require.NoError(t, err)
+		queue.forward(t, allowed)
 		cancel(errors.New("over"))
 		forwards.Wait()
 		published := map[string]int{}
@@ -281,11 +274,11 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b.OnPublish = silent
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		for range 5 {
-			go func() { _, _ = queue.Forward(ctx, failure(), isThere) }()
+			queue.begin(ctx)
 			pass(3 * idleAfter)
 			assert.Equal(t, 1, b.Open())
 		}
@@ -303,15 +296,11 @@ func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 func TestQueueForwarder_Retire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
-		forward := func() {
-			_, err := queue.Forward(t.Context(), failure(), isThere)
-			require.NoError(t, err)
-		}
-		forward()
-		b.OnPublish = func(*fakebroker.Publish) {}
+		queue := b.forward(t, retryOnce)
+		queue.forward(t, failure())
+		b.OnPublish = silent
 		for range 3 {
-			go func() { _, _ = queue.Forward(t.Context(), failure(), isThere) }()
+			queue.begin(t.Context())
 		}
 		synctest.Wait()
 		queue.Retire()
@@ -326,13 +315,12 @@ func TestQueueForwarder_Retire(t *testing.T) {
 		assert.Zero(t, b.Open())
 
 		b.OnPublish = nil
-		forward()
+		queue.forward(t, failure())
 		synctest.Wait()
 		assert.Zero(t, b.Open(), "after a late one")
 
-		idle := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
-		_, err := idle.Forward(t.Context(), failure(), isThere)
-		require.NoError(t, err)
+		idle := b.forward(t, retryOnce)
+		idle.forward(t, failure())
 		assert.Equal(t, 1, b.Open())
 		idle.Retire()
 		synctest.Wait()
@@ -344,8 +332,8 @@ func TestQueueForwarder_Retire(t *testing.T) {
 func TestQueueForwarder_RetireAfterAnEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b.OnPublish = silent
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := queue.Forward(ctx, failure(), isThere)
