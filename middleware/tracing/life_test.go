@@ -3,6 +3,7 @@ package tracing_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"testing"
