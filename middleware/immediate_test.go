@@ -208,8 +208,8 @@ func TestBeforeTheHandler(t *testing.T) {
 		})
 	}
 
-	// Due, because there is nothing to wait in, or the wait is over; or not due, and no later than the
-	// policy allows.
+	// Due, because there is nothing to wait in, or the wait is over; or not due, and no later than
+	// the policy allows.
 	long := config.Policy{Delays: twoRetries.Delays, MaxPostpone: time.Hour}.WithDefaults()
 	due, postponed := retry.Verdict{}, retry.Verdict{Action: retry.ActionPostpone, Delay: 5 * time.Second,
 		NotBefore: past.Add(time.Hour)}

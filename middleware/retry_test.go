@@ -301,7 +301,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// A context that has ended, such as at the deadline of a Timeout outside of ours, makes no shutdown.
+// A context that has ended, such as at the deadline of a Timeout outside of ours, is no shutdown.
 func TestContextThatEndedIsNoShutdown(t *testing.T) {
 	for name, want := range map[error]retry.Verdict{nil: {}, errBoom: again(1, time.Second)} {
 		d := newDelivery()
