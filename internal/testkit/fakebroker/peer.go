@@ -41,8 +41,8 @@ func NewPeer(t testing.TB, limit int, wrap func(net.Conn) net.Conn) *Peer {
 	return p
 }
 
-// NewServerPeer is the side of a broker only.
-func NewServerPeer(broker net.Conn) *Peer { return &Peer{broker: broker} }
+// newServerPeer is the side of a broker only.
+func newServerPeer(broker net.Conn) *Peer { return &Peer{broker: broker} }
 
 func (p *Peer) serve() {
 	p.each(func(frame []byte) {
@@ -123,8 +123,8 @@ func (p *Peer) Deliver(header []byte) (amqp091.Delivery, error) {
 	return d, nil
 }
 
-// socket writes in a goroutine of its own, as a real socket: a broker that waited with an answer for
-// a client that is writing itself would never read what that writes.
+// socket writes in a goroutine of its own, as a real one: a broker that waited with an answer for a
+// client that is writing itself would never read what that writes.
 type socket struct {
 	net.Conn
 

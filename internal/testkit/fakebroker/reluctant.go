@@ -65,7 +65,7 @@ func (r *Reluctant) Dial(string, string) (net.Conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.network = append(r.network, answers)
-	p := NewServerPeer(answers)
+	p := newServerPeer(answers)
 	r.peers = append(r.peers, p)
 	go r.serve(p)
 

@@ -82,7 +82,7 @@ func (b *Scripted) Confirms() int { return locked(b, func() int { return b.confi
 // Dial connects to it.
 func (b *Scripted) Dial(string, string) (net.Conn, error) {
 	client, broker := net.Pipe()
-	go b.serve(NewServerPeer(newSocket(broker)))
+	go b.serve(newServerPeer(newSocket(broker)))
 
 	return client, nil
 }
