@@ -14,7 +14,7 @@ import (
 // A channel forgets which publishes were returned when they have been told so.
 func TestConfirmChannel_ForgetsReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		var returned sync.Map
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if _, again := returned.LoadAndDelete(u.Exchange); again {

@@ -93,7 +93,7 @@ func TestDelayPublisher_Refused(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"for a while": 5 * time.Second, "for ever": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b, began := fakebroker.NewScripted(), time.Now()
+				b, began := fakebroker.NewScripted(nil), time.Now()
 				b.OnPublish = func(u *fakebroker.Publish) {
 					if u.Carries("bad") && time.Since(began) < takes {
 						u.Nack()
@@ -126,7 +126,7 @@ func TestDelayPublisher_Refused(t *testing.T) {
 // once, and only once for all that miss it.
 func TestDelayPublisher_Returned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, began := fakebroker.NewScripted(), time.Now()
+		b, began := fakebroker.NewScripted(nil), time.Now()
 		var returns atomic.Int64
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if u.Carries("lost") && returns.Add(1) <= 20 {
@@ -150,7 +150,7 @@ func TestDelayPublisher_Returned(t *testing.T) {
 // of calls beside it, are published twice at most.
 func TestDelayPublisher_RefusedForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, began := fakebroker.NewScripted(), time.Now()
+		b, began := fakebroker.NewScripted(nil), time.Now()
 		b.OnPublish = answer("bad", func(u *fakebroker.Publish) {
 			u.Refuse(amqp091.PreconditionFailed, "PRECONDITION_FAILED - message size 17 is larger than 16")
 		}, ackAfter(time.Millisecond))
@@ -178,7 +178,7 @@ func TestDelayPublisher_RefusedForGood(t *testing.T) {
 // An exchange to which the user may not write fails its own messages, and takes no others with it.
 func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if u.Exchange == p.ladder.Level(1) {
@@ -208,7 +208,7 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 // down the channel that all share, and fails only its own message.
 func TestDelayPublisher_OneKeyIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
 		b.OnPublish = answer("forbidden", func(u *fakebroker.Publish) {
 			u.Refuse(amqp091.AccessRefused, "ACCESS_REFUSED - write access to topic 'x' in exchange '"+u.Exchange+
@@ -229,7 +229,7 @@ func TestDelayPublisher_OneKeyIsForbidden(t *testing.T) {
 // way.
 func TestDelayPublisher_LastReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		dials := 0
 		p := newDialingPublisher(t, b, func(string, string) (net.Conn, error) {
 			if dials++; dials == 1 {
@@ -252,8 +252,7 @@ func (e uncomparable) Error() string { return strings.Join(e, " ") }
 // The cause of a context can be any error.
 func TestDelayPublisher_ContextEndsWithAnyError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = (*fakebroker.Publish).Nack
+		b := fakebroker.NewScripted((*fakebroker.Publish).Nack)
 		p := newTestDelayPublisher(t, b)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		messages := inMinutes("refused")
@@ -269,7 +268,7 @@ func TestDelayPublisher_ContextEndsWithAnyError(t *testing.T) {
 func TestDelayPublisher_SlowLine(t *testing.T) {
 	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
 
-	b := fakebroker.NewScripted()
+	b := fakebroker.NewScripted(nil)
 	var dials atomic.Int64
 	p := newDialingPublisher(t, b, func(network, address string) (net.Conn, error) {
 		dials.Add(1)
@@ -307,7 +306,7 @@ func (c *slowConn) Write(p []byte) (int, error) {
 // A due time in the metadata counts more than the default of the options.
 func TestDelayPublisher_DefaultDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
 		defaults := forThoseWithout(func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
 			return wmdelay.For(time.Second), nil
@@ -334,7 +333,7 @@ func TestDelayPublisher_DefaultDelay(t *testing.T) {
 // What belongs to a target is declared again after half a minute, and the ladder after ten.
 func TestDelayPublisher_DeclaresAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
 		for i, pause := range []time.Duration{0, targetAge - time.Second, 2 * time.Second, sharedAge} {
 			<-time.After(pause)
@@ -350,8 +349,7 @@ func TestDelayPublisher_DeclaresAgain(t *testing.T) {
 // A message whose context ends is given up alone, and the call does not wait for it.
 func TestDelayPublisher_ContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, began := fakebroker.NewScripted(), time.Now()
-		b.OnPublish = answer("silent", silent, ackAfter(3*time.Second))
+		b, began := fakebroker.NewScripted(answer("silent", silent, ackAfter(3*time.Second))), time.Now()
 		p := newTestDelayPublisher(t, b)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		messages := inMinutes("silent", "slow")
@@ -371,8 +369,7 @@ func TestDelayPublisher_ContextEnds(t *testing.T) {
 // Close waits for its timeout, and no longer for a wrapped publisher that hangs.
 func TestDelayPublisher_CloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = silent
+		b := fakebroker.NewScripted(silent)
 		p := newTestDelayPublisher(t, b)
 		stuck := make(idle)
 		defer close(stuck)

@@ -36,7 +36,7 @@ func death() *codec.CopyRequest {
 func TestRedeclare_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent, answers := context.WithCancel(t.Context())
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		returned := 0
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if returned < 20 && u.Carries(header.Delay) {
@@ -86,7 +86,7 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 // What was declared again is not declared again for copies that were sent before.
 func TestRedeclare_OnceForAllThatWereSentBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		b.OnPublish = silent // answered below
 		queue := b.forward(t, retryOnce)
 		for range 3 {
@@ -115,7 +115,7 @@ func TestRedeclare_OnceForAllThatWereSentBefore(t *testing.T) {
 func TestForward_BacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 40
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if len(b.Publishes()) > most { // without pauses there would be no end
 				u.Ack()
@@ -146,7 +146,7 @@ func TestForward_BacksOff(t *testing.T) {
 // then, as the broker delivers the message again.
 func TestForward_GoneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		queue := b.forward(t, retryOnce)
 		_, err := queue.Forward(t.Context(), failure(), func() bool { return true })
 		require.ErrorIs(t, err, ErrGone)
@@ -157,8 +157,7 @@ func TestForward_GoneBefore(t *testing.T) {
 // The same while the broker does not answer.
 func TestForward_GoneMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = silent
+		b := newTestBroker(silent)
 		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -174,7 +173,7 @@ func TestForward_GoneMeanwhile(t *testing.T) {
 // broker delivers the message again.
 func TestForward_GoneWhileAChannelOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		queue := b.forward(t, retryOnce)
 		hasChannel := func() bool {
 			queue.sender.mu.Lock()
@@ -192,8 +191,7 @@ func TestForward_GoneWhileAChannelOpens(t *testing.T) {
 func TestHeld_ReportedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, warnings = 50, 10
-		b := newTestBroker()
-		b.OnPublish = silent
+		b := newTestBroker(silent)
 		f := newTestForwarder(t, b)
 		queue := testQueue{f.ForQueue(scriptedPlan(t, retryOnce))}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -218,7 +216,7 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 // another one for the next.
 func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		queue := b.forward(t, config.Policy{Delays: []time.Duration{time.Second}, Strategy: config.StrategyShared})
 		for range 3 {
 			queue.forward(t, failure())
@@ -240,7 +238,7 @@ func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 // A level of the ladder to which the user may not write closes its own channel only.
 func TestForward_OneLevelIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		ladder := topology.Ladder{}
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if u.Exchange == ladder.Level(3) {
@@ -273,8 +271,7 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 // However long the broker does not answer a publish, its channel stays: others would come to it.
 func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = silent
+		b := newTestBroker(silent)
 		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		for range 5 {
@@ -295,7 +292,7 @@ func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 // last copy. It takes copies all the same.
 func TestQueueForwarder_Retire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		queue := b.forward(t, retryOnce)
 		queue.forward(t, failure())
 		b.OnPublish = silent
@@ -331,8 +328,7 @@ func TestQueueForwarder_Retire(t *testing.T) {
 // A copy whose context has ended keeps no channel open.
 func TestQueueForwarder_RetireAfterAnEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = silent
+		b := newTestBroker(silent)
 		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

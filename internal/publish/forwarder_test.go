@@ -28,7 +28,9 @@ type testBroker struct {
 	emitted []retry.Event
 }
 
-func newTestBroker() *testBroker { return &testBroker{Scripted: fakebroker.NewScripted()} }
+func newTestBroker(onPublish func(*fakebroker.Publish)) *testBroker {
+	return &testBroker{Scripted: fakebroker.NewScripted(onPublish)}
+}
 
 // Events are what was emitted of a kind.
 func (b *testBroker) Events(kind retry.EventKind) []retry.Event {

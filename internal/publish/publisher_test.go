@@ -86,8 +86,7 @@ func failedOf(t *testing.T, err error) *publish.Error {
 // with: however many messages to it are given up.
 func TestPublisher_QueueThatNeverConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = answer("silent", silent, (*fakebroker.Publish).Ack)
+		b := fakebroker.NewScripted(answer("silent", silent, (*fakebroker.Publish).Ack))
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		for range 20 {
 			var calls sync.WaitGroup
@@ -113,9 +112,8 @@ func TestPublisher_QueueThatNeverConfirms(t *testing.T) {
 // Any number of calls share four channels, and none waits for the answer to another.
 func TestPublisher_Lanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
 		c := &collected{}
-		b.OnPublish = c.add
+		b := fakebroker.NewScripted(c.add)
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
 		for i := range 200 {
@@ -146,8 +144,7 @@ func TestPublisher_Lanes(t *testing.T) {
 // apart.
 func TestPublisher_WindowOfReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = answer("good", (*fakebroker.Publish).Ack, (*fakebroker.Publish).Return)
+		b := fakebroker.NewScripted(answer("good", (*fakebroker.Publish).Ack, (*fakebroker.Publish).Return))
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		messages := append(numbered("lost", 3000), numbered("good", 3)...)
 		err := p.Publish("q", messages...)
@@ -188,7 +185,7 @@ func (c *collected) take() []*fakebroker.Publish {
 // on another channel.
 func TestPublisher_OrderOnARetiredLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, c := fakebroker.NewScripted(), &collected{} // its version is none: a nack spoils the channel
+		b, c := fakebroker.NewScripted(nil), &collected{} // its version is none: a nack spoils the channel
 		b.OnPublish = c.add
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
@@ -217,8 +214,7 @@ func TestPublisher_OrderOnARetiredLane(t *testing.T) {
 // room for those to other queues.
 func TestPublisher_FullLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = answer("silent", silent, (*fakebroker.Publish).Ack)
+		b := fakebroker.NewScripted(answer("silent", silent, (*fakebroker.Publish).Ack))
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
 		for range 6 {
@@ -238,7 +234,7 @@ func TestPublisher_FullLanes(t *testing.T) {
 // are done. Where the broker has refused one for good, no answer is taken for that to another.
 func TestPublisher_ContextsOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		b.OnPublish = func(u *fakebroker.Publish) {
 			switch {
 			case u.Carries("nacked"):
@@ -270,8 +266,7 @@ func TestPublisher_ContextsOfOneCall(t *testing.T) {
 // Each message says what has ended its own wait.
 func TestPublisher_EndsOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = (*fakebroker.Publish).Nack
+		b := fakebroker.NewScripted((*fakebroker.Publish).Nack)
 		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: 5 * time.Second})
 		gone := errors.New("the caller has gone")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, gone)
@@ -291,7 +286,7 @@ func TestPublisher_EndsOfOneCall(t *testing.T) {
 // The other messages of a channel that is closed over a bad one go together again.
 func TestPublisher_ManyBesideABadOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		b.OnPublish = answer("bad", func(u *fakebroker.Publish) { u.Refuse(406, "PRECONDITION_FAILED - bad") },
 			ackAfter(20*time.Millisecond))
 		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: time.Hour})
@@ -307,8 +302,8 @@ func TestPublisher_ManyBesideABadOne(t *testing.T) {
 // A connection that has no room for further channels does with those that it has.
 func TestPublisher_FewChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, c := fakebroker.NewScripted(), &collected{}
-		b.OnPublish = c.add
+		c := &collected{}
+		b := fakebroker.NewScripted(c.add)
 		settings := testSettings(b.Dial)
 		settings.Connection.AMQP.ChannelMax = 1
 		p := NewPublisher(settings)
@@ -330,8 +325,7 @@ func TestPublisher_FewChannels(t *testing.T) {
 // Nacks and a queue that does not answer, together, do not open one channel after the other.
 func TestPublisher_ChannelsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = answer("full", (*fakebroker.Publish).Nack, silent)
+		b := fakebroker.NewScripted(answer("full", (*fakebroker.Publish).Nack, silent))
 		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: 5 * time.Second})
 		var calls sync.WaitGroup
 		for range 300 {
@@ -349,8 +343,7 @@ func TestPublisher_ChannelsAreBounded(t *testing.T) {
 func TestPublisher_LostWhileWritten(t *testing.T) {
 	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
 
-	b := fakebroker.NewScripted()
-	b.OnPublish = answer("small", (*fakebroker.Publish).Ack, silent)
+	b := fakebroker.NewScripted(answer("small", (*fakebroker.Publish).Ack, silent))
 	dials := 0
 	p := newTestPublisher(t, func(network, address string) (net.Conn, error) {
 		if dials++; dials > 1 {

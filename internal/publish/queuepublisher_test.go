@@ -59,8 +59,7 @@ func TestQueuePublisher_Answers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newTestBroker()
-				b.OnPublish = test.answer
+				b := newTestBroker(test.answer)
 				p, told := newTestQueuePublisher(t, b)
 				published := publishTest(t, p)
 				began := time.Now()
@@ -78,7 +77,7 @@ func TestQueuePublisher_Answers(t *testing.T) {
 // nack is not used again.
 func TestQueuePublisher_RefusedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		began := time.Now()
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if time.Since(began) < 5*time.Second {
@@ -106,8 +105,7 @@ func TestQueuePublisher_RetryEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newTestBroker()
-				b.OnPublish = (*fakebroker.Publish).Nack
+				b := newTestBroker((*fakebroker.Publish).Nack)
 				p, _ := newTestQueuePublisher(t, b)
 				published := publishTest(t, p)
 				began := time.Now()
@@ -129,8 +127,7 @@ func TestQueuePublisher_RetryEnds(t *testing.T) {
 // A return has no id here: it may be of any message before the channel ends.
 func TestQueuePublisher_AfterAReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = silent
+		b := newTestBroker(silent)
 		p, _ := newTestQueuePublisher(t, b)
 		published := []*Published{publishTest(t, p), publishTest(t, p), publishTest(t, p)}
 		synctest.Wait()
@@ -151,8 +148,7 @@ func TestQueuePublisher_Lost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newTestBroker()
-				b.OnPublish = silent
+				b := newTestBroker(silent)
 				p, _ := newTestQueuePublisher(t, b)
 				published := publishTest(t, p)
 				synctest.Wait()

@@ -17,7 +17,7 @@ import (
 // whatever was published since, and not any longer.
 func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		policy := config.Policy{Delays: []time.Duration{10 * time.Minute, time.Second}, Strategy: config.StrategyShared}
 		f := newTestForwarder(t, b)
 		queue := testQueue{f.ForQueue(scriptedPlan(t, policy))}
@@ -53,7 +53,7 @@ func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 // one channel.
 func TestReturnPaths_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		silent, answer := context.WithCancel(t.Context())
 		b.OnBind = func(queue string) {
 			if queue == "q-1" {
@@ -84,7 +84,7 @@ func TestReturnPaths_NoAnswer(t *testing.T) {
 // which is large, less often, and once for all queues.
 func TestReturnPaths_Backend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		f := newTestForwarder(t, b)
 		policy := config.Policy{Strategy: config.StrategyLadder}
 		for _, queue := range []string{"q-0", "q-1"} {
@@ -108,7 +108,7 @@ func TestReturnPaths_Backend(t *testing.T) {
 // others.
 func TestReturnPaths_BeginAtAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		f := newTestForwarder(t, b)
 		policy := config.Policy{Delays: []time.Duration{20 * time.Second}, Strategy: config.StrategyShared}
 		forward := func(queue string) {

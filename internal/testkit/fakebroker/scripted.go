@@ -48,9 +48,10 @@ type Publish struct {
 	left    int    // bytes of the body that are missing
 }
 
-// NewScripted returns a broker that confirms everything at once.
-func NewScripted() *Scripted {
-	return &Scripted{declares: map[string]int{}, binds: map[string]int{}, open: map[uint16]*openChannel{}}
+// NewScripted returns a broker that answers publishes so; nil confirms them at once.
+func NewScripted(onPublish func(*Publish)) *Scripted {
+	return &Scripted{OnPublish: onPublish, declares: map[string]int{}, binds: map[string]int{},
+		open: map[uint16]*openChannel{}}
 }
 
 func locked[T any](b *Scripted, get func() T) T {
