@@ -205,13 +205,12 @@ func playCell(row, stage string) (retrytest.Result, string) {
 func TestOutcomesWithoutAHandler(t *testing.T) {
 	t.Parallel()
 
-	fails := func(*message.Message) error { return errListed }
 	play := func(s retrytest.Service) retrytest.Result {
 		if s.ConsumerHandler == nil {
-			s.ConsumerHandler = fails
+			s.ConsumerHandler = returns(errListed)
 		}
 
-		return retrytest.Run(s, message.NewMessage("1", nil))
+		return play(s)
 	}
 	rejects := func(*message.Message) error { return errors.New("no such schema") }
 	dies := map[int]retrytest.Fault{retrytest.EveryCall: retrytest.Crash}

@@ -60,7 +60,7 @@ func TestLLMsFile(t *testing.T) {
 			}
 		}
 	}
-	walk(t, ".md", func(path string) {
+	walk(t, ".md", func(path, _ string) {
 		if strings.HasPrefix(path, docs+string(filepath.Separator)) {
 			assert.True(t, listed[path], "%s: no row of docs/README.md begins with a link to it", path)
 		}

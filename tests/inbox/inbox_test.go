@@ -168,7 +168,6 @@ func (p *proof) publish(from, n int) (twice int) {
 	var all []amqp091.Publishing
 	for i := range n {
 		m := rabbit.Message(id(from+i), "")
-		m.DeliveryMode = amqp091.Persistent
 		all = append(all, m)
 		if p.random.IntN(20) == 0 {
 			all = append(all, m)
