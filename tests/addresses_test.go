@@ -6,7 +6,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -17,8 +16,7 @@ import (
 
 func address(t *testing.T, uri string) string {
 	t.Helper()
-	u, err := url.Parse(uri)
-	require.NoError(t, err)
+	u := must(url.Parse(uri))(t)
 
 	return u.Host
 }
@@ -26,8 +24,7 @@ func address(t *testing.T, uri string) string {
 // nobody is a URI like that of the broker, at an address where nobody listens.
 func nobody(t *testing.T) string {
 	t.Helper()
-	u, err := url.Parse(brokertest.URI(t))
-	require.NoError(t, err)
+	u := must(url.Parse(brokertest.URI(t)))(t)
 	u.Host = "127.0.0.1:1"
 
 	return u.String()
@@ -76,14 +73,11 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	broker := newRabbit(t, brokertest.URI(t))
 	t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.100ms", queue+".dlq") })
 
-	sub, err := amqp.NewSubscriber(retrier.Config(), logs)
-	require.NoError(t, err)
+	sub := must(amqp.NewSubscriber(retrier.Config(), logs))(t)
 	t.Cleanup(func() { _ = sub.Close() })
-	pub, err := amqp.NewPublisher(retrier.Config(), logs)
-	require.NoError(t, err)
+	pub := must(amqp.NewPublisher(retrier.Config(), logs))(t)
 	t.Cleanup(func() { _ = pub.Close() })
-	messages, err := sub.Subscribe(t.Context(), queue)
-	require.NoError(t, err)
+	messages := must(sub.Subscribe(t.Context(), queue))(t)
 
 	got := make(chan string, 100)
 	go func() {
@@ -94,9 +88,7 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	}()
 	arrives := func(id string, pub *amqp.Publisher) {
 		t.Helper()
-		await.Until(t, func() bool {
-			return pub.Publish(queue, message.NewMessage(id, nil)) == nil
-		})
+		await.Until(t, func() bool { return pub.Publish(queue, message.NewMessage(id, nil)) == nil })
 		await.Until(t, func() bool {
 			select {
 			case found := <-got:
@@ -109,8 +101,7 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	arrives("by the second", pub)
 	second.stop()
 	// A new publisher: that of watermill-amqp has a data race while it reconnects.
-	again, err := amqp.NewPublisher(retrier.Config(), logs)
-	require.NoError(t, err)
+	again := must(amqp.NewPublisher(retrier.Config(), logs))(t)
 	t.Cleanup(func() { _ = again.Close() })
 	arrives("by the third", again)
 	assert.NotEmpty(t, third.matching(anyone))

@@ -61,15 +61,12 @@ var alternatives = []alternative{
 	{name: "Watermill's `PoisonQueue`", route: poisoned},
 	{name: "`PoisonQueue` with Watermill's `requeuer`: a delay of 1 s", circulates: true, route: func(t *testing.T, a *alternativeRun) {
 		poisoned(t, a)
-		subscriber, err := amqp.NewSubscriber(a.conf, a.logs)
-		require.NoError(t, err)
-		publisher, err := amqp.NewPublisher(a.conf, a.logs)
-		require.NoError(t, err)
-		requeue, err := requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: a.poison,
+		subscriber := must(amqp.NewSubscriber(a.conf, a.logs))(t)
+		publisher := must(amqp.NewPublisher(a.conf, a.logs))(t)
+		requeue := must(requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: a.poison,
 			Publisher: publisher, Delay: time.Second,
 			GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return a.queue, nil },
-		}, a.logs)
-		require.NoError(t, err)
+		}, a.logs))(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- requeue.Run(ctx) }()
@@ -89,13 +86,11 @@ var alternatives = []alternative{
 	{name: "**watermill-retry**: 3 retries, 1 s apart", route: func(t *testing.T, a *alternativeRun) {
 		options := amqpretry.Options{Policies: retries(ms(1000, 1000, 1000)...), Logger: a.logs}
 		retrier := newRetrier(t, a.conf, options)
-		plan, err := retrier.Plan(a.queue)
-		require.NoError(t, err)
+		plan := must(retrier.Plan(a.queue))(t)
 		broker := newRabbit(t, a.conf.Connection.AmqpURI)
 		t.Cleanup(func() { broker.RemovePlan(plan) })
 		a.router.AddMiddleware(retrier.Middleware)
-		a.subscriber, err = retrier.NewSubscriber()
-		require.NoError(t, err)
+		a.subscriber = must(retrier.NewSubscriber())(t)
 		a.poison = a.queue + ".dlq"
 	}},
 }
@@ -104,12 +99,10 @@ var delayedRetry = amqp091.Table{"x-delayed-retry-type": "all", "x-delayed-retry
 
 func poisoned(t *testing.T, a *alternativeRun) {
 	t.Helper()
-	publisher, err := amqp.NewPublisher(a.conf, a.logs)
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(a.conf, a.logs))(t)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 	a.poison = a.queue + ".poison"
-	poison, err := middleware.PoisonQueue(publisher, a.poison)
-	require.NoError(t, err)
+	poison := must(middleware.PoisonQueue(publisher, a.poison))(t)
 	a.router.AddMiddleware(poison)
 }
 
@@ -118,8 +111,7 @@ func poisoned(t *testing.T, a *alternativeRun) {
 func TestAlternatives(t *testing.T) {
 	t.Parallel()
 
-	text, err := os.ReadFile("../docs/concepts/comparison.md")
-	require.NoError(t, err)
+	text := must(os.ReadFile("../docs/concepts/comparison.md"))(t)
 	uri := brokertest.URI(t)
 	broker := newRabbit(t, uri)
 	for _, queueType := range []string{"classic", "quorum"} {
@@ -214,15 +206,12 @@ func (a alternative) start(t *testing.T, uri, queueType string) *alternativeRun 
 	broker.Declare(run.queue, run.conf.Queue.Arguments)
 	broker.Declare(run.queue+".poison", run.conf.Queue.Arguments)
 
-	var err error
-	run.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, run.logs)
-	require.NoError(t, err)
+	run.router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, run.logs))(t)
 	if a.route != nil {
 		a.route(t, run)
 	}
 	if run.subscriber == nil {
-		run.subscriber, err = amqp.NewSubscriber(run.conf, run.logs)
-		require.NoError(t, err)
+		run.subscriber = must(amqp.NewSubscriber(run.conf, run.logs))(t)
 	}
 
 	return run

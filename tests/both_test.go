@@ -44,22 +44,16 @@ func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []
 
 	v2 := watermillv2.NewDurableQueueConfig(uri)
 	v2.Queue.Arguments, v2.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
-	retrierV2, err := amqpv2.New(v2, options)
-	require.NoError(t, err)
+	retrierV2 := must(amqpv2.New(v2, options))(t)
 	v3 := watermillv3.NewDurableQueueConfig(uri)
 	v3.Queue.Arguments, v3.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
-	retrierV3, err := amqpv3.New(v3, options)
-	require.NoError(t, err)
+	retrierV3 := must(amqpv3.New(v3, options))(t)
 
 	subscribers = map[string]message.Subscriber{}
-	subscribers["own v2"], err = retrierV2.NewSubscriber()
-	require.NoError(t, err)
-	subscribers["own v3"], err = retrierV3.NewSubscriber()
-	require.NoError(t, err)
-	subscribers["stock v2"], err = watermillv2.NewSubscriber(retrierV2.Config(), watermill.NopLogger{})
-	require.NoError(t, err)
-	subscribers["stock v3"], err = watermillv3.NewSubscriber(retrierV3.Config(), watermill.NopLogger{})
-	require.NoError(t, err)
+	subscribers["own v2"] = must(retrierV2.NewSubscriber())(t)
+	subscribers["own v3"] = must(retrierV3.NewSubscriber())(t)
+	subscribers["stock v2"] = must(watermillv2.NewSubscriber(retrierV2.Config(), watermill.NopLogger{}))(t)
+	subscribers["stock v3"] = must(watermillv3.NewSubscriber(retrierV3.Config(), watermill.NopLogger{}))(t)
 
 	return []either{retrierV2, retrierV3}, subscribers
 }
@@ -75,9 +69,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 		CloseTimeout: time.Minute})
 	plans := make([]topology.Plan, len(retriers))
 	for i, retrier := range retriers {
-		var err error
-		plans[i], err = retrier.Plan(queue)
-		require.NoError(t, err)
+		plans[i] = must(retrier.Plan(queue))(t)
 	}
 	assert.Equal(t, plans[0], plans[1], "the same topology")
 	t.Cleanup(func() { broker.RemovePlan(plans[0]) })
@@ -89,8 +81,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	)
 	var routers []*message.Router
 	for name, subscriber := range subscribers {
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, watermill.NopLogger{})
-		require.NoError(t, err)
+		router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, watermill.NopLogger{}))(t)
 		for _, retrier := range retriers { // both: each leaves the other's messages alone
 			router.AddMiddleware(retrier.Middleware)
 		}
@@ -178,8 +169,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			}
 			wg.Wait()
 
-			publisher, err := watermillv3.NewPublisher(retrier.Config(), watermill.NopLogger{})
-			require.NoError(t, err)
+			publisher := must(watermillv3.NewPublisher(retrier.Config(), watermill.NopLogger{}))(t)
 			t.Cleanup(func() { require.NoError(t, publisher.Close()) })
 			for _, topic := range []string{"orders", "invoices", "returns", "nobody"} {
 				require.NoError(t, publisher.Publish(topic, message.NewMessage(topic, []byte("x"))))
@@ -190,8 +180,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			}
 			assert.ElementsMatch(t, []string{"orders", "invoices", "returns"}, got)
 
-			file, err := retrier.Definitions("orders", "invoices")
-			require.NoError(t, err)
+			file := must(retrier.Definitions("orders", "invoices"))(t)
 			assert.Contains(t, string(file), `"routing_key": "orders"`)
 			assert.Contains(t, string(file), `"routing_key": "invoices"`)
 		})
@@ -207,17 +196,13 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	uri, queue := brokertest.URI(t), uniqueName("both")
 	conf := watermillv3.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = mainQueueArguments("classic")
-	retrier, err := amqpv3.New(conf, amqpretry.Options{})
-	require.NoError(t, err)
+	retrier := must(amqpv3.New(conf, amqpretry.Options{}))(t)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
-	plan, err := retrier.Plan(queue)
-	require.NoError(t, err)
+	plan := must(retrier.Plan(queue))(t)
 	broker := newRabbit(t, uri)
 	t.Cleanup(func() { broker.RemovePlan(plan) })
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
-	messages, err := subscriber.Subscribe(t.Context(), queue)
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
+	messages := must(subscriber.Subscribe(t.Context(), queue))(t)
 
 	plain, forged := rabbit.Message("plain", "x"), rabbit.Message("forged", "x")
 	forged.Headers[watermillv3.MetadataRedeliveredKey] = "true"

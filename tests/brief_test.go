@@ -17,7 +17,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -28,7 +27,7 @@ func withChannels(t *testing.T, n uint16, warning time.Duration) *service {
 	t.Helper()
 
 	return newService(t, setup{
-		URI: brokertest.URI(t), KeepObjects: true, Route: func(*service) {},
+		KeepObjects: true, Route: func(*service) {},
 		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{ChannelMax: n} },
 		Options: amqpretry.Options{
 			Policies:    config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}},
@@ -75,8 +74,7 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 			queue := fmt.Sprintf("%s-%d", base, i)
 			t.Cleanup(func() { svc.removeAll(queue) })
 			ctx, cancel := context.WithCancel(t.Context())
-			ended, err := svc.failing(ctx, svc.Sub, queue)
-			require.NoError(t, err)
+			ended := must(svc.failing(ctx, svc.Sub, queue))(t)
 			svc.Broker.Publish(queue, rabbit.Messages(queue)...)
 			await.Until(t, func() bool { return len(svc.Letters()) == i+1 }, "%s fails", queue)
 			cancel()
@@ -87,9 +85,7 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 			}
 		}
 		assert.Empty(t, svc.Held())
-		await.Until(t, func() bool {
-			return len(goroutinesOf(label)) <= early
-		}, "goroutines: %d before", early)
+		await.Until(t, func() bool { return len(goroutinesOf(label)) <= early }, "goroutines: %d before", early)
 		depths, err := svc.Retrier.QueueDepths(t.Context())
 		require.NoError(t, err, "a queue that is not subscribed to is not looked at")
 		assert.Empty(t, depths)
@@ -105,8 +101,7 @@ func TestNoChannelLeft(t *testing.T) {
 	svc := withChannels(t, channels, 300*time.Millisecond)
 	base := uniqueName("channels")
 	queue := func(i int) string { return fmt.Sprintf("%s-%d", base, i) }
-	other, err := svc.Retrier.NewSubscriber()
-	require.NoError(t, err)
+	other := must(svc.Retrier.NewSubscriber())(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for i := range channels {
@@ -119,7 +114,7 @@ func TestNoChannelLeft(t *testing.T) {
 
 	last := queue(channels)
 	t.Cleanup(func() { svc.removeAll(last) })
-	_, err = svc.Sub.Subscribe(t.Context(), last)
+	_, err := svc.Sub.Subscribe(t.Context(), last)
 	require.ErrorIs(t, err, amqp091.ErrChannelMax)
 	require.ErrorContains(t, err, "all 3 channels of the connection are in use")
 

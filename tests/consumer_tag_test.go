@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -19,7 +18,7 @@ import (
 func TestConsumerTagOfAnyLength(t *testing.T) {
 	t.Parallel()
 	svc := start(t, setup{
-		URI: brokertest.URI(t), QueueType: "quorum",
+		QueueType: "quorum",
 		Configure: func(c *amqp.Config) { c.Consume.Consumer = strings.Repeat("x", 255) },
 		Handler:   func(*message.Message) error { return nil },
 	})

@@ -122,27 +122,24 @@ func TestCredentials_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.Shared(t)
-	for name, password := range map[string]string{
+	each(t, map[string]string{
 		"plain": "Xq7-Unmistakable-9zT", "with characters of URIs": "Zw8/?#@:%+&= [\"Unmistakable\"]ß",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			user := uniqueName("user")
-			b := &obsoleteBroker{broker: broker}
-			b.put(t, fmt.Sprintf(`{"password": %q, "tags": "management"}`, password), "users", user)
-			b.permit(t, "/", user, ".*", ".*", ".*")
-			b.put(t, fmt.Sprintf(`{"password": %q, "tags": ""}`, password), "users", user+"-nobody")
-			b.permit(t, "/", user+"-nobody", "^$", "^$", "^$")
-			c := &credentials{told: &told{t: t, secrets: secretsOf(user, password)}, t: t, broker: broker, user: user,
-				password: password}
+	}, func(t *testing.T, _ string, password string) {
+		user := uniqueName("user")
+		b := &obsoleteBroker{broker: broker}
+		b.put(t, fmt.Sprintf(`{"password": %q, "tags": "management"}`, password), "users", user)
+		b.permit(t, "/", user, ".*", ".*", ".*")
+		b.put(t, fmt.Sprintf(`{"password": %q, "tags": ""}`, password), "users", user+"-nobody")
+		b.permit(t, "/", user+"-nobody", "^$", "^$", "^$")
+		c := &credentials{told: &told{t: t, secrets: secretsOf(user, password)}, t: t, broker: broker, user: user,
+			password: password}
 
-			t.Run("life", c.life)
-			t.Run("connecting", c.connecting)
-			t.Run("refusals", c.refusals)
-			t.Run("management", c.management)
-			assert.Greater(t, c.texts, 200)
-		})
-	}
+		t.Run("life", c.life)
+		t.Run("connecting", c.connecting)
+		t.Run("refusals", c.refusals)
+		t.Run("management", c.management)
+		assert.Greater(t, c.texts, 200)
+	})
 }
 
 type credentials struct {
@@ -155,8 +152,7 @@ type credentials struct {
 
 func (c *credentials) uri(t *testing.T, change func(*url.URL)) string {
 	t.Helper()
-	uri, err := url.Parse(c.broker.URI)
-	require.NoError(t, err)
+	uri := must(url.Parse(c.broker.URI))(t)
 	uri.User = url.UserPassword(c.user, c.password)
 	if change != nil {
 		change(uri)
@@ -169,8 +165,7 @@ func (c *credentials) uri(t *testing.T, change func(*url.URL)) string {
 // can be printed.
 func (c *credentials) life(t *testing.T) {
 	network := newProxy(t, c.broker.URI)
-	proxied, err := url.Parse(network.URI)
-	require.NoError(t, err)
+	proxied := must(url.Parse(network.URI))(t)
 	at := c.uri(t, func(u *url.URL) { u.Host = proxied.Host })
 	m := newMeasured(t, metrics.Config{})
 
@@ -199,10 +194,8 @@ func (c *credentials) life(t *testing.T) {
 	}
 	network.refuse(anyone)
 	network.cut(anyone)
-	await.Until(t, func() bool {
-		return len(svc.Logs.with("Cannot connect")) > 1
-	}, "it tries to come back")
-	_, err = svc.Retrier.QueueDepths(t.Context())
+	await.Until(t, func() bool { return len(svc.Logs.with("Cannot connect")) > 1 }, "it tries to come back")
+	_, err := svc.Retrier.QueueDepths(t.Context())
 	c.failed("depths", err)
 	consuming := func() int { return len(svc.Events(retry.EventConsuming)) }
 	before := consuming()
@@ -220,18 +213,14 @@ func (c *credentials) life(t *testing.T) {
 
 	c.value("retrier", svc.Retrier)
 	c.value("subscriber", svc.Sub)
-	letterSub, err := svc.Retrier.NewDeadLetterSubscriber()
-	require.NoError(t, err)
+	letterSub := must(svc.Retrier.NewDeadLetterSubscriber())(t)
 	c.value("dead-letter subscriber", letterSub)
 	c.value("the retrier in something else", struct{ P *adapter.Retrier }{svc.Retrier})
-	definitions, err := svc.Retrier.Definitions(svc.Queue)
-	require.NoError(t, err)
+	definitions := must(svc.Retrier.Definitions(svc.Queue))(t)
 	c.text("definitions", string(definitions))
-	policy, err := svc.Retrier.ProtectPolicy(svc.Queue)
-	require.NoError(t, err)
+	policy := must(svc.Retrier.ProtectPolicy(svc.Queue))(t)
 	c.value("policy", policy)
-	families, err := m.registry.Gather()
-	require.NoError(t, err)
+	families := must(m.registry.Gather())(t)
 	for _, family := range families {
 		c.text("metric", family.String())
 	}
@@ -298,7 +287,7 @@ func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Con
 }
 
 func (c *credentials) connecting(t *testing.T) {
-	for where, change := range map[string]func(*url.URL){
+	each(t, map[string]func(*url.URL){
 		"wrong user":     func(u *url.URL) { u.User = url.UserPassword("nobody", c.password) },
 		"wrong password": func(u *url.URL) { u.User = url.UserPassword(c.user, c.password+"x") },
 		"no such host":   func(u *url.URL) { u.Host = "no-such-host.invalid:5672" },
@@ -312,12 +301,10 @@ func (c *credentials) connecting(t *testing.T) {
 		"unknown mechanism":   func(u *url.URL) { u.RawQuery = "auth_mechanism=none" },
 		"heartbeat":           func(u *url.URL) { u.RawQuery = "heartbeat=none" },
 		"port":                func(u *url.URL) { u.Host = "127.0.0.1:99999" },
-	} {
-		t.Run(where, func(t *testing.T) {
-			t.Parallel() // some wait for an answer
-			c.try(t, where, c.uri(t, change), nil, amqpretry.Options{})
-		})
-	}
+	}, func(t *testing.T, where string, change func(*url.URL)) {
+		// some wait for an answer
+		c.try(t, where, c.uri(t, change), nil, amqpretry.Options{})
+	})
 	c.try(t, "mechanism that the broker has not", c.uri(t, nil), func(conf *amqp.Config) {
 		conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.ExternalAuth{}}}
 	}, amqpretry.Options{})
@@ -357,8 +344,7 @@ func (c *credentials) refusals(t *testing.T) {
 }
 
 func (c *credentials) management(t *testing.T) {
-	plan, err := topology.New(uniqueName("secret"), config.Policy{Delays: ms(50)}, topology.Names{})
-	require.NoError(t, err)
+	plan := must(topology.New(uniqueName("secret"), config.Policy{Delays: ms(50)}, topology.Names{}))(t)
 	retired := retire.Obsolete(nil, plan)[0]
 	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -374,10 +360,8 @@ func (c *credentials) management(t *testing.T) {
 	t.Cleanup(pages.Close)
 
 	secret := url.UserPassword(c.user, c.password)
-	api, err := url.Parse(c.broker.ManagementURL)
-	require.NoError(t, err)
-	foreign, err := url.Parse(pages.URL)
-	require.NoError(t, err)
+	api := must(url.Parse(c.broker.ManagementURL))(t)
+	foreign := must(url.Parse(pages.URL))(t)
 	plain := "http://" + c.user + ":" + c.password + "@" + api.Host
 	for where, address := range map[string]string{
 		"wrong password": (&url.URL{Scheme: "http", User: url.UserPassword(c.user, c.password+"x"), Host: api.Host}).
@@ -411,9 +395,8 @@ func (c *credentials) management(t *testing.T) {
 		c.value(where, []any{m, struct{ M management.API }{m}})
 	}
 	good := management.API{URL: (&url.URL{Scheme: "http", User: secret, Host: api.Host}).String()}
-	client, err := httpapi.New(good.URL, "/", nil)
-	require.NoError(t, err)
-	_, err = retire.Find(t.Context(), client, topology.Names{}, plan)
+	client := must(httpapi.New(good.URL, "/", nil))(t)
+	_, err := retire.Find(t.Context(), client, topology.Names{}, plan)
 	require.NoError(t, err, "with the password all is well")
 	c.value("management", good)
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -87,8 +87,7 @@ func (a *archive) get(id string) (retry.DeadLetter, string, bool) {
 // file adds a handler of dead letters to the service's router, as users do.
 func (s *service) file(a *archive) {
 	s.t.Helper()
-	sub, err := s.Retrier.NewDeadLetterSubscriber()
-	require.NoError(s.t, err)
+	sub := must(s.Retrier.NewDeadLetterSubscriber())(s.t)
 	s.Router.AddConsumerHandler(uniqueName("archive"), s.Queue, sub, a.handle)
 }
 
@@ -102,7 +101,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			t.Parallel()
 
 			a := &archive{}
-			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
+			c := setup{QueueType: "quorum", Handler: func(msg *message.Message) error {
 				if msg.UUID == "permanent" {
 					return retry.Permanent(&orderError{number: 7})
 				}
@@ -241,52 +240,42 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 func TestDeadLetters_MakeRoom(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"quorum", "classic"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		uri, queue, failing := brokertest.URI(t), uniqueName("room"), 120 // more than twice the prefetch
+		broker := newRabbit(t, uri)
+		t.Cleanup(func() { broker.Remove("", queue+".dlq") })
+		conf := amqp.NewDurableQueueConfig(uri)
+		options := amqpretry.Options{AssumeTopology: true}
+		declareDeadLetters(t, broker, queue+".dlq", queueType)
+		for i := range failing {
+			broker.Publish(queue+".dlq", rabbit.Messages(fmt.Sprintf("never-%d", i))...)
+		}
+		broker.Publish(queue+".dlq", rabbit.Messages("behind-1", "behind-2")...)
 
-			uri, queue, failing := brokertest.URI(t), uniqueName("room"), 120 // more than twice the prefetch
-			broker := newRabbit(t, uri)
-			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
-			conf := amqp.NewDurableQueueConfig(uri)
-			options := amqpretry.Options{AssumeTopology: true}
-			declareDeadLetters(t, broker, queue+".dlq", queueType)
-			for i := range failing {
-				broker.Publish(queue+".dlq", rabbit.Messages(fmt.Sprintf("never-%d", i))...)
-			}
-			broker.Publish(queue+".dlq", rabbit.Messages("behind-1", "behind-2")...)
+		a := &archive{fail: func(id string, _ int) bool { return strings.HasPrefix(id, "never") }}
+		retrier := newRetrier(t, conf, options)
+		sub := must(retrier.NewDeadLetterSubscriber())(t)
+		router := must(message.NewRouter(message.RouterConfig{}, newLogs(t)))(t)
+		router.AddMiddleware(retrier.Middleware)
+		router.AddConsumerHandler("archive", queue, sub, a.handle)
+		ended := make(chan error, 1)
+		began := time.Now()
+		go func() { ended <- router.Run(t.Context()) }()
 
-			a := &archive{fail: func(id string, _ int) bool { return strings.HasPrefix(id, "never") }}
-			retrier := newRetrier(t, conf, options)
-			sub, err := retrier.NewDeadLetterSubscriber()
-			require.NoError(t, err)
-			router, err := message.NewRouter(message.RouterConfig{}, newLogs(t))
-			require.NoError(t, err)
-			router.AddMiddleware(retrier.Middleware)
-			router.AddConsumerHandler("archive", queue, sub, a.handle)
-			ended := make(chan error, 1)
-			began := time.Now()
-			go func() { ended <- router.Run(t.Context()) }()
+		for _, id := range []string{"behind-1", "behind-2"} {
+			await.Until(t, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
+		}
+		await.Until(t, func() bool { return len(a.callsOf("never-0")) == 3 }, "the failing ones come again")
+		most := int(time.Since(began)/time.Second) + 2
+		for i := range failing {
+			assert.LessOrEqual(t, len(a.callsOf(fmt.Sprintf("never-%d", i))), most, "no hot loop")
+		}
 
-			for _, id := range []string{"behind-1", "behind-2"} {
-				await.Until(t, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
-			}
-			await.Until(t, func() bool {
-				return len(a.callsOf("never-0")) == 3
-			}, "the failing ones come again")
-			most := int(time.Since(began)/time.Second) + 2
-			for i := range failing {
-				assert.LessOrEqual(t, len(a.callsOf(fmt.Sprintf("never-%d", i))), most, "no hot loop")
-			}
-
-			require.NoError(t, router.Close())
-			require.NoError(t, <-ended)
-			require.NoError(t, retrier.Close())
-			await.Until(t, func() bool {
-				return broker.Depth(queue+".dlq") == failing
-			}, "all that is set aside is back")
-		})
-	}
+		require.NoError(t, router.Close())
+		require.NoError(t, <-ended)
+		require.NoError(t, retrier.Close())
+		await.Until(t, func() bool { return broker.Depth(queue+".dlq") == failing }, "all that is set aside is back")
+	})
 }
 
 // declareDeadLetters declares a dead-letter queue as an operator does, of either type.
@@ -349,10 +338,8 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 		Headers: amqp091.Table{"x-death": "nonsense"}})
 
 	a := &archive{}
-	dead, err := retrier.NewDeadLetterSubscriber()
-	require.NoError(t, err)
-	out, err := dead.Subscribe(t.Context(), queue)
-	require.NoError(t, err)
+	dead := must(retrier.NewDeadLetterSubscriber())(t)
+	out := must(dead.Subscribe(t.Context(), queue))(t)
 	for range 5 {
 		msg := receive(t, out)
 		require.NoError(t, a.handle(msg))
@@ -399,22 +386,19 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
 			retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri),
 				amqpretry.Options{Policies: config.Policies{Default: policy}})
-			sub, err := retrier.NewDeadLetterSubscriber()
-			require.NoError(t, err)
+			sub := must(retrier.NewDeadLetterSubscriber())(t)
 			require.NoError(t, sub.SubscribeInitialize(queue))
 
 			assert.Zero(t, broker.Depth(queue+".dlq"))
 			assert.Equal(t, -1, broker.Depth(queue))
 			assert.Equal(t, -1, broker.Depth(queue+".retry.50ms"))
 
-			depths, err := retrier.QueueDepths(t.Context())
-			require.NoError(t, err)
+			depths := must(retrier.QueueDepths(t.Context()))(t)
 			assert.Equal(t, []retry.QueueDepth{{Queue: queue + ".dlq", Role: retry.QueueRoleDeadLetter,
 				MainQueue: queue}}, depths)
 
 			// It is declared as a plan declares it.
-			own, err := retrier.NewSubscriber()
-			require.NoError(t, err)
+			own := must(retrier.NewSubscriber())(t)
 			t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms") })
 			require.NoError(t, own.SubscribeInitialize(queue))
 		})
@@ -424,10 +408,9 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 		t.Parallel()
 		retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)),
 			amqpretry.Options{AssumeTopology: true})
-		sub, err := retrier.NewDeadLetterSubscriber()
-		require.NoError(t, err)
+		sub := must(retrier.NewDeadLetterSubscriber())(t)
 		queue := uniqueName("letters")
-		_, err = sub.Subscribe(t.Context(), queue)
+		_, err := sub.Subscribe(t.Context(), queue)
 		assert.ErrorContains(t, err, fmt.Sprintf("cannot consume from queue %q: the queue does not exist", queue+
 			".dlq"))
 	})
@@ -469,15 +452,12 @@ func TestDeadLetters_Close(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("letters")
 	t.Cleanup(func() { newRabbit(t, uri).Remove("", queue+".dlq") })
-	retrier, err := adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
-	require.NoError(t, err)
-	sub, err := retrier.NewDeadLetterSubscriber()
-	require.NoError(t, err)
-	out, err := sub.Subscribe(context.Background(), queue)
-	require.NoError(t, err)
+	retrier := must(adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{}))(t)
+	sub := must(retrier.NewDeadLetterSubscriber())(t)
+	out := must(sub.Subscribe(context.Background(), queue))(t)
 	require.NoError(t, retrier.Close())
 	await.Closed(t, out, "the output")
 	require.NoError(t, sub.Close())
-	_, err = retrier.NewDeadLetterSubscriber()
+	_, err := retrier.NewDeadLetterSubscriber()
 	assert.ErrorContains(t, err, "closed")
 }

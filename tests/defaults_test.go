@@ -64,8 +64,7 @@ func main() {
 func TestReadmeLogsWhatFails(t *testing.T) {
 	t.Parallel()
 
-	readme, err := os.ReadFile("../README.md")
-	require.NoError(t, err)
+	readme := must(os.ReadFile("../README.md"))(t)
 	_, after, found := strings.Cut(string(readme), "```go\n")
 	require.True(t, found)
 	lines, _, found := strings.Cut(after, "```")
@@ -83,8 +82,7 @@ func TestReadmeLogsWhatFails(t *testing.T) {
 	broker := newRabbit(t, uri)
 	t.Cleanup(func() { removeService(broker, queue) })
 	run := exec.CommandContext(t.Context(), binary)
-	stderr, err := run.StderrPipe()
-	require.NoError(t, err)
+	stderr := must(run.StderrPipe())(t)
 	require.NoError(t, run.Start())
 	t.Cleanup(func() { _ = run.Wait() })
 	t.Cleanup(func() { _ = run.Process.Kill() })
@@ -117,13 +115,11 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 	retrier := newRetrier(t, amqp.NewDurableQueueConfig(network.URI), amqpretry.Options{
 		Logger: watermill.NopLogger{}, CloseTimeout: time.Second,
 	})
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 
 	var healthy sync.WaitGroup
 	healthy.Add(5)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, watermill.NopLogger{}))(t)
 	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
 		if msg.UUID == "fails" {

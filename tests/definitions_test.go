@@ -94,8 +94,7 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 	operator := newOperator(t, private)
 	const vhost = `shop "ä"/1`
 	as := func(user, password string) string {
-		uri, err := url.Parse(private.URI)
-		require.NoError(t, err)
+		uri := must(url.Parse(private.URI))(t)
 		uri.Path, uri.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
 		uri.User = url.UserPassword(user, password)
 
@@ -111,8 +110,7 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 		`May = fun(U, C, W, R) -> ok = rabbit_auth_backend_internal:set_permissions(U, V, C, W, R, <<"test">>) end, `+
 		`May(<<"guest">>, <<".*">>, <<".*">>, <<".*">>), `, strings.ReplaceAll(vhost, `"`, `\"`))
 	for _, s := range provisionedServices {
-		file, err := s.retrier(t, as(s.name, "secret"), assumes).Definitions(s.topics...)
-		require.NoError(t, err)
+		file := must(s.retrier(t, as(s.name, "secret"), assumes).Definitions(s.topics...))(t)
 		var definitions map[string][]any
 		require.NoError(t, json.Unmarshal(file, &definitions))
 		for kind, objects := range definitions {
@@ -123,8 +121,7 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 			`May(<<"%s">>, <<"^$">>, <<"%s">>, <<"%s">>), `, s.name, s.name, erl(s.write), erl(s.read))
 	}
 	// Written by the broker's node, which may have another file system.
-	file, err := json.Marshal(all)
-	require.NoError(t, err)
+	file := must(json.Marshal(all))(t)
 	written := private.Ctl("eval", script.String()+
 		fmt.Sprintf(`{ok, Flags} = application:get_env(rabbit, feature_flags_file), `+
 			`File = filename:join(filename:dirname(Flags), "definitions.json"), ok = file:write_file(File, base64:decode("%s")), list_to_binary(File).`,
@@ -165,16 +162,12 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 			}
 
 			// Not even what is there already may be declared.
-			worker, err := s.retrier(t, as(s.name, "secret"), declares).NewSubscriber()
-			require.NoError(t, err)
-			var access *topology.AccessError
-			require.ErrorAs(t, worker.SubscribeInitialize(s.topics[0]), &access)
+			worker := must(s.retrier(t, as(s.name, "secret"), declares).NewSubscriber())(t)
+			errorAs[*topology.AccessError](t, worker.SubscribeInitialize(s.topics[0]))
 
 			retrier := s.retrier(t, admin, declares)
-			own, err := retrier.NewSubscriber()
-			require.NoError(t, err)
-			stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
-			require.NoError(t, err)
+			own := must(retrier.NewSubscriber())(t)
+			stock := must(amqp.NewSubscriber(retrier.Config(), newLogs(t)))(t)
 			t.Cleanup(func() { require.NoError(t, stock.Close()) })
 			for _, topic := range s.topics {
 				require.NoError(t, own.SubscribeInitialize(topic))

@@ -108,8 +108,7 @@ func TestDelayPublish_RefusedForGood(t *testing.T) {
 	batch[70] = delayed("bad", wmdelay.For(300*time.Millisecond))
 	began := time.Now()
 	err := d.Publisher.Publish(topic, batch...)
-	var refused *publish.RefusedError
-	require.ErrorAs(t, err, &refused)
+	refused := errorAs[*publish.RefusedError](t, err)
 	assert.Equal(t, "bad", refused.UUID)
 	assert.NotContains(t, err.Error(), "good")
 	assert.Less(t, time.Since(began), 30*time.Second, "and not only at PublishTimeout, after two minutes")
@@ -226,8 +225,7 @@ func TestDelayPublish_Assume(t *testing.T) {
 		r.AssumeTopology, o.Ladder = true, operator.Options.Ladder
 	})
 	err := service.Publisher.Publish(topic, delayed("missing", wmdelay.For(400*time.Millisecond)))
-	var failed *publish.Error
-	require.ErrorAs(t, err, &failed)
+	failed := errorAs[*publish.Error](t, err)
 	assert.True(t, failed.Final)
 	require.ErrorContains(t, err, `the landing queue is not provisioned; declare what topology.Definitions prints: queue "`+
 		topic+`.landing": `)

@@ -215,8 +215,7 @@ func TestDelayPublish_Close(t *testing.T) {
 	}
 
 	second := &wrapped{Publisher: closer{errFate}}
-	open, err := d.Retrier.NewDelayPublisher(second, d.Options)
-	require.NoError(t, err)
+	open := must(d.Retrier.NewDelayPublisher(second, d.Options))(t)
 	require.NoError(t, d.Retrier.Close())
 	assert.Equal(t, 1, second.closed)
 	require.ErrorIs(t, open.Publish(topic, delayed("a", wmdelay.For(time.Second))), amqpretry.ErrClosed)

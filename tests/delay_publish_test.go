@@ -109,15 +109,13 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	if configure != nil {
 		configure(&d.Options, &options)
 	}
-	ladder, err := topology.NewLadder(d.Options.Ladder)
-	require.NoError(t, err)
+	ladder := must(topology.NewLadder(d.Options.Ladder))(t)
 	d.Ladder = ladder
 	// Registered before the retrier is closed, so that it comes after that: a subscriber would
 	// declare its queue again.
 	t.Cleanup(func() {
 		for _, topic := range d.topics {
-			plan, err := d.Retrier.Plan(topic)
-			require.NoError(t, err)
+			plan := must(d.Retrier.Plan(topic))(t)
 			d.Broker.RemovePlan(plan)
 			d.Broker.Remove("", topic+".landing", topic+".exchange.landing")
 			d.Broker.Remove(topic)
@@ -130,11 +128,9 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	d.Retrier = newRetrier(t, conf, options)
 	stock := d.Retrier.Config()
 	stock.Connection.AmqpURI = brokerBehind(conf.Connection.AmqpURI)
-	publisher, err := amqp.NewPublisher(stock, options.Logger)
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(stock, options.Logger))(t)
 	d.Wrapped = &wrapped{Publisher: publisher}
-	d.Publisher, err = d.Retrier.NewDelayPublisher(d.Wrapped, d.Options)
-	require.NoError(t, err)
+	d.Publisher = must(d.Retrier.NewDelayPublisher(d.Wrapped, d.Options))(t)
 
 	return d
 }
@@ -143,13 +139,10 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 func (d *delays) queue(topic string) *arrivals {
 	d.t.Helper()
 	if d.Sub == nil {
-		var err error
-		d.Sub, err = d.Retrier.NewSubscriber()
-		require.NoError(d.t, err)
+		d.Sub = must(d.Retrier.NewSubscriber())(d.t)
 	}
 	d.removeTopic(topic)
-	messages, err := d.Sub.Subscribe(context.Background(), topic)
-	require.NoError(d.t, err)
+	messages := must(d.Sub.Subscribe(context.Background(), topic))(d.t)
 
 	return collect(messages)
 }
@@ -316,8 +309,7 @@ func TestDelayPublish_Ways(t *testing.T) {
 
 		return wmdelay.For(600 * time.Millisecond), nil
 	}
-	second, err := d.Retrier.NewDelayPublisher(d.Wrapped, options)
-	require.NoError(t, err)
+	second := must(d.Retrier.NewDelayPublisher(d.Wrapped, options))(t)
 	got = d.queue(generated)
 	now = time.Now()
 	require.NoError(t, second.Publish(generated, message.NewMessage("default", nil),
@@ -394,8 +386,7 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
 	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 },
 		"it has a landing queue")
-	depths, err := d.Retrier.QueueDepths(t.Context())
-	require.NoError(t, err)
+	depths := must(d.Retrier.QueueDepths(t.Context()))(t)
 	waits := map[retry.QueueRole]int{}
 	for _, depth := range depths {
 		waits[depth.Role]++
@@ -406,8 +397,7 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 // notStored are the messages that an error names as not known to be stored.
 func notStored(t *testing.T, err error) []string {
 	t.Helper()
-	var failed *publish.Error
-	require.ErrorAs(t, err, &failed)
+	failed := errorAs[*publish.Error](t, err)
 	var uuids []string
 	for _, f := range failed.Failed {
 		uuids = append(uuids, f.UUID)
@@ -542,8 +532,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	got.wait(t, 1)
 	options := d.Options
 	options.PublishTimeout = await.Bound
-	patient, err := d.Retrier.NewDelayPublisher(d.Wrapped, options)
-	require.NoError(t, err)
+	patient := must(d.Retrier.NewDelayPublisher(d.Wrapped, options))(t)
 	require.NoError(t, patient.Publish(topic, delayed("before", wmdelay.For(100*time.Millisecond))))
 	publishers := map[string]*amqpretry.Publisher{"timeout": d.Publisher, "context": patient}
 	for name, fault := range map[string]func(string){"silent": proxy.stallAnswers, "gone": proxy.refuse} {
@@ -680,8 +669,7 @@ func TestDelayPublish_LongNames(t *testing.T) {
 	due(t, got.wait(t, 1)["1"], now.Add(300*time.Millisecond))
 	for _, after := range []time.Duration{300 * time.Millisecond, -time.Second} {
 		for _, topic := range []string{tooLong, base} {
-			var name *topology.NameError
-			require.ErrorAs(t, d.Publisher.Publish(topic, delayed("2", wmdelay.For(after))), &name)
+			errorAs[*topology.NameError](t, d.Publisher.Publish(topic, delayed("2", wmdelay.For(after))))
 		}
 	}
 	assert.Equal(t, 0, d.Events(retry.EventDisconnected))

@@ -32,8 +32,7 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
 	over := func(config wmdelay.PublisherConfig) message.Publisher {
-		publisher, err := wmdelay.NewPublisher(d.Publisher, config)
-		require.NoError(t, err)
+		publisher := must(wmdelay.NewPublisher(d.Publisher, config))(t)
 
 		return publisher
 	}
@@ -43,8 +42,7 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	}
 	ours := d.Options
 	ours.DefaultDelayGenerator = byDefault
-	ourDefault, err := d.Retrier.NewDelayPublisher(d.Wrapped, ours)
-	require.NoError(t, err)
+	ourDefault := must(d.Retrier.NewDelayPublisher(d.Wrapped, ours))(t)
 	pub, allow := over(wmdelay.PublisherConfig{}), over(wmdelay.PublisherConfig{AllowNoDelay: true})
 	defaults := []message.Publisher{over(wmdelay.PublisherConfig{DefaultDelayGenerator: byDefault}), ourDefault}
 
@@ -133,17 +131,14 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	d.removeTopic(topic)
 	d.removeTopic(requeue)
 	logger := newLogs(t)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger)
-	require.NoError(t, err)
-	poison, err := wmmiddleware.PoisonQueue(d.Publisher, requeue)
-	require.NoError(t, err)
+	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger))(t)
+	poison := must(wmmiddleware.PoisonQueue(d.Publisher, requeue))(t)
 	delays := wmmiddleware.DelayOnError{
 		InitialInterval: 200 * time.Millisecond, MaxInterval: 500 * time.Millisecond, Multiplier: 2,
 	}
 	router.AddMiddleware(d.Retrier.Middleware)
 	router.AddPlugin(d.Retrier.CheckRouter)
-	subscriber, err := d.Retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(d.Retrier.NewSubscriber())(t)
 	var s seen
 	handler := router.AddConsumerHandler("orders", topic, subscriber, s.handler(func(msg *message.Message) error {
 		if len(s.of(msg.UUID)) < 5 {
@@ -155,15 +150,13 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	// Timeout ends the message's context when the handler returns, before the message is published
 	// again.
 	handler.AddMiddleware(poison, delays.Middleware, wmmiddleware.Timeout(time.Minute))
-	back, err := d.Retrier.NewSubscriber()
-	require.NoError(t, err)
-	r, err := requeuer.NewRequeuer(requeuer.Config{
+	back := must(d.Retrier.NewSubscriber())(t)
+	r := must(requeuer.NewRequeuer(requeuer.Config{
 		Subscriber: back, SubscribeTopic: requeue, Publisher: d.Publisher, Router: router,
 		GeneratePublishTopic: func(p requeuer.GeneratePublishTopicParams) (string, error) {
 			return p.Message.Metadata.Get(wmmiddleware.PoisonedTopicKey), nil
 		},
-	}, logger)
-	require.NoError(t, err)
+	}, logger))(t)
 	runs(t, r.Run, router.Running(), router.Close)
 
 	require.NoError(t, d.Publisher.Publish(topic, message.NewMessage("1", []byte("body"))))
@@ -193,8 +186,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	stock.removeTopic(topic("orderPlaced"))
 
 	logger := newLogs(t)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger)
-	require.NoError(t, err)
+	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger))(t)
 	router.AddMiddleware(commands.Retrier.Middleware, events.Retrier.Middleware, stock.Retrier.Middleware)
 	var mu sync.Mutex
 	called := map[string]time.Time{}
@@ -205,7 +197,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 		assert.False(t, twice, handler)
 		called[handler] = time.Now()
 	}
-	processor, err := cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
+	processor := must(cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
 			return topic(p.CommandName), nil
 		},
@@ -213,14 +205,13 @@ func TestDelayPublish_CQRS(t *testing.T) {
 			return commands.Retrier.NewSubscriber()
 		},
 		Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, processor.AddHandlers(cqrs.NewCommandHandler("place", func(context.Context, *placeOrder) error {
 		record("place")
 		return nil
 	})))
 	readers := map[string]*delays{"mail": events, "stock": stock}
-	eventProcessor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
+	eventProcessor := must(cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		},
@@ -228,8 +219,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 			return readers[p.HandlerName].Retrier.NewSubscriber()
 		},
 		Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
+	}))(t)
 	for reader := range readers {
 		require.NoError(t, eventProcessor.AddHandlers(cqrs.NewEventHandler(reader,
 			func(context.Context, *orderPlaced) error {
@@ -239,18 +229,16 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	}
 	runs(t, router.Run, router.Running(), router.Close)
 
-	commandBus, err := cqrs.NewCommandBusWithConfig(commands.Publisher, cqrs.CommandBusConfig{
+	commandBus := must(cqrs.NewCommandBusWithConfig(commands.Publisher, cqrs.CommandBusConfig{
 		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
 			return topic(p.CommandName), nil
 		}, Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
-	eventBus, err := cqrs.NewEventBusWithConfig(events.Publisher, cqrs.EventBusConfig{
+	}))(t)
+	eventBus := must(cqrs.NewEventBusWithConfig(events.Publisher, cqrs.EventBusConfig{
 		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		}, Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
+	}))(t)
 	now := time.Now()
 	require.NoError(t, commandBus.Send(wmdelay.WithContext(t.Context(), wmdelay.For(800*time.Millisecond)),
 		&placeOrder{ID: "1"}))

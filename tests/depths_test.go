@@ -20,7 +20,7 @@ import (
 func TestQueueDepths(t *testing.T) {
 	t.Parallel()
 
-	c := setup{Tiers: true, URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	c := setup{Tiers: true, Handler: func(msg *message.Message) error {
 		if msg.UUID == "dead" {
 			return retry.Permanent(errFate)
 		}
@@ -68,19 +68,16 @@ func TestQueueDepths_Shared(t *testing.T) {
 
 	uri, prefix, a, b := brokertest.URI(t), uniqueName("shared"), uniqueName("depth"), uniqueName("depth")
 	retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), shared(t, prefix, false, ms(100)...))
-	depths, err := retrier.QueueDepths(t.Context())
-	require.NoError(t, err)
+	depths := must(retrier.QueueDepths(t.Context()))(t)
 	assert.Empty(t, depths, "nothing is subscribed to")
 
-	sub, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	sub := must(retrier.NewSubscriber())(t)
 	broker := newRabbit(t, uri)
 	for _, topic := range []string{a, b} {
 		t.Cleanup(func() { broker.Remove("", topic, topic+".dlq") })
 		require.NoError(t, sub.SubscribeInitialize(topic))
 	}
-	depths, err = retrier.QueueDepths(t.Context())
-	require.NoError(t, err)
+	depths = must(retrier.QueueDepths(t.Context()))(t)
 	mains := map[string]string{}
 	for _, d := range depths {
 		mains[d.Queue] = d.MainQueue

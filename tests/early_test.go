@@ -29,11 +29,12 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 	fails := func(*message.Message) error { return errNever }
 	cycle := cyclePolicy()
 	cycle.Delays = ms(4000)
-	for name, test := range map[string]struct {
+	type row struct {
 		policies  config.Policies
 		instances int
 		first     func(*message.Message) error
-	}{
+	}
+	each(t, map[string]row{
 		"the handler's delay":   {retries(ms(300, 1500)...), 1, asked},
 		"the policy's delay":    {retries(ms(4000)...), 1, fails},
 		"of two instances":      {retries(ms(300, 1500)...), 2, asked},
@@ -41,57 +42,53 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 		"classic retry queues":  {classicQueues(ms(4000)...), 1, fails},
 		"exact":                 {ownExact(ms(4000)...), 1, fails},
 		"the dead-letter cycle": {config.Policies{Default: cycle}, 1, fails},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var s seen
-			c := setup{URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: name != "exact",
-				Handler: s.handler(func(msg *message.Message) error {
-					if len(s.of(msg.UUID)) > 1 {
-						return nil
-					}
-					return test.first(msg)
-				})}
-			c.Options.Policies = test.policies
-			instances := []*service{start(t, c)}
-			for range test.instances - 1 {
-				instances = append(instances, start(t, c))
-			}
-			waits := "^" + c.Queue + `\.retry\.`
-			if policy := c.Options.Policies.Default; policy.Strategy == config.StrategyLadder {
-				plan, err := instances[0].Retrier.Plan(c.Queue)
-				require.NoError(t, err)
-				waits = "^" + strings.ReplaceAll(plan.Ladder.Name(), ".", `\.`) + `\.[0-9]+m?s$`
-			}
-			broker.API("PUT", map[string]any{"pattern": waits, "apply-to": "queues", "definition": map[string]any{
-				"message-ttl": 0}}, "operator-policies", "/", c.Queue)
-			ids := []string{"a", "b", "c"}
-			instances[0].publish(ids...)
-			rounds := func() (n int) {
-				for _, svc := range instances {
-					n += len(svc.Events(retry.EventPostponed))
+	}, func(t *testing.T, name string, test row) {
+		var s seen
+		c := setup{URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: name != "exact",
+			Handler: s.handler(func(msg *message.Message) error {
+				if len(s.of(msg.UUID)) > 1 {
+					return nil
 				}
-				return n
-			}
-			await.Until(t, func() bool {
-				return !slices.ContainsFunc(ids, func(id string) bool { return len(s.of(id)) < 2 })
-			}, "all are retried")
-			if test.instances == 1 || test.policies.Default.Delays[0] < time.Second {
-				for _, id := range ids {
-					assert.GreaterOrEqual(t, gaps(s.of(id))[0], 4*time.Second-rounding, id)
-				}
-			}
-			// Pauses of 1, 2 and the rest, after some in which nobody knows yet.
-			assert.LessOrEqual(t, rounds(), len(ids)*(4+10*(test.instances-1)))
-			early := 0
+				return test.first(msg)
+			})}
+		c.Options.Policies = test.policies
+		instances := []*service{start(t, c)}
+		for range test.instances - 1 {
+			instances = append(instances, start(t, c))
+		}
+		waits := "^" + c.Queue + `\.retry\.`
+		if policy := c.Options.Policies.Default; policy.Strategy == config.StrategyLadder {
+			plan := must(instances[0].Retrier.Plan(c.Queue))(t)
+			waits = "^" + strings.ReplaceAll(plan.Ladder.Name(), ".", `\.`) + `\.[0-9]+m?s$`
+		}
+		broker.API("PUT", map[string]any{"pattern": waits, "apply-to": "queues", "definition": map[string]any{
+			"message-ttl": 0}}, "operator-policies", "/", c.Queue)
+		ids := []string{"a", "b", "c"}
+		instances[0].publish(ids...)
+		rounds := func() (n int) {
 			for _, svc := range instances {
-				assert.Len(t, svc.Logs.with(comeTooEarly), min(1, len(svc.Events(retry.EventReturnedEarly))))
-				early += len(svc.Events(retry.EventReturnedEarly))
+				n += len(svc.Events(retry.EventPostponed))
 			}
-			assert.NotZero(t, early)
-			t.Logf("%d rounds, %d early", rounds(), early)
-		})
-	}
+			return n
+		}
+		await.Until(t, func() bool {
+			return !slices.ContainsFunc(ids, func(id string) bool { return len(s.of(id)) < 2 })
+		}, "all are retried")
+		if test.instances == 1 || test.policies.Default.Delays[0] < time.Second {
+			for _, id := range ids {
+				assert.GreaterOrEqual(t, gaps(s.of(id))[0], 4*time.Second-rounding, id)
+			}
+		}
+		// Pauses of 1, 2 and the rest, after some in which nobody knows yet.
+		assert.LessOrEqual(t, rounds(), len(ids)*(4+10*(test.instances-1)))
+		early := 0
+		for _, svc := range instances {
+			assert.Len(t, svc.Logs.with(comeTooEarly), min(1, len(svc.Events(retry.EventReturnedEarly))))
+			early += len(svc.Events(retry.EventReturnedEarly))
+		}
+		assert.NotZero(t, early)
+		t.Logf("%d rounds, %d early", rounds(), early)
+	})
 }
 
 func classicQueues(delays ...time.Duration) config.Policies {
@@ -167,34 +164,30 @@ func TestEarly_NativeWithPolicy_OwnBroker(t *testing.T) {
 func TestEarly_HealthyOnes_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)
-	for name, prefetch := range map[string]int{"adaptive": 0, "20": 20} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := setup{URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: true,
-				Prefetch: prefetch, Handler: func(msg *message.Message) error {
-					if strings.HasPrefix(msg.UUID, "late") {
-						return retry.RetryAfter(time.Minute, errNever)
-					}
-					return nil
-				}}
-			c.Options.Policies = retries(ms(300, 1500)...)
-			svc := start(t, c)
-			broker.API("PUT", map[string]any{"pattern": "^" + c.Queue + `\.retry\.`, "apply-to": "queues",
-				"definition": map[string]any{"message-ttl": 0}}, "operator-policies", "/", c.Queue)
-			svc.publish(rabbit.Numbered("late", 300)...)
-			await.Until(t, func() bool {
-				return len(svc.Events(retry.EventReturnedEarly)) > 1000
-			}, "all come too early, again and again")
-			var waited time.Duration
-			const looks = 10
-			for i := range looks {
-				id, began := fmt.Sprint("healthy-", i), time.Now()
-				svc.publish(id)
-				await.Until(t, func() bool { return len(svc.Calls.of(id)) == 1 }, "the healthy one is handled")
-				waited += time.Since(began)
-			}
-			t.Logf("a healthy message takes %s", waited/looks)
-			assert.Less(t, waited/looks, time.Second)
-		})
-	}
+	each(t, map[string]int{"adaptive": 0, "20": 20}, func(t *testing.T, _ string, prefetch int) {
+		c := setup{Delays: ms(300, 1500), URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: true,
+			Prefetch: prefetch, Handler: func(msg *message.Message) error {
+				if strings.HasPrefix(msg.UUID, "late") {
+					return retry.RetryAfter(time.Minute, errNever)
+				}
+				return nil
+			}}
+		svc := start(t, c)
+		broker.API("PUT", map[string]any{"pattern": "^" + c.Queue + `\.retry\.`, "apply-to": "queues",
+			"definition": map[string]any{"message-ttl": 0}}, "operator-policies", "/", c.Queue)
+		svc.publish(rabbit.Numbered("late", 300)...)
+		await.Until(t, func() bool {
+			return len(svc.Events(retry.EventReturnedEarly)) > 1000
+		}, "all come too early, again and again")
+		var waited time.Duration
+		const looks = 10
+		for i := range looks {
+			id, began := fmt.Sprint("healthy-", i), time.Now()
+			svc.publish(id)
+			await.Until(t, func() bool { return len(svc.Calls.of(id)) == 1 }, "the healthy one is handled")
+			waited += time.Since(began)
+		}
+		t.Logf("a healthy message takes %s", waited/looks)
+		assert.Less(t, waited/looks, time.Second)
+	})
 }

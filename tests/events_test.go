@@ -40,8 +40,7 @@ func (s *service) told(id string) string {
 // documentedEvents reads the table of the docs: the events of a message, by what happens to it.
 func documentedEvents(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/reference/events.md")
-	require.NoError(t, err)
+	text := must(os.ReadFile("../docs/reference/events.md"))(t)
 	_, table, found := strings.Cut(string(text), "<!-- sequences -->\n")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -90,63 +89,53 @@ func TestEvents_OfAMessage(t *testing.T) {
 		return nil
 	}
 
-	for name, run := range map[string]func(*testing.T, setup) *service{
-		"own":   start,
-		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		c := setup{Delays: ms(100), Handler: handler}
+		c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
+		began := time.Now()
+		svc := run(t, c)
 
-			c := setup{URI: brokertest.URI(t), Handler: handler}
-			c.Options.Policies = retries(ms(100)...)
-			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
-			began := time.Now()
-			svc := run(t, c)
+		here := []string{
+			"succeeds", "fails once, then succeeds", "fails for good", "panics for good", "is permanent",
+			"is dropped",
+			"is postponed, then succeeds",
+		}
+		svc.publish(here...)
+		here = append(here, "cannot be decoded")
+		svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "cannot be decoded"})
 
-			here := []string{
-				"succeeds", "fails once, then succeeds", "fails for good", "panics for good", "is permanent",
-				"is dropped",
-				"is postponed, then succeeds",
-			}
-			svc.publish(here...)
-			here = append(here, "cannot be decoded")
-			svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "cannot be decoded"})
+		for _, id := range here {
+			require.Contains(t, documented, id)
+			await.Until(t, func() bool { return svc.told(id) == documented[id] }, "%s: %s", id, documented[id])
+		}
+		svc.close()
+		for _, id := range here {
+			assert.Equal(t, documented[id], svc.told(id), id)
+		}
 
-			for _, id := range here {
-				require.Contains(t, documented, id)
-				await.Until(t, func() bool {
-					return svc.told(id) == documented[id]
-				}, "%s: %s", id, documented[id])
+		for _, e := range svc.Events(retry.EventCall, retry.EventSucceeded, retry.EventFailed,
+			retry.EventDeadLettered) {
+			assert.Equal(t, []string{svc.Queue, svc.Queue}, []string{e.Topic, e.Queue}, e.Kind)
+			if e.Message.UUID != "cannot be decoded" {
+				// which the stock subscriber hands to the router all the same
+				assert.True(t, strings.HasPrefix(e.Handler, "handler-"))
 			}
-			svc.close()
-			for _, id := range here {
-				assert.Equal(t, documented[id], svc.told(id), id)
+			assert.False(t, e.At.IsZero())
+		}
+		for _, e := range svc.Events(retry.EventRetried) {
+			assert.Equal(t, 100*time.Millisecond, e.Verdict.Delay)
+			assert.Positive(t, e.Took)
+			assert.Less(t, e.Took, e.At.Sub(began))
+		}
+		dead := svc.Events(retry.EventDeadLettered)
+		require.Len(t, dead, 4)
+		for _, e := range dead {
+			if e.Message.UUID == "cannot be decoded" {
+				assert.Equal(t, "reject", string(e.Message.Payload), "what could be made of it")
+				assert.Equal(t, retry.ReasonUndecodable, e.Verdict.Reason)
 			}
-
-			for _, e := range svc.Events(retry.EventCall, retry.EventSucceeded, retry.EventFailed,
-				retry.EventDeadLettered) {
-				assert.Equal(t, []string{svc.Queue, svc.Queue}, []string{e.Topic, e.Queue}, e.Kind)
-				if e.Message.UUID != "cannot be decoded" {
-					// which the stock subscriber hands to the router all the same
-					assert.True(t, strings.HasPrefix(e.Handler, "handler-"))
-				}
-				assert.False(t, e.At.IsZero())
-			}
-			for _, e := range svc.Events(retry.EventRetried) {
-				assert.Equal(t, 100*time.Millisecond, e.Verdict.Delay)
-				assert.Positive(t, e.Took)
-				assert.Less(t, e.Took, e.At.Sub(began))
-			}
-			dead := svc.Events(retry.EventDeadLettered)
-			require.Len(t, dead, 4)
-			for _, e := range dead {
-				if e.Message.UUID == "cannot be decoded" {
-					assert.Equal(t, "reject", string(e.Message.Payload), "what could be made of it")
-					assert.Equal(t, retry.ReasonUndecodable, e.Verdict.Reason)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // The rest of the table needs other policies, and faults.
@@ -157,15 +146,13 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 	matches := func(t *testing.T, svc *service, id string) {
 		t.Helper()
 		require.Contains(t, documented, id)
-		await.Until(t, func() bool {
-			return svc.told(id) == documented[id]
-		}, "%s: %s", id, documented[id])
+		await.Until(t, func() bool { return svc.told(id) == documented[id] }, "%s: %s", id, documented[id])
 	}
 
 	t.Run("immediate", func(t *testing.T) {
 		t.Parallel()
 		const id = "fails, and succeeds when tried again at once"
-		c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		c := setup{Handler: func(msg *message.Message) error {
 			if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Try == 1 {
 				return errFate
 			}
@@ -182,7 +169,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		t.Parallel()
 		const id = "has expired"
 		goOn := make(chan struct{})
-		c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { <-goOn; return nil }}
+		c := setup{Handler: func(*message.Message) error { <-goOn; return nil }}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), MaxAge: time.Hour}}
 		svc := start(t, c)
 		// A timestamp has whole seconds, and counts as its last moment. The message before it counts from its arrival.
@@ -217,7 +204,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 	t.Run("shutdown", func(t *testing.T) {
 		t.Parallel()
 		const id = "is taken away by a shutdown"
-		c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		c := setup{Handler: func(msg *message.Message) error {
 			<-msg.Context().Done()
 			return msg.Context().Err()
 		}}
@@ -250,9 +237,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 // outside adds a middleware outside of the retry middleware.
 func outside(m message.HandlerMiddleware, handler func(*message.Message) error) func(*service) {
 	return func(s *service) {
-		var err error
-		s.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, s.Logs)
-		require.NoError(s.t, err)
+		s.Router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, s.Logs))(s.t)
 		s.Router.AddMiddleware(m, s.Retrier.Middleware)
 		s.Router.AddConsumerHandler(uniqueName("handler"), s.Queue, s.Sub, s.recorded(handler))
 	}
@@ -288,7 +273,7 @@ func TestEvents_OfAClose(t *testing.T) {
 	t.Run("between immediate tries", func(t *testing.T) {
 		t.Parallel()
 		asked, goOn := make(chan struct{}), make(chan struct{})
-		c := setup{URI: brokertest.URI(t), Handler: failing(9)}
+		c := setup{Handler: failing(9)}
 		c.Options.Policies = config.Policies{Default: config.Policy{Immediate: 2, Delays: ms(100)}}
 		c.Options.CloseTimeout = 300 * time.Millisecond
 		c.Options.Decide = func(f retry.Failure) error {
@@ -310,7 +295,7 @@ func TestEvents_OfAClose(t *testing.T) {
 	t.Run("in the handler, which works on its message", func(t *testing.T) {
 		t.Parallel()
 		stop, stopped := make(chan struct{}), make(chan struct{})
-		c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		c := setup{Handler: func(msg *message.Message) error {
 			defer close(stopped)
 			for i := 0; ; i++ {
 				select {
@@ -344,7 +329,7 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 	t.Parallel()
 
 	var calls, asked atomic.Int32
-	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error {
+	c := setup{Handler: func(*message.Message) error {
 		if calls.Add(1) == 1 {
 			return errFate
 		}
@@ -376,15 +361,13 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 func TestEvents_OfWaiting(t *testing.T) {
 	t.Parallel()
 
-	c := setup{Tiers: true, URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	svc := start(t, setup{Delays: ms(500), Tiers: true, Handler: func(msg *message.Message) error {
 		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number == 1 {
 			return retry.RetryAfter(4*time.Second, errFate)
 		}
 
 		return nil
-	}}
-	c.Options.Policies = retries(ms(500)...)
-	svc := start(t, c)
+	}})
 	svc.publish("1")
 	// A busy machine is late, and waits less often.
 	const told = "^call failed retried( unhandled postponed){1,8} call succeeded$"
@@ -434,9 +417,7 @@ func TestEvents_OfConnections(t *testing.T) {
 	network.allow(forwarder)
 	forwarded := append(begin, "connected forwarder")
 	until(forwarded...)
-	await.Until(t, func() bool {
-		return len(svc.Events(retry.EventReleased)) > 0
-	}, "it is held no longer")
+	await.Until(t, func() bool { return len(svc.Events(retry.EventReleased)) > 0 }, "it is held no longer")
 	await.Until(t, func() bool { return len(svc.Letters()) > 0 }, "it is dead")
 
 	network.cut(subscriber)
@@ -451,9 +432,7 @@ func TestEvents_OfConnections(t *testing.T) {
 	svc.Broker.Remove(svc.exchange())
 	svc.publish("2")
 	until(slices.Concat(forwarded, again, []string{"topology-repaired"})...)
-	await.Until(t, func() bool {
-		return strings.HasSuffix(svc.told("2"), "dead-lettered")
-	}, "it is dead")
+	await.Until(t, func() bool { return strings.HasSuffix(svc.told("2"), "dead-lettered") }, "it is dead")
 
 	svc.close()
 	assert.Equal(t, "stopped-consuming", about()[len(about())-1])
@@ -464,21 +443,13 @@ func TestEvents_OfConnections(t *testing.T) {
 func TestEvents_PanicsChangeNothing(t *testing.T) {
 	t.Parallel()
 
-	for name, run := range map[string]func(*testing.T, setup) *service{
-		"own":   start,
-		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			c := setup{URI: brokertest.URI(t), Handler: byFate}
-			c.Options.Policies = retries(ms(100, 110)...)
-			c.Options.OnEvent = func(retry.Event) { panic("a listener's bug") }
-			svc := run(t, c)
-			ids := fates(10)
-			svc.publish(ids...)
-			svc.finish(ids, await.Bound, 0)
-			assert.NotEmpty(t, svc.Logs.with("OnEvent panicked"))
-		})
-	}
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		c := setup{Delays: ms(100, 110), Handler: byFate}
+		c.Options.OnEvent = func(retry.Event) { panic("a listener's bug") }
+		svc := run(t, c)
+		ids := fates(10)
+		svc.publish(ids...)
+		svc.finish(ids, await.Bound, 0)
+		assert.NotEmpty(t, svc.Logs.with("OnEvent panicked"))
+	})
 }

@@ -123,9 +123,7 @@ func (b *blocked) measureOnce(name string) [3]float64 {
 		b.others.publish(fmt.Sprintf("%s-%d", name, i))
 		<-time.After(10 * time.Millisecond)
 	}
-	await.Until(b.t, func() bool {
-		return b.others.Calls.count() >= before+2*messages
-	}, "the others are back")
+	await.Until(b.t, func() bool { return b.others.Calls.count() >= before+2*messages }, "the others are back")
 
 	failed := map[string]time.Time{}
 	var late []float64
@@ -156,8 +154,7 @@ func (b *blocked) during(name string, configure func(*amqp.Config), block, unblo
 		Configure: configure,
 	}
 	first := start(b.t, c)
-	plan, err := first.Retrier.Plan(c.Queue)
-	require.NoError(b.t, err)
+	plan := must(first.Retrier.Plan(c.Queue))(b.t)
 	first.close()
 	block(c.Queue)
 
@@ -198,8 +195,7 @@ func (b *blocked) depth(queue string) int {
 	b.t.Helper()
 	for line := range strings.Lines(b.broker.Ctl("list_queues", "name", "messages")) {
 		if name, n, _ := strings.Cut(strings.TrimSpace(line), "\t"); name == queue {
-			depth, err := strconv.Atoi(n)
-			require.NoError(b.t, err)
+			depth := must(strconv.Atoi(n))(b.t)
 
 			return depth
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -18,13 +17,12 @@ import (
 // the main queue.
 func TestExactDelays_UnroutableByHand(t *testing.T) {
 	t.Parallel()
-	c := setup{URI: brokertest.URI(t), Queue: uniqueName("promise")}
+	c := setup{Queue: uniqueName("promise")}
 	c.Options.Policies = exact(ms(300)...)
 	c.Options.Policies.Default.Ladder = ownLadder()
 	c.Handler = func(*message.Message) error { return errNever }
 	first := start(t, c)
-	plan, err := first.Retrier.Plan(c.Queue)
-	require.NoError(t, err)
+	plan := must(first.Retrier.Plan(c.Queue))(t)
 	landing, unroutable := c.Queue+".landing", plan.Ladder.Name()+".unroutable"
 	first.Broker.Do(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDelete(landing, false, false, false)

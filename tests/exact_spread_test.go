@@ -12,7 +12,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -110,7 +109,7 @@ func (b burst) dueBy(end time.Duration) int {
 // failTogether fails messages that lie in a queue, once each.
 func failTogether(t *testing.T, policy config.Policy, messages int) burst {
 	t.Helper()
-	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Prefetch: 100, Handler: failing(1)}
+	c := setup{QueueType: "quorum", Prefetch: 100, Handler: failing(1)}
 	c.Options.Policies.Default = policy
 	svc := start(t, c)
 	ids := make([]string, messages)

@@ -45,7 +45,7 @@ func TestExactDelays(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var s seen
-		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+		c := setup{Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			switch {
 			case msg.UUID == "policy" || attempt.Calls > 0 && msg.UUID != "dead":
@@ -83,12 +83,11 @@ func TestExactDelays(t *testing.T) {
 func TestExact_NobodyElse(t *testing.T) {
 	t.Parallel()
 	var s seen
-	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
+	c := setup{QueueType: "quorum", Handler: s.handler(failing(1))}
 	c.Options.Policies = exact(ms(300)...)
 	c.Options.Policies.Default.Ladder = ownLadder()
 	svc := start(t, c)
-	ladder, err := topology.NewLadder(c.Options.Policies.Default.Ladder)
-	require.NoError(t, err)
+	ladder := must(topology.NewLadder(c.Options.Policies.Default.Ladder))(t)
 
 	stranger := uniqueName("stranger")
 	svc.Broker.Declare(stranger, mainQueueArguments("quorum"))
@@ -115,7 +114,7 @@ func TestExact_Priority(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var s seen
-		c := setup{URI: brokertest.URI(t), QueueType: "classic", Prefetch: 200, Handler: s.handler(failing(99))}
+		c := setup{QueueType: "classic", Prefetch: 200, Handler: s.handler(failing(99))}
 		c.Options.Policies = exact(ms(800)...)
 		svc := run(t, c)
 		const messages, batch = 300, 5
@@ -130,8 +129,7 @@ func TestExact_Priority(t *testing.T) {
 
 		dead := svc.Broker.Take(svc.dlq(), messages)
 		for _, d := range dead {
-			n, err := strconv.Atoi(rabbit.UUID(d))
-			require.NoError(t, err)
+			n := must(strconv.Atoi(rabbit.UUID(d)))(t)
 			assert.EqualValues(t, n%2*9, d.Priority)
 			assert.NotContains(t, d.Headers, header.Priority)
 		}
@@ -152,15 +150,14 @@ func TestExact_LadderDeleted(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var s seen
-		c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
+		c := setup{QueueType: "quorum", Handler: s.handler(failing(1))}
 		c.Options.Policies = exact(ms(300)...)
 		c.Options.Policies.Default.Ladder = ownLadder()
 		svc := run(t, c)
 		svc.publish("before")
 		await.Until(t, func() bool { return s.count() == 2 }, "a ladder is there")
 
-		plan, err := svc.Retrier.Plan(svc.Queue)
-		require.NoError(t, err)
+		plan := must(svc.Retrier.Plan(svc.Queue))(t)
 		shared := plan.Ladder.Shared()
 		for _, q := range shared.Queues {
 			svc.Broker.Remove("", q.Name)
@@ -188,7 +185,7 @@ func TestExact_LadderDeleted(t *testing.T) {
 func TestExact_DeliveryDeleted(t *testing.T) {
 	t.Parallel()
 	var s seen
-	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
+	c := setup{QueueType: "quorum", Handler: s.handler(failing(1))}
 	c.Options.Policies = exact(30 * time.Second) // the return path is declared again after 15 s, which can take seconds
 	c.Options.Policies.Default.Ladder = ownLadder()
 	svc := start(t, c)
@@ -212,8 +209,7 @@ func TestExact_FullQueueHoldsUpNobody(t *testing.T) {
 	healthy := start(t, c)
 
 	full := uniqueName("full")
-	plan, err := topology.New(full, policies.Default, topology.Names{})
-	require.NoError(t, err)
+	plan := must(topology.New(full, policies.Default, topology.Names{}))(t)
 	healthy.Broker.Declare(full, amqp091.Table{"x-queue-type": "quorum", "x-max-length": int64(5),
 		"x-overflow": "reject-publish"})
 	require.NoError(t, plan.Declare(healthy.Broker.Channel()))
@@ -256,21 +252,17 @@ func TestExact_NotProvisioned(t *testing.T) {
 	conf.Queue.Arguments = mainQueueArguments("quorum")
 
 	retrier := newRetrier(t, conf, options)
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
-	_, err = subscriber.Subscribe(t.Context(), queue)
+	subscriber := must(retrier.NewSubscriber())(t)
+	_, err := subscriber.Subscribe(t.Context(), queue)
 	require.ErrorContains(t, err, `its landing queue is not provisioned`)
-	var missing *topology.DeclareError
-	require.ErrorAs(t, err, &missing)
+	missing := errorAs[*topology.DeclareError](t, err)
 	assert.Equal(t, queue+".landing", missing.Name)
-	stock, err := amqp.NewSubscriber(retrier.Config(), watermill.NopLogger{})
-	require.NoError(t, err)
+	stock := must(amqp.NewSubscriber(retrier.Config(), watermill.NopLogger{}))(t)
 	t.Cleanup(func() { assert.NoError(t, stock.Close()) })
 	_, err = stock.Subscribe(t.Context(), queue)
 	require.ErrorContains(t, err, `its landing queue is not provisioned`)
 
-	plan, err := retrier.Plan(queue)
-	require.NoError(t, err)
+	plan := must(retrier.Plan(queue))(t)
 	require.NoError(t, plan.Declare(broker.Channel()))
 	t.Cleanup(func() { broker.RemovePlan(plan) })
 	_, err = subscriber.Subscribe(t.Context(), queue)

@@ -18,12 +18,13 @@ import (
 func TestExclusiveToSomebodyElse(t *testing.T) {
 	t.Parallel()
 
-	for name, c := range map[string]struct {
+	type row struct {
 		there     func(*amqp091.Channel, string) error // what somebody else does first
 		exclusive bool                                 // what the retrier wants
 		owned     bool
 		says      string
-	}{
+	}
+	each(t, map[string]row{
 		"an exclusive consumer": {there: consumes(true), says: "rabbitmqctl list_consumers -p " +
 			"'/'"},
 		"a consumer, and an exclusive one is wanted": {there: consumes(false), exclusive: true, says: "have neither " +
@@ -33,33 +34,28 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 				_, err := ch.QueueDeclare(queue, true, false, true, false, nil)
 				return err
 			}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			uri, queue := brokertest.URI(t), uniqueName("exclusive")
-			broker := newRabbit(t, uri)
-			t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.200ms", queue+".dlq") })
-			conf := amqp.NewDurableQueueConfig(uri)
-			conf.Queue.Arguments = mainQueueArguments("classic") // quorum queues take any number of exclusive consumers
-			conf.Consume.Exclusive = c.exclusive
-			retrier := newRetrier(t, conf, amqpretry.Options{Policies: retries(ms(200)...)})
-			sub, err := retrier.NewSubscriber()
-			require.NoError(t, err)
-			if !c.owned {
-				require.NoError(t, sub.SubscribeInitialize(queue))
-			}
-			require.NoError(t, c.there(newRabbit(t, uri).Channel(), queue))
+	}, func(t *testing.T, _ string, c row) {
+		uri, queue := brokertest.URI(t), uniqueName("exclusive")
+		broker := newRabbit(t, uri)
+		t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.200ms", queue+".dlq") })
+		conf := amqp.NewDurableQueueConfig(uri)
+		conf.Queue.Arguments = mainQueueArguments("classic") // quorum queues take any number of exclusive consumers
+		conf.Consume.Exclusive = c.exclusive
+		retrier := newRetrier(t, conf, amqpretry.Options{Policies: retries(ms(200)...)})
+		sub := must(retrier.NewSubscriber())(t)
+		if !c.owned {
+			require.NoError(t, sub.SubscribeInitialize(queue))
+		}
+		require.NoError(t, c.there(newRabbit(t, uri).Channel(), queue))
 
-			_, err = sub.Subscribe(t.Context(), queue)
-			var exclusive *topology.ExclusiveError
-			require.ErrorAs(t, err, &exclusive)
-			t.Log(err)
-			assert.Equal(t, []any{queue, "/", c.owned}, []any{exclusive.Queue, exclusive.VirtualHost, exclusive.Owned})
-			assert.ErrorContains(t, err, c.says)
-			assert.NotContains(t, err.Error(), "permission")
-			assert.NotContains(t, err.Error(), "grant")
-		})
-	}
+		_, err := sub.Subscribe(t.Context(), queue)
+		exclusive := errorAs[*topology.ExclusiveError](t, err)
+		t.Log(err)
+		assert.Equal(t, []any{queue, "/", c.owned}, []any{exclusive.Queue, exclusive.VirtualHost, exclusive.Owned})
+		assert.ErrorContains(t, err, c.says)
+		assert.NotContains(t, err.Error(), "permission")
+		assert.NotContains(t, err.Error(), "grant")
+	})
 }
 
 func consumes(exclusively bool) func(*amqp091.Channel, string) error {

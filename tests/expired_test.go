@@ -89,7 +89,7 @@ func TestTokens_OwnBroker(t *testing.T) {
 			return c, nil
 		}}}
 	}
-	for name, begin := range map[string]func(asked *atomic.Int64) setup{
+	each(t, map[string]func(asked *atomic.Int64) setup{
 		"with their end": func(asked *atomic.Int64) setup { return asks(true, asked) },
 		"without":        func(asked *atomic.Int64) setup { return asks(false, asked) },
 		"kept too long": func(asked *atomic.Int64) setup {
@@ -114,53 +114,48 @@ func TestTokens_OwnBroker(t *testing.T) {
 				c.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{renewed{lives}}}
 			}}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var asked atomic.Int64
-			s := begin(&asked)
-			s.URI, s.QueueType, s.KeepObjects, s.Handler = broker.URI, "quorum", true, byFate
-			svc := start(t, s)
-			publisher, err := svc.Retrier.NewPublisher()
-			require.NoError(t, err)
-			client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI, NoDeliveryLimitPolicy: true,
-				AMQP: &amqp091.Config{SASL: []amqp091.Authentication{renewed{lives}}}})
-			require.NoError(t, err)
-			t.Cleanup(func() { assert.NoError(t, client.Close()) })
-			var ids []string
-			for began := time.Now(); time.Since(began) < 3*lives; {
-				id := fmt.Sprintf("once-%d", len(ids))
-				ids = append(ids, id)
-				require.NoError(t, publisher.Publish(svc.Queue, message.NewMessage(id, nil)))
-				<-time.After(lives / 4)
-			}
-			await.Until(t, func() bool {
-				for _, id := range ids {
-					if len(svc.Calls.of(id)) < 2 {
-						return false
-					}
+	}, func(t *testing.T, name string, begin func(asked *atomic.Int64) setup) {
+		var asked atomic.Int64
+		s := begin(&asked)
+		s.URI, s.QueueType, s.KeepObjects, s.Handler = broker.URI, "quorum", true, byFate
+		svc := start(t, s)
+		publisher := must(svc.Retrier.NewPublisher())(t)
+		client := must(dlq.Open(t.Context(), dlq.Config{URI: broker.URI, NoDeliveryLimitPolicy: true,
+			AMQP: &amqp091.Config{SASL: []amqp091.Authentication{renewed{lives}}}}))(t)
+		t.Cleanup(func() { assert.NoError(t, client.Close()) })
+		var ids []string
+		for began := time.Now(); time.Since(began) < 3*lives; {
+			id := fmt.Sprintf("once-%d", len(ids))
+			ids = append(ids, id)
+			require.NoError(t, publisher.Publish(svc.Queue, message.NewMessage(id, nil)))
+			<-time.After(lives / 4)
+		}
+		await.Until(t, func() bool {
+			for _, id := range ids {
+				if len(svc.Calls.of(id)) < 2 {
+					return false
 				}
-
-				return true
-			}, "all are retried")
-			await.Until(t, func() bool {
-				_, err := client.Queue(svc.Queue).Stat(t.Context(), dlq.Filter{})
-				return err == nil
-			}, "the dead-letter queue can be looked at")
-			switch {
-			case name == "kept too long": // most of it is over before the next one comes
-			case name == "with their end":
-				assert.Empty(t, svc.Events(retry.EventDisconnected))
-				assert.Empty(t, svc.Logs.with("its token seems to have expired"))
-				assert.Greater(t, asked.Load(), int64(6), "three connections, three times")
-			case svc.Broker.AtLeast(4, 3):
-				assert.NotEmpty(t, svc.Events(retry.EventDisconnected), "the broker closes the connection")
-			default:
-				told := svc.Logs.with("its token seems to have expired")
-				assert.GreaterOrEqual(t, len(told), 2, "copies and publisher")
 			}
-		})
-	}
+
+			return true
+		}, "all are retried")
+		await.Until(t, func() bool {
+			_, err := client.Queue(svc.Queue).Stat(t.Context(), dlq.Filter{})
+			return err == nil
+		}, "the dead-letter queue can be looked at")
+		switch {
+		case name == "kept too long": // most of it is over before the next one comes
+		case name == "with their end":
+			assert.Empty(t, svc.Events(retry.EventDisconnected))
+			assert.Empty(t, svc.Logs.with("its token seems to have expired"))
+			assert.Greater(t, asked.Load(), int64(6), "three connections, three times")
+		case svc.Broker.AtLeast(4, 3):
+			assert.NotEmpty(t, svc.Events(retry.EventDisconnected), "the broker closes the connection")
+		default:
+			told := svc.Logs.with("its token seems to have expired")
+			assert.GreaterOrEqual(t, len(told), 2, "copies and publisher")
+		}
+	})
 }
 
 var tokenKey = []byte("a key for tests, of thirty-two bytes or more")

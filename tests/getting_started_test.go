@@ -26,8 +26,7 @@ func TestGettingStarted_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.StartWithManagement(t)
-	page, err := os.ReadFile("../docs/getting-started.md")
-	require.NoError(t, err)
+	page := must(os.ReadFile("../docs/getting-started.md"))(t)
 	tour := &tutorial{t: t, dir: t.TempDir(), env: append(os.Environ(), "AMQP_URI="+broker.URI,
 		"AMQP_MANAGEMENT_URL="+broker.ManagementURL)}
 	t.Cleanup(func() { tour.stop() })
@@ -74,8 +73,7 @@ type tutorial struct {
 
 func (r *tutorial) build(source string) {
 	r.t.Helper()
-	root, err := filepath.Abs("..")
-	require.NoError(r.t, err)
+	root := must(filepath.Abs(".."))(r.t)
 	require.NoError(r.t, os.WriteFile(filepath.Join(r.dir, "main.go"), []byte(source), 0o600))
 	sources := map[string]string{"shop": filepath.Join(r.dir, "main.go"), "amqpretry": "./cmd/amqpretry"}
 	for binary, source := range sources {

@@ -28,18 +28,15 @@ func TestWatermillSuiteGroups(t *testing.T) {
 			conf.Queue.Arguments = queueArguments(v.queueType)
 			conf.Publish.ConfirmDelivery = true
 			logger := watermill.NopLogger{}
-			retrier, err := adapter.New(conf, amqpretry.Options{
+			retrier := must(adapter.New(conf, amqpretry.Options{
 				Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
 				Policies: withLadder(suitePolicies),
-			})
-			require.NoError(t, err)
+			}))(t)
 			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
 			group := func(t *testing.T, name string) (message.Publisher, message.Subscriber) {
-				publisher, err := amqp.NewPublisher(retrier.Config(), logger)
-				require.NoError(t, err)
-				subscriber, err := retrier.Group(name).NewSubscriber()
-				require.NoError(t, err)
+				publisher := must(amqp.NewPublisher(retrier.Config(), logger))(t)
+				subscriber := must(retrier.Group(name).NewSubscriber())(t)
 
 				return publisher, subscriber
 			}

@@ -90,14 +90,11 @@ func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 		s.Options.CloseTimeout = 3 * time.Second
 	}
 	a.retrier = newRetrier(t, conf, s.Options)
-	var err error
-	a.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs)
-	require.NoError(t, err)
+	a.router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs))(t)
 	a.router.AddMiddleware(a.retrier.Middleware)
 	a.router.AddPlugin(a.retrier.CheckRouter)
 	for _, group := range s.Groups {
-		plan, err := a.retrier.Group(group).Plan(a.topic)
-		require.NoError(t, err)
+		plan := must(a.retrier.Group(group).Plan(a.topic))(t)
 		t.Cleanup(func() { a.broker.RemovePlan(plan) })
 		a.calls[group], a.redelivered[group] = &calls{}, &atomic.Int64{}
 		a.add(group, group, s.Handler)
@@ -110,8 +107,7 @@ func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 // add adds a handler of a group.
 func (a *groupsApp) add(name, group string, handler func(string, *message.Message) error) {
 	a.t.Helper()
-	sub, err := a.retrier.Group(group).NewSubscriber()
-	require.NoError(a.t, err)
+	sub := must(a.retrier.Group(group).NewSubscriber())(a.t)
 	a.subs[name] = sub
 	a.router.AddConsumerHandler(name, a.topic, sub, func(msg *message.Message) error {
 		a.calls[group].add(msg)
@@ -179,45 +175,40 @@ func (a *groupsApp) handledBy(group string, ids []string) {
 func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-
-			failTwice := failing(2)
-			a := startGroups(t, groupsSetup{
-				URI: brokertest.URI(t), QueueType: queueType, Groups: []string{"a", "b", "c"},
-				Options: amqpretry.Options{Groups: map[string]config.Policies{"c": withLadder(retries(ms(50)...))}},
-				Handler: func(group string, msg *message.Message) error {
-					switch {
-					case group == "b":
-						return nil
-					case group == "a" && msg.UUID == "twice":
-						return failTwice(msg)
-					default:
-						return errFate
-					}
-				},
-			})
-			a.publish("twice", "dead")
-			letter := a.broker.Take(a.queue("a")+".dlq", 1)[0]
-			await.Until(t, func() bool {
-				return a.calls["a"].count() == 6 && a.calls["b"].count() == 2 && a.calls["c"].count() == 4
-			}, "a: 6, b: 2, c: 4")
-			await.Stays(t, 300*time.Millisecond, func() bool {
-				return a.calls["a"].count()+a.calls["b"].count()+a.calls["c"].count() == 12
-			}, "nothing more comes to any group")
-
-			assert.Equal(t, "dead", rabbit.UUID(letter))
-			assert.Equal(t, a.queue("a"), rabbit.Text(letter, header.Queue))
-			assert.Equal(t, a.topic, rabbit.Text(letter, header.Topic))
-			assert.Equal(t, []int{1, 2, 3}, a.calls["a"].attempts("twice"))
-			assert.Equal(t, []int{1}, a.calls["b"].attempts("twice"))
-			assert.Equal(t, []int{1, 2}, a.calls["c"].attempts("twice"), "by the policy of the group")
-			assert.Zero(t, a.broker.Depth(a.queue("b")+".dlq"))
-
-			a.checkDeadLettersOf("c")
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		failTwice := failing(2)
+		a := startGroups(t, groupsSetup{
+			URI: brokertest.URI(t), QueueType: queueType, Groups: []string{"a", "b", "c"},
+			Options: amqpretry.Options{Groups: map[string]config.Policies{"c": withLadder(retries(ms(50)...))}},
+			Handler: func(group string, msg *message.Message) error {
+				switch {
+				case group == "b":
+					return nil
+				case group == "a" && msg.UUID == "twice":
+					return failTwice(msg)
+				default:
+					return errFate
+				}
+			},
 		})
-	}
+		a.publish("twice", "dead")
+		letter := a.broker.Take(a.queue("a")+".dlq", 1)[0]
+		await.Until(t, func() bool {
+			return a.calls["a"].count() == 6 && a.calls["b"].count() == 2 && a.calls["c"].count() == 4
+		}, "a: 6, b: 2, c: 4")
+		await.Stays(t, 300*time.Millisecond, func() bool {
+			return a.calls["a"].count()+a.calls["b"].count()+a.calls["c"].count() == 12
+		}, "nothing more comes to any group")
+
+		assert.Equal(t, "dead", rabbit.UUID(letter))
+		hasHeaders(t, letter, headers{header.Queue: a.queue("a"), header.Topic: a.topic})
+		assert.Equal(t, []int{1, 2, 3}, a.calls["a"].attempts("twice"))
+		assert.Equal(t, []int{1}, a.calls["b"].attempts("twice"))
+		assert.Equal(t, []int{1, 2}, a.calls["c"].attempts("twice"), "by the policy of the group")
+		assert.Zero(t, a.broker.Depth(a.queue("b")+".dlq"))
+
+		a.checkDeadLettersOf("c")
+	})
 }
 
 // checkDeadLettersOf finds two dead letters by the depths, and takes them through a subscriber of
@@ -226,8 +217,7 @@ func (a *groupsApp) checkDeadLettersOf(group string) {
 	a.t.Helper()
 	dlq := a.queue(group) + ".dlq"
 	await.Until(a.t, func() bool {
-		depths, err := a.retrier.QueueDepths(a.t.Context())
-		require.NoError(a.t, err)
+		depths := must(a.retrier.QueueDepths(a.t.Context()))(a.t)
 		for _, d := range depths {
 			if d.Queue == dlq {
 				assert.Equal(a.t, a.queue(group), d.MainQueue)
@@ -238,10 +228,8 @@ func (a *groupsApp) checkDeadLettersOf(group string) {
 		return false
 	}, "the depth of the group's dead-letter queue is 2")
 
-	letters, err := a.retrier.Group(group).NewDeadLetterSubscriber()
-	require.NoError(a.t, err)
-	messages, err := letters.Subscribe(a.t.Context(), a.topic)
-	require.NoError(a.t, err)
+	letters := must(a.retrier.Group(group).NewDeadLetterSubscriber())(a.t)
+	messages := must(letters.Subscribe(a.t.Context(), a.topic))(a.t)
 	for range 2 {
 		msg := receive(a.t, messages)
 		letter, ok := retry.DeadLetterFromContext(msg.Context())
@@ -280,9 +268,8 @@ func TestGroups_ShareOneConnection_OwnBroker(t *testing.T) {
 	assert.Equal(t, 10, found.consumers)
 	assert.Equal(t, 2, strings.Count(broker.Ctl("-q", "list_connections", "pid"), "<"), "connections in all")
 
-	letters, err := a.retrier.Group(groups[0]).NewDeadLetterSubscriber()
-	require.NoError(t, err)
-	_, err = letters.Subscribe(t.Context(), a.topic)
+	letters := must(a.retrier.Group(groups[0]).NewDeadLetterSubscriber())(t)
+	_, err := letters.Subscribe(t.Context(), a.topic)
 	require.NoError(t, err)
 	assert.Equal(t, open{1, 11}, occupiedAt(broker).groups, "dead letters come over the same")
 	require.NoError(t, letters.Close())
@@ -360,50 +347,45 @@ func TestGroups_ComeBackAfterALostConnection(t *testing.T) {
 func TestGroups_OneClosesUnderLoad(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-
-			groups := numberedGroups(5)
-			handler := func(string, *message.Message) error { return nil }
-			a := startGroups(t, groupsSetup{URI: brokertest.URI(t), QueueType: queueType, Groups: groups,
-				Options: amqpretry.Options{Prefetch: 50, CloseTimeout: await.Bound}, Handler: handler})
-			ids := rabbit.Numbered("message", 3000)
-			published := make(chan error, 1)
-			go func() {
-				for i := 0; i < len(ids); i += 100 {
-					if err := a.broker.TryPublish(a.topic, "", rabbit.Messages(ids[i:i+100]...)...); err != nil {
-						published <- err
-						return
-					}
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		groups := numberedGroups(5)
+		handler := func(string, *message.Message) error { return nil }
+		a := startGroups(t, groupsSetup{URI: brokertest.URI(t), QueueType: queueType, Groups: groups,
+			Options: amqpretry.Options{Prefetch: 50, CloseTimeout: await.Bound}, Handler: handler})
+		ids := rabbit.Numbered("message", 3000)
+		published := make(chan error, 1)
+		go func() {
+			for i := 0; i < len(ids); i += 100 {
+				if err := a.broker.TryPublish(a.topic, "", rabbit.Messages(ids[i:i+100]...)...); err != nil {
+					published <- err
+					return
 				}
-				published <- nil
-			}()
-			for round := range 4 {
-				name := groups[0]
-				if round > 0 {
-					name = fmt.Sprintf("%s in round %d", groups[0], round)
-					a.add(name, groups[0], handler)
-					require.NoError(t, a.router.RunHandlers(t.Context()))
-				}
-				await.Until(t, func() bool { return a.calls[groups[0]].count() > 500*round+100 },
-					"it is in the middle")
-				require.NoError(t, a.subs[name].Close())
 			}
-			require.NoError(t, <-published)
-			for _, group := range groups[1:] {
-				a.handledBy(group, ids)
-				assert.Equal(t, len(ids), a.calls[group].count(), "%s: each message once", group)
-				assert.Zero(t, a.redelivered[group].Load(), "%s: and none that was delivered before", group)
+			published <- nil
+		}()
+		for round := range 4 {
+			name := groups[0]
+			if round > 0 {
+				name = fmt.Sprintf("%s in round %d", groups[0], round)
+				a.add(name, groups[0], handler)
+				require.NoError(t, a.router.RunHandlers(t.Context()))
 			}
+			await.Until(t, func() bool { return a.calls[groups[0]].count() > 500*round+100 }, "it is in the middle")
+			require.NoError(t, a.subs[name].Close())
+		}
+		require.NoError(t, <-published)
+		for _, group := range groups[1:] {
+			a.handledBy(group, ids)
+			assert.Equal(t, len(ids), a.calls[group].count(), "%s: each message once", group)
+			assert.Zero(t, a.redelivered[group].Load(), "%s: and none that was delivered before", group)
+		}
 
-			a.add("the rest", groups[0], handler)
-			require.NoError(t, a.router.RunHandlers(t.Context()))
-			a.handledBy(groups[0], ids)
-			assert.Equal(t, len(ids), a.calls[groups[0]].count(), "each message once")
-			assert.Zero(t, a.broker.Depth(a.queue(groups[0])))
-		})
-	}
+		a.add("the rest", groups[0], handler)
+		require.NoError(t, a.router.RunHandlers(t.Context()))
+		a.handledBy(groups[0], ids)
+		assert.Equal(t, len(ids), a.calls[groups[0]].count(), "each message once")
+		assert.Zero(t, a.broker.Depth(a.queue(groups[0])))
+	})
 }
 
 // newGroups makes a retrier for groups, whose queues for a topic are removed when the test ends.
@@ -421,8 +403,7 @@ func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...
 	conf.Queue.Arguments = mainQueueArguments("")
 	for _, group := range groups {
 		t.Cleanup(func() {
-			plan, err := newRetrier(t, conf, options).Group(group).Plan(topic)
-			require.NoError(t, err)
+			plan := must(newRetrier(t, conf, options).Group(group).Plan(topic))(t)
 			broker.RemovePlan(plan)
 		})
 	}
@@ -442,9 +423,8 @@ func TestGroups_ShareNoQueue(t *testing.T) {
 		Groups: map[string]config.Policies{"other": {Default: config.Policy{Mode: config.ModeDeadLetter}}},
 	}, "a")
 	subscribe := func(newSubscriber func() (*amqpretry.Subscriber, error)) error {
-		subscriber, err := newSubscriber()
-		require.NoError(t, err)
-		_, err = subscriber.Subscribe(context.Background(), topic)
+		subscriber := must(newSubscriber())(t)
+		_, err := subscriber.Subscribe(context.Background(), topic)
 
 		return err
 	}
@@ -452,24 +432,20 @@ func TestGroups_ShareNoQueue(t *testing.T) {
 	require.NoError(t, subscribe(retrier.Group("a").NewSubscriber), "instances of a group")
 	require.NoError(t, subscribe(retrier.NewSubscriber), "without a group")
 
-	var shared *topology.SharedQueueError
-	require.ErrorAs(t, subscribe(retrier.Group("b").NewSubscriber), &shared)
+	shared := errorAs[*topology.SharedQueueError](t, subscribe(retrier.Group("b").NewSubscriber))
 	assert.Equal(t, topology.SharedQueueError{Queue: topic, Competing: true,
 		Topics: [2]string{topic, topic}, Groups: [2]string{"a", "b"}}, *shared)
 
 	named := newGroups(t, topic, amqpretry.Options{Policies: retries(ms(100)...)}, "billing")
-	group, err := named.Group("billing").NewSubscriber()
+	group := must(named.Group("billing").NewSubscriber())(t)
+	_, err := group.Subscribe(context.Background(), topic)
 	require.NoError(t, err)
-	_, err = group.Subscribe(context.Background(), topic)
-	require.NoError(t, err)
-	plain, err := named.NewSubscriber()
-	require.NoError(t, err)
+	plain := must(named.NewSubscriber())(t)
 	_, err = plain.Subscribe(context.Background(), topic+"_billing") // whose queue has the same name
 	require.ErrorAs(t, err, &shared)
 	require.ErrorContains(t, err, "and a subscriber without a group")
 
-	var policies *topology.SharedQueueError
-	require.ErrorAs(t, subscribe(retrier.Group("other").NewSubscriber), &policies)
+	policies := errorAs[*topology.SharedQueueError](t, subscribe(retrier.Group("other").NewSubscriber))
 	assert.ErrorContains(t, policies, "is used under two policies, that of a group and another one")
 }
 
@@ -479,13 +455,11 @@ func TestGroups_ClosedSubscriber(t *testing.T) {
 
 	topic := uniqueName("groups")
 	retrier := newGroups(t, topic, amqpretry.Options{}, "a", "b")
-	open, err := retrier.Group("a").NewSubscriber()
-	require.NoError(t, err)
-	closed, err := retrier.Group("b").NewSubscriber()
-	require.NoError(t, err)
+	open := must(retrier.Group("a").NewSubscriber())(t)
+	closed := must(retrier.Group("b").NewSubscriber())(t)
 	require.NoError(t, closed.Close())
 	require.NoError(t, closed.Close(), "again")
-	_, err = closed.Subscribe(context.Background(), topic)
+	_, err := closed.Subscribe(context.Background(), topic)
 	require.ErrorIs(t, err, amqpretry.ErrClosed)
 	require.ErrorIs(t, closed.SubscribeInitialize(topic), amqpretry.ErrClosed)
 	require.NoError(t, open.SubscribeInitialize(topic), "closed twice, it has left once")
@@ -506,16 +480,13 @@ func TestGroups_CheckRouter(t *testing.T) {
 		"of":     {}, // nobody's
 		"of all": {},
 	}, Logger: logged})
-	router, err := message.NewRouter(message.RouterConfig{}, logged)
-	require.NoError(t, err)
+	router := must(message.NewRouter(message.RouterConfig{}, logged))(t)
 	for _, group := range []string{"off", "on"} {
-		subscriber, err := retrier.Group(group).NewSubscriber()
-		require.NoError(t, err)
+		subscriber := must(retrier.Group(group).NewSubscriber())(t)
 		router.AddConsumerHandler(group, topic, subscriber, func(*message.Message) error { return nil })
 	}
-	err = retrier.CheckRouter(router)
-	var forgotten *middleware.NoMiddlewareError
-	require.ErrorAs(t, err, &forgotten)
+	err := retrier.CheckRouter(router)
+	forgotten := errorAs[*middleware.NoMiddlewareError](t, err)
 	assert.Equal(t, middleware.NoMiddlewareError{Handler: "on", Topic: topic}, *forgotten)
 	assert.NotContains(t, err.Error(), `"off"`)
 	told := logged.with("Policies of a group have no effect")
@@ -547,9 +518,7 @@ func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
 		}, "they are in the middle of it")
 		broker.Kill()
 		broker.Start()
-		await.Until(t, func() bool {
-			return a.broker.Consumers(a.queue(groups[9])) == 1
-		}, "they are back")
+		await.Until(t, func() bool { return a.broker.Consumers(a.queue(groups[9])) == 1 }, "they are back")
 	}
 	letters := doomed(ids)
 	twice := 0

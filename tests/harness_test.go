@@ -21,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
@@ -49,15 +50,69 @@ func ms(n ...int) []time.Duration {
 	return delays
 }
 
-// setup says what a service is to look like. Everything but URI and Handler has a default.
+// must gives the value of a call that may not fail: must(retrier.NewSubscriber())(t).
+func must[V any](value V, err error) func(t testing.TB) V {
+	return func(t testing.TB) V {
+		t.Helper()
+		require.NoError(t, err)
+
+		return value
+	}
+}
+
+// errorAs gives the error of this type in an error.
+func errorAs[E error](t testing.TB, err error, what ...any) (found E) {
+	t.Helper()
+	require.ErrorAs(t, err, &found, what...)
+
+	return found
+}
+
+// each runs a test for each case, all at the same time; eachOf for each name, eachQueueType for
+// both types of a main queue.
+func each[C any](t *testing.T, cases map[string]C, test func(t *testing.T, name string, c C)) {
+	t.Helper()
+	each(t, cases, func(t *testing.T, name string, c C) {
+		test(t, name, c)
+	})
+}
+
+func eachOf(t *testing.T, names []string, test func(t *testing.T, name string)) {
+	t.Helper()
+	eachOf(t, names, func(t *testing.T, name string) {
+		test(t, name)
+	})
+}
+
+func eachQueueType(t *testing.T, test func(t *testing.T, queueType string)) {
+	t.Helper()
+	eachOf(t, []string{"classic", "quorum"}, test)
+}
+
+// headers are headers of text; one that is missing is empty.
+type headers map[string]string
+
+// hasHeaders compares some headers of a message.
+func hasHeaders(t *testing.T, d amqp091.Delivery, want headers) {
+	t.Helper()
+	got := headers{}
+	for key := range want {
+		got[key] = rabbit.Text(d, key)
+	}
+	assert.Equal(t, want, got, "headers of %s", rabbit.UUID(d))
+}
+
+// setup says what a service is to look like. Everything but Handler has a default.
 type setup struct {
-	URI       string
+	URI       string // the broker of all tests by default
 	Queue     string // main queue and topic; a unique name by default
 	QueueType string // of the main queue: classic (default, but for the strategy mode) or quorum
 	Prefetch  int    // follows the handlers by default
 	Tiers     bool   // the test is about retry queues: see withLadder and withStrategy
-	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken
-	// by the service, and so is OnEvent, which is called after the event was recorded.
+	// Delays are those of the default policy, 200 ms by default, unless Options have Policies.
+	Delays []time.Duration
+	// Options are those of the retrier. Logger is taken by the service, and so is OnEvent, which is
+	// called after the event was recorded.
 	Options amqpretry.Options
 	// Configure changes the config before the retrier gets it. Optional.
 	Configure func(*amqp.Config)
@@ -106,6 +161,17 @@ func mainQueueArguments(queueType string) amqp091.Table {
 	return amqp091.Table{"x-queue-type": queueType}
 }
 
+func (s setup) policies() config.Policies {
+	switch p := s.Options.Policies; {
+	case !p.Default.IsZero() || p.Topics != nil:
+		return p
+	case s.Delays != nil:
+		return retries(s.Delays...)
+	default:
+		return retries(ms(200)...)
+	}
+}
+
 // newService makes a service that does not run yet.
 func newService(t *testing.T, s setup) *service {
 	t.Helper()
@@ -113,9 +179,10 @@ func newService(t *testing.T, s setup) *service {
 	if s.Queue == "" {
 		s.Queue = uniqueName("promise")
 	}
-	if s.Options.Policies.Default.IsZero() && s.Options.Policies.Topics == nil {
-		s.Options.Policies = retries(ms(200)...)
+	if s.URI == "" {
+		s.URI = brokertest.URI(t)
 	}
+	s.Options.Policies = s.policies()
 	if s.Tiers && s.Options.Policies.Default.Strategy == "" {
 		s.Options.Policies.Default.Strategy = config.StrategyQueues
 	}
@@ -152,13 +219,10 @@ func newService(t *testing.T, s setup) *service {
 	}
 
 	svc.Retrier = newRetrier(t, conf, s.Options)
-	var err error
-	svc.Sub, err = svc.Retrier.NewSubscriber()
-	require.NoError(t, err)
+	svc.Sub = must(svc.Retrier.NewSubscriber())(t)
 
 	if !s.KeepObjects {
-		plan, err := svc.Retrier.Plan(s.Queue)
-		require.NoError(t, err)
+		plan := must(svc.Retrier.Plan(s.Queue))(t)
 		leave := objects.enter(s.Queue, plan)
 		t.Cleanup(func() { // runs after the service has been closed
 			for _, plan := range leave() {
@@ -167,8 +231,7 @@ func newService(t *testing.T, s setup) *service {
 		})
 	}
 
-	svc.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
-	require.NoError(t, err)
+	svc.Router = must(message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs))(t)
 	svc.Router.AddMiddleware(svc.Retrier.Middleware)
 	if s.Route != nil {
 		s.Route(svc)
@@ -324,8 +387,7 @@ func (s *service) Events(kinds ...retry.EventKind) []retry.Event {
 func (s *service) Held() []*topology.HeldError {
 	var held []*topology.HeldError
 	for _, e := range s.Events(retry.EventHeld) {
-		var err *topology.HeldError
-		require.ErrorAs(s.t, e.Err, &err)
+		err := errorAs[*topology.HeldError](s.t, e.Err)
 		held = append(held, err)
 	}
 
@@ -357,8 +419,7 @@ func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *adap
 	t.Helper()
 	options.Policies = withLadder(options.Policies)
 	options = withStrategy(conf, options)
-	retrier, err := adapter.New(conf, options)
-	require.NoError(t, err)
+	retrier := must(adapter.New(conf, options))(t)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
 	return retrier
@@ -522,8 +583,7 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 	require.Equal(s.t, letters, reasons(found), "dead letters")
 
 	left := 0
-	plan, err := s.Retrier.Plan(s.Queue)
-	require.NoError(s.t, err)
+	plan := must(s.Retrier.Plan(s.Queue))(s.t)
 	for _, q := range plan.Queues {
 		left += len(s.Broker.Drain(q.Name))
 	}

@@ -17,30 +17,26 @@ import (
 func TestSubscribeInitializeEndsWithClose(t *testing.T) {
 	t.Parallel()
 
-	for name, end := range map[string]func(*service) error{
+	each(t, map[string]func(*service) error{
 		"subscriber": func(s *service) error { return s.Sub.Close() },
 		"retrier":    func(s *service) error { return s.Retrier.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			network := newProxy(t, brokertest.URI(t))
-			svc := newService(t, setup{
-				URI: network.URI, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Minute},
-			})
-			network.stallAnswers(subscriber)
-			result := make(chan error, 1)
-			go func() { result <- svc.Sub.SubscribeInitialize(svc.Queue) }()
-			await.Stays(t, 200*time.Millisecond, func() bool { return len(result) == 0 }, "it waits for the broker")
-
-			closed := make(chan error, 1)
-			began := time.Now()
-			go func() { closed <- end(svc) }()
-			require.ErrorIs(t, await.Value(t, result, "the end of SubscribeInitialize"), amqpretry.ErrClosed)
-			assert.Less(t, time.Since(began), 30*time.Second,
-				"after CloseTimeout it ends with the connection, which the close then gives up")
-			network.resume()
-			require.NoError(t, await.Value(t, closed, "the end of the close"))
+	}, func(t *testing.T, _ string, end func(*service) error) {
+		network := newProxy(t, brokertest.URI(t))
+		svc := newService(t, setup{
+			URI: network.URI, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Minute},
 		})
-	}
+		network.stallAnswers(subscriber)
+		result := make(chan error, 1)
+		go func() { result <- svc.Sub.SubscribeInitialize(svc.Queue) }()
+		await.Stays(t, 200*time.Millisecond, func() bool { return len(result) == 0 }, "it waits for the broker")
+
+		closed := make(chan error, 1)
+		began := time.Now()
+		go func() { closed <- end(svc) }()
+		require.ErrorIs(t, await.Value(t, result, "the end of SubscribeInitialize"), amqpretry.ErrClosed)
+		assert.Less(t, time.Since(began), 30*time.Second,
+			"after CloseTimeout it ends with the connection, which the close then gives up")
+		network.resume()
+		require.NoError(t, await.Value(t, closed, "the end of the close"))
+	})
 }

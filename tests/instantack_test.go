@@ -12,7 +12,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -26,56 +25,50 @@ import (
 func TestInstantAckOutside(t *testing.T) {
 	t.Parallel()
 
-	for name, own := range map[string]bool{"retrier": true, "stock": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			svc := newService(t,
-				setup{URI: brokertest.URI(t), Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
-			var err error
-			svc.Router, err = message.NewRouter(message.RouterConfig{}, svc.Logs)
-			require.NoError(t, err)
-			svc.Router.AddMiddleware(wmmiddleware.InstantAck, svc.Retrier.Middleware)
-			var subscriber message.Subscriber = svc.Sub
-			if !own {
-				subscriber, err = amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs)
-				require.NoError(t, err)
+	each(t, map[string]bool{"retrier": true, "stock": false}, func(t *testing.T, _ string, own bool) {
+		svc := newService(t,
+			setup{Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
+		svc.Router = must(message.NewRouter(message.RouterConfig{}, svc.Logs))(t)
+		svc.Router.AddMiddleware(wmmiddleware.InstantAck, svc.Retrier.Middleware)
+		var subscriber message.Subscriber = svc.Sub
+		if !own {
+			subscriber = must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)
+		}
+		patience := await.Bound // a stock subscriber ends the context once it has acknowledged
+		if own {
+			patience = 50 * time.Millisecond // the retrier's own may wait for the handler
+		}
+		fails := func(msg *message.Message) error {
+			select {
+			case <-msg.Context().Done():
+			case <-time.After(patience):
 			}
-			patience := await.Bound // a stock subscriber ends the context once it has acknowledged
-			if own {
-				patience = 50 * time.Millisecond // the retrier's own may wait for the handler
-			}
-			fails := func(msg *message.Message) error {
-				select {
-				case <-msg.Context().Done():
-				case <-time.After(patience):
-				}
-				return errors.New("failed")
-			}
-			svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, subscriber, svc.recorded(fails))
-			svc.run()
-			ids := rabbit.Numbered("message", 3)
-			svc.publish(ids...)
+			return errors.New("failed")
+		}
+		svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, subscriber, svc.recorded(fails))
+		svc.run()
+		ids := rabbit.Numbered("message", 3)
+		svc.publish(ids...)
 
-			if own {
-				lost := func() int { return len(svc.Logs.with("Handler returned error")) }
-				await.Until(t, func() bool {
-					return len(svc.Letters())+lost() == len(ids)
-				}, "all have failed twice, or were lost and told of")
-			} else {
-				await.Until(t, func() bool {
-					return len(svc.Logs.with("Handler returned error")) == len(ids)
-				}, "all have failed")
-				svc.close()
-				assert.Equal(t, len(ids), svc.Calls.count())
-				assert.Empty(t, svc.Events(retry.EventRetried))
-				assert.Zero(t, svc.Broker.Depth(svc.Queue), "lost")
-				assert.Zero(t, svc.Broker.Depth(svc.dlq()), "lost")
-			}
-			logged := svc.Logs.with("A middleware is in the wrong place")
-			require.NotEmpty(t, logged)
-			assert.ErrorContains(t, logged[0].Err, "a stock subscriber loses those that fail, and the retrier's "+
-				"own may lose them")
+		if own {
+			lost := func() int { return len(svc.Logs.with("Handler returned error")) }
+			await.Until(t, func() bool {
+				return len(svc.Letters())+lost() == len(ids)
+			}, "all have failed twice, or were lost and told of")
+		} else {
+			await.Until(t, func() bool {
+				return len(svc.Logs.with("Handler returned error")) == len(ids)
+			}, "all have failed")
 			svc.close()
-		})
-	}
+			assert.Equal(t, len(ids), svc.Calls.count())
+			assert.Empty(t, svc.Events(retry.EventRetried))
+			assert.Zero(t, svc.Broker.Depth(svc.Queue), "lost")
+			assert.Zero(t, svc.Broker.Depth(svc.dlq()), "lost")
+		}
+		logged := svc.Logs.with("A middleware is in the wrong place")
+		require.NotEmpty(t, logged)
+		assert.ErrorContains(t, logged[0].Err, "a stock subscriber loses those that fail, and the retrier's "+
+			"own may lose them")
+		svc.close()
+	})
 }

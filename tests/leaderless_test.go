@@ -95,8 +95,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 
 		// It takes no messages away once there is a leader.
 		elect(broker, svc.Queue)
-		messages, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
-		require.NoError(t, err)
+		messages := must(svc.Sub.Subscribe(t.Context(), svc.Queue))(t)
 		svc.publish("ok-0", "ok-1")
 		for range 2 {
 			// None is given to the consumer that nobody reads.
@@ -124,9 +123,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 			return len(svc.Events(retry.EventConsuming)) == 1
 		}, "it consumes without a leader")
 		elect(broker, svc.Queue)
-		await.Until(t, func() bool {
-			return len(svc.Events(retry.EventConsuming)) == 2
-		}, "it goes on by itself")
+		await.Until(t, func() bool { return len(svc.Events(retry.EventConsuming)) == 2 }, "it goes on by itself")
 		svc.publish("ok-0")
 		await.Until(t, func() bool { return svc.processed() == 1 }, "messages are handled")
 	})

@@ -140,8 +140,7 @@ func TestLeaks_OwnBroker(t *testing.T) {
 func (l *leaks) live(t *testing.T) {
 	const cycles = 10
 	n := len(leakTopics)
-	dead, err := l.Retrier.NewDeadLetterSubscriber()
-	require.NoError(t, err)
+	dead := must(l.Retrier.NewDeadLetterSubscriber())(t)
 	assume := newRetrier(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{AssumeTopology: true})
 
 	// A publish on a channel that was closed again has told whether dead letters may be published.
@@ -175,8 +174,7 @@ func (l *leaks) live(t *testing.T) {
 			l.look(t, cycles)
 			for range cycles {
 				ctx, cancel := context.WithCancel(t.Context())
-				messages, err := l.Sub.Subscribe(ctx, "brief")
-				require.NoError(t, err)
+				messages := must(l.Sub.Subscribe(ctx, "brief"))(t)
 				cancel()
 				await.Closed(t, messages, "the subscription ends")
 			}
@@ -186,8 +184,7 @@ func (l *leaks) live(t *testing.T) {
 		}, looked},
 		{"subscriptions that fail", func() {
 			l.Broker.Declare("conflict", mainQueueArguments("classic"))
-			sub, err := assume.NewSubscriber()
-			require.NoError(t, err)
+			sub := must(assume.NewSubscriber())(t)
 			for range cycles {
 				_, err := l.Sub.Subscribe(t.Context(), "conflict")
 				require.ErrorContains(t, err, "x-queue-type")
@@ -245,8 +242,7 @@ func (l *leaks) live(t *testing.T) {
 // handle subscribes and answers by fate, until that ends.
 func (l *leaks) handle(t *testing.T, sub message.Subscriber, topic string, by message.HandlerMiddleware) {
 	t.Helper()
-	messages, err := sub.Subscribe(t.Context(), topic)
-	require.NoError(t, err)
+	messages := must(sub.Subscribe(t.Context(), topic))(t)
 	handler := by(func(msg *message.Message) ([]*message.Message, error) { return nil, l.recorded(byFate)(msg) })
 	go func() {
 		for msg := range messages {
@@ -269,9 +265,7 @@ func (l *leaks) fail(t *testing.T, n int) {
 		l.Broker.Publish(topic, rabbit.Messages(rabbit.Numbered(fmt.Sprintf("never-%d", l.rounds), n)...)...)
 		l.failing += n
 	}
-	await.Until(t, func() bool {
-		return l.processed() == l.failing && l.deadLettered() == l.failing
-	}, "all end")
+	await.Until(t, func() bool { return l.processed() == l.failing && l.deadLettered() == l.failing }, "all end")
 }
 
 // look asks for the depths, also of a queue that is missing, and while nobody waits for the answer
@@ -304,11 +298,9 @@ func (l *leaks) visit(t *testing.T, oneByOne bool) {
 	retrier := newRetrier(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}},
 	})
-	sub, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	sub := must(retrier.NewSubscriber())(t)
 	l.handle(t, sub, "visited", retrier.Middleware)
-	letters, err := retrier.NewDeadLetterSubscriber()
-	require.NoError(t, err)
+	letters := must(retrier.NewDeadLetterSubscriber())(t)
 	l.handle(t, letters, "visited", func(message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {
 			dead <- struct{}{}
@@ -316,7 +308,7 @@ func (l *leaks) visit(t *testing.T, oneByOne bool) {
 		}
 	})
 	l.Broker.Publish("visited", rabbit.Messages("never")...)
-	_, err = retrier.QueueDepths(t.Context())
+	_, err := retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	await.Closed(t, dead, "a dead letter")
 	if oneByOne {

@@ -33,9 +33,7 @@ func newMeasured(t *testing.T, c metrics.Config) measured {
 	t.Helper()
 	m := measured{t: t, registry: prometheus.NewPedanticRegistry()}
 	c.Registerer = m.registry
-	var err error
-	m.Metrics, err = metrics.New(c)
-	require.NoError(t, err)
+	m.Metrics = must(metrics.New(c))(t)
 
 	return m
 }
@@ -80,9 +78,7 @@ func hasLabels(metric *dto.Metric, wanted []string) bool {
 // becomes waits for a value.
 func (m measured) becomes(want int, name string, labels ...string) {
 	m.t.Helper()
-	await.Until(m.t, func() bool {
-		return m.sum(name, labels...) == want
-	}, "%s%v becomes %v", name, labels, want)
+	await.Until(m.t, func() bool { return m.sum(name, labels...) == want }, "%s%v becomes %v", name, labels, want)
 }
 
 // Messages of all fates, and what a scrape says of them.
@@ -91,7 +87,6 @@ func TestMetrics(t *testing.T) {
 	m := newMeasured(t, metrics.Config{DepthTimeout: await.Bound}) // no scrape gives up
 	proceed := make(chan struct{})
 	svc := newService(t, setup{
-		URI: brokertest.URI(t),
 		Options: amqpretry.Options{
 			Policies: config.Policies{Default: config.Policy{Delays: ms(100), Immediate: 1}},
 			OnEvent:  m.OnEvent, Concurrency: 8,
@@ -193,7 +188,6 @@ func TestMetrics_OfAClose(t *testing.T) {
 	m := newMeasured(t, metrics.Config{})
 	released := make(chan struct{})
 	svc := start(t, setup{
-		URI: brokertest.URI(t),
 		Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond, OnEvent: func(e retry.Event) {
 			m.OnEvent(e)
 			if e.Kind == retry.EventRequeued {
@@ -221,7 +215,7 @@ func TestMetrics_OfSharedQueues(t *testing.T) {
 	options.OnEvent = m.OnEvent
 	for range 2 {
 		svc := start(t, setup{
-			URI: brokertest.URI(t), Options: options, Handler: func(*message.Message) error { return errors.New("no") },
+			Options: options, Handler: func(*message.Message) error { return errors.New("no") },
 		})
 		defer m.Watch(svc.Retrier)()
 		svc.publish("a", "b")

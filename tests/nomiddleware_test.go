@@ -28,8 +28,7 @@ import (
 // bare gives a service a router with these middlewares and no others.
 func bare(t *testing.T, svc *service, middlewares ...message.HandlerMiddleware) {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
-	require.NoError(t, err)
+	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs))(t)
 	router.AddMiddleware(middlewares...)
 	svc.Router = router
 }
@@ -70,26 +69,22 @@ const noMiddlewareLog = "No message reaches retrier.Middleware"
 func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-
-			// The pause of the library is fixed. A machine that stands still makes a close longer
-			// and never shorter, so the shortest of three closes counts.
-			took := closeDuringPause(t, queueType)
-			for again := 0; again < 2 && took >= 4*time.Second; again++ {
-				took = closeDuringPause(t, queueType)
-			}
-			assert.Less(t, took, 4*time.Second, "a close ends the pause, which is 5 s")
-		})
-	}
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		// The pause of the library is fixed. A machine that stands still makes a close longer
+		// and never shorter, so the shortest of three closes counts.
+		took := closeDuringPause(t, queueType)
+		for again := 0; again < 2 && took >= 4*time.Second; again++ {
+			took = closeDuringPause(t, queueType)
+		}
+		assert.Less(t, took, 4*time.Second, "a close ends the pause, which is 5 s")
+	})
 }
 
 // closeDuringPause runs a service without the middleware until its failing message waits for 5 s.
 // It returns how long a close takes then.
 func closeDuringPause(t *testing.T, queueType string) time.Duration {
 	t.Helper()
-	c := setup{URI: brokertest.URI(t), QueueType: queueType, Prefetch: 3,
+	c := setup{QueueType: queueType, Prefetch: 3,
 		Options: amqpretry.Options{CloseTimeout: 15 * time.Second}}
 	c.Route = func(svc *service) {
 		bare(t, svc)
@@ -128,7 +123,7 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	t.Parallel()
 
 	var locked calls
-	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { return nil }}
+	c := setup{Handler: func(*message.Message) error { return nil }}
 	c.Route = func(svc *service) {
 		bare(t, svc, func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
@@ -147,9 +142,7 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("first")
-	await.Until(t, func() bool {
-		return len(svc.Calls.of("first")) == 1
-	}, "the middleware sees a message")
+	await.Until(t, func() bool { return len(svc.Calls.of("first")) == 1 }, "the middleware sees a message")
 	svc.publish("locked")
 	await.Until(t, func() bool { return len(svc.Calls.of("locked")) == 1 }, "it gets through")
 	assert.Less(t, shortestGap(locked.All()), firstNackPause)
@@ -276,8 +269,7 @@ func TestMessagesOfOtherRetriersAreNoError(t *testing.T) {
 					slices.Reverse(middlewares)
 				}
 				bare(t, svc, middlewares...)
-				stock, err := amqp.NewSubscriber(svc.Retrier.Config(), watermill.NopLogger{})
-				require.NoError(t, err)
+				stock := must(amqp.NewSubscriber(svc.Retrier.Config(), watermill.NopLogger{}))(t)
 				svc.Router.AddConsumerHandler("stock", svc.Queue, stock, svc.recorded(failingFirst(1)))
 			}
 			svc := start(t, c)

@@ -40,8 +40,7 @@ type obsoleteTest func(t *testing.T, b *obsoleteBroker) (check func(t *testing.T
 func TestObsolete_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
-	client, err := httpapi.New(broker.ManagementURL, "/", nil)
-	require.NoError(t, err)
+	client := must(httpapi.New(broker.ManagementURL, "/", nil))(t)
 	b := &obsoleteBroker{
 		topologyBroker: newTopologyBroker(t, broker.URI),
 		broker:         broker,
@@ -85,8 +84,7 @@ func TestObsolete_OwnBroker(t *testing.T) {
 	t.Run("statistics are disabled", func(t *testing.T) {
 		queue := b.obsolete(t, config.Policy{Delays: ms(100)})
 		broker.Ctl("eval", "application:set_env(rabbitmq_management, disable_management_stats, true).")
-		var uncertain *retire.Error
-		require.ErrorAs(t, <-b.retire(t, queue), &uncertain)
+		uncertain := errorAs[*retire.Error](t, <-b.retire(t, queue))
 		assert.False(t, uncertain.InUse)
 		assert.Contains(t, uncertain.Found, "the broker collects no statistics")
 		assert.True(t, b.exists(t, queue.Name))
@@ -104,8 +102,7 @@ func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) retire.Que
 func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names topology.Names) (topology.Plan,
 	retire.Queue) {
 	t.Helper()
-	plan, err := topology.New(uniqueName("q"), policy, names)
-	require.NoError(t, err)
+	plan := must(topology.New(uniqueName("q"), policy, names))(t)
 	b.Declare(plan.Queue, nil)
 	require.NoError(t, plan.Declare(b.channel()))
 	obsolete := retire.Obsolete(nil, plan)
@@ -156,8 +153,7 @@ func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
 		}, "the API shows %d messages in queue %s", messages, queue.Name)
 		require.Empty(t, done, "Retire has ended by itself")
 		cancel()
-		var kept *retire.Error
-		require.ErrorAs(t, await.Value(t, done, "the end of Retire"), &kept)
+		kept := errorAs[*retire.Error](t, await.Value(t, done, "the end of Retire"))
 		require.ErrorIs(t, kept, context.Canceled)
 		return kept
 	}
@@ -166,8 +162,7 @@ func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
 // said is how many messages the API says that the queue has; nil if it does not know yet.
 func (b *obsoleteBroker) said(t *testing.T, queue retire.Queue) *int64 {
 	t.Helper()
-	q, err := b.client.Queue(t.Context(), queue.Name)
-	require.NoError(t, err)
+	q := must(b.client.Queue(t.Context(), queue.Name))(t)
 	return q.Messages
 }
 
@@ -182,8 +177,7 @@ func (b *obsoleteBroker) unbound(t *testing.T, queue string) {
 
 func (b *obsoleteBroker) bindings(t *testing.T, queue string) []httpapi.Binding {
 	t.Helper()
-	bindings, err := b.client.Bindings(t.Context(), queue)
-	require.NoError(t, err)
+	bindings := must(b.client.Bindings(t.Context(), queue))(t)
 	return bindings
 }
 
@@ -226,11 +220,9 @@ func (b *obsoleteBroker) as(t *testing.T, user, password string) *httpapi.Client
 
 func (b *obsoleteBroker) asIn(t *testing.T, vhost, user, password string) *httpapi.Client {
 	t.Helper()
-	address, err := url.Parse(b.broker.ManagementURL)
-	require.NoError(t, err)
+	address := must(url.Parse(b.broker.ManagementURL))(t)
 	address.User = url.UserPassword(user, password)
-	client, err := httpapi.New(address.String(), vhost, nil)
-	require.NoError(t, err)
+	client := must(httpapi.New(address.String(), vhost, nil))(t)
 	return client
 }
 
@@ -347,13 +339,10 @@ func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	odd.topologyBroker = newTopologyBroker(t, strings.TrimSuffix(b.broker.URI, "/")+"/"+url.PathEscape(oddName))
 	odd.client = b.asIn(t, oddName, "guest", "guest")
 
-	plan, err := topology.New(oddName, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
-	require.NoError(t, err)
+	plan := must(topology.New(oddName, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{}))(t)
 	require.NoError(t, plan.Declare(odd.channel()))
-	off, err := topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{})
-	require.NoError(t, err)
-	obsolete, err := retire.Find(t.Context(), odd.client, topology.Names{}, off)
-	require.NoError(t, err)
+	off := must(topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{}))(t)
+	obsolete := must(retire.Find(t.Context(), odd.client, topology.Names{}, off))(t)
 	require.Equal(t, retire.Obsolete(nil, plan), obsolete)
 	retired := odd.retire(t, obsolete[0])
 	return func(t *testing.T) {
@@ -372,8 +361,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	await.Until(t, func() bool { return b.ready(t, queue.Name) == 0 })
 	retired := b.retireWithin(t, queue, 24*time.Second) // longer than it takes to retire an empty one
 	return func(t *testing.T) {
-		var stuck *retire.Error
-		require.ErrorAs(t, <-retired, &stuck)
+		stuck := errorAs[*retire.Error](t, <-retired)
 		assert.False(t, stuck.InUse)
 		require.ErrorIs(t, stuck, context.DeadlineExceeded)
 		assert.EqualValues(t, 3, stuck.Messages)
@@ -416,8 +404,7 @@ func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
 	require.False(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}))
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-retired, &inUse)
+		inUse := errorAs[*retire.Error](t, <-retired)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "again, as an instance with the old policy does")
 		assert.Equal(t, 1, b.ready(t, queue.Name))
@@ -436,8 +423,7 @@ func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	// Without its binding: what shows that it is another one is that the mark is gone.
 	require.NoError(t, topology.Plan{Queues: []topology.Queue{queue.Queue}}.Declare(b.channel()))
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-retired, &inUse)
+		inUse := errorAs[*retire.Error](t, <-retired)
 		assert.True(t, inUse.InUse)
 		assert.True(t, b.exists(t, queue.Name))
 	}
@@ -458,8 +444,7 @@ func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.unbound(t, queue.Name)
 	second := b.retire(t, queue)
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-first, &inUse)
+		inUse := errorAs[*retire.Error](t, <-first)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "another Retire")
 		require.NoError(t, <-second)
@@ -472,8 +457,7 @@ func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.consume(queue.Name)
 	retired := b.retire(t, queue)
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-retired, &inUse)
+		inUse := errorAs[*retire.Error](t, <-retired)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "consumers on it: 1")
 		assert.True(t, b.exists(t, queue.Name))
@@ -483,8 +467,7 @@ func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
 	require.NoError(t, b.channel().QueueBind(queue.Name, "audit", "amq.topic", false, nil))
-	var inUse *retire.Error
-	require.ErrorAs(t, <-b.retire(t, queue), &inUse)
+	inUse := errorAs[*retire.Error](t, <-b.retire(t, queue))
 	assert.True(t, inUse.InUse)
 	return func(t *testing.T) {
 		assert.Contains(t, inUse.Found, "amq.topic")
@@ -502,8 +485,7 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		if argument == "x-message-ttl" {
 			other.Delay = time.Second
 		}
-		var inUse *retire.Error
-		require.ErrorAs(t, <-b.retire(t, other), &inUse)
+		inUse := errorAs[*retire.Error](t, <-b.retire(t, other))
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, argument)
 	}
@@ -513,17 +495,14 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	now, err := topology.New(uniqueName("q"), config.Policy{Delays: ms(5000)}, topology.Names{})
-	require.NoError(t, err)
+	now := must(topology.New(uniqueName("q"), config.Policy{Delays: ms(5000)}, topology.Names{}))(t)
 	q := now.Queue
 	for _, policy := range []config.Policy{{Delays: ms(5000, 1500, 3_600_000)},
 		{Delays: ms(2000), ClassicQueues: true}} {
-		old, err := topology.New(q, policy, topology.Names{})
-		require.NoError(t, err)
+		old := must(topology.New(q, policy, topology.Names{}))(t)
 		require.NoError(t, old.Declare(b.channel()))
 	}
-	other, err := topology.New(q+".retry", config.Policy{Delays: ms(1500)}, topology.Names{})
-	require.NoError(t, err)
+	other := must(topology.New(q+".retry", config.Policy{Delays: ms(1500)}, topology.Names{}))(t)
 	require.NoError(t, other.Declare(b.channel()))
 	// What looks alike, and is not of the plan's making.
 	for name, arguments := range map[string]amqp.Table{
@@ -545,8 +524,7 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		b.Declare(name, arguments)
 	}
 	return func(t *testing.T) {
-		obsolete, err := retire.Find(t.Context(), b.client, topology.Names{}, now)
-		require.NoError(t, err)
+		obsolete := must(retire.Find(t.Context(), b.client, topology.Names{}, now))(t)
 		var names []string
 		for _, o := range obsolete {
 			names = append(names, strings.TrimPrefix(o.Name, q))
@@ -561,8 +539,7 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	user := uniqueName("user")
 	refused := func(api *httpapi.Client, status int, texts ...string) {
 		err := retire.Delete(t.Context(), api, queue)
-		var refused *httpapi.Error
-		require.ErrorAs(t, err, &refused)
+		refused := errorAs[*httpapi.Error](t, err)
 		assert.Equal(t, status, refused.Status, "%v", err)
 		for _, text := range texts {
 			assert.ErrorContains(t, err, text)
@@ -587,14 +564,12 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	retired := make(chan error, 1)
 	go func() { retired <- retire.Delete(context.WithoutCancel(t.Context()), worker, queue) }()
 
-	missing, err := httpapi.New(b.broker.ManagementURL, "nowhere", nil)
-	require.NoError(t, err)
+	missing := must(httpapi.New(b.broker.ManagementURL, "nowhere", nil))(t)
 	require.Error(t, retire.Delete(t.Context(), missing, queue),
 		"without the virtual host nothing is known of the queue")
 	return func(t *testing.T) {
 		err := <-retired
-		var refused *httpapi.Error
-		require.ErrorAs(t, err, &refused)
+		refused := errorAs[*httpapi.Error](t, err)
 		assert.Equal(t, http.StatusUnauthorized, refused.Status)
 		assert.ErrorContains(t, err, "configure on queue")
 		assert.True(t, b.exists(t, queue.Name))
@@ -604,17 +579,13 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 // What is at the address may be anything.
 func TestObsoleteManagementIsNotThere(t *testing.T) {
 	t.Parallel()
-	plan, err := topology.New("q", config.Policy{Delays: ms(100)}, topology.Names{})
-	require.NoError(t, err)
+	plan := must(topology.New("q", config.Policy{Delays: ms(100)}, topology.Names{}))(t)
 	queue := retire.Obsolete(nil, plan)[0]
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = silent.Close() }()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	closed := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	require.NoError(t, closed.Close())
-	amqpURI, err := url.Parse(brokertest.URI(t))
-	require.NoError(t, err)
+	amqpURI := must(url.Parse(brokertest.URI(t)))(t)
 	for name, host := range map[string]string{"silent": silent.Addr().String(), "closed": closed.Addr().String(),
 		"AMQP": amqpURI.Host} {
 		t.Run(name, func(t *testing.T) {
@@ -624,11 +595,9 @@ func TestObsoleteManagementIsNotThere(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			api, err := httpapi.New("http://guest:secret@"+host, "/", nil)
-			require.NoError(t, err)
-			err = retire.Delete(ctx, api, queue)
-			var unanswered *httpapi.Error
-			require.ErrorAs(t, err, &unanswered)
+			api := must(httpapi.New("http://guest:secret@"+host, "/", nil))(t)
+			err := retire.Delete(ctx, api, queue)
+			unanswered := errorAs[*httpapi.Error](t, err)
 			assert.Zero(t, unanswered.Status)
 			assert.ErrorContains(t, err, host)
 			assert.NotContains(t, err.Error(), "secret")

@@ -43,8 +43,7 @@ func (users) Deduplicator(h message.HandlerFunc) message.HandlerFunc { return h 
 // stockOf connects a stock subscriber, which the test closes.
 func stockOf(t *testing.T, conf amqp.Config) message.Subscriber {
 	t.Helper()
-	subscriber, err := amqp.NewSubscriber(conf, watermill.NopLogger{})
-	require.NoError(t, err)
+	subscriber := must(amqp.NewSubscriber(conf, watermill.NopLogger{}))(t)
 	t.Cleanup(func() { _ = subscriber.Close() })
 
 	return subscriber
@@ -62,17 +61,14 @@ func TestCheckRouter(t *testing.T) {
 	})
 	own, err := strict.NewSubscriber()
 	require.NoError(t, err)
-	lenientOwn, err := lenient.NewSubscriber()
-	require.NoError(t, err)
-	letters, err := strict.NewDeadLetterSubscriber()
-	require.NoError(t, err)
+	lenientOwn := must(lenient.NewSubscriber())(t)
+	letters := must(strict.NewDeadLetterSubscriber())(t)
 	stock, foreign := stockOf(t, strict.Config()), stockOf(t, amqp.NewDurableQueueConfig(uri))
 	poisonQueue, err := routermiddleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
 		"poison")
 	require.NoError(t, err)
 	retry := routermiddleware.Retry{}.Middleware
-	traced, err := tracing.New(tracing.Config{})
-	require.NoError(t, err)
+	traced := must(tracing.New(tracing.Config{}))(t)
 
 	type chain = []message.HandlerMiddleware
 	for name, test := range map[string]struct {
@@ -127,8 +123,7 @@ func TestCheckRouter(t *testing.T) {
 			nil, 2},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: they share the logs
-			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-			require.NoError(t, err)
+			router := must(message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}))(t)
 			router.AddMiddleware(test.router...)
 			topic := test.topic
 			if topic == "" {
@@ -139,7 +134,7 @@ func TestCheckRouter(t *testing.T) {
 			}).AddMiddleware(test.handler...)
 
 			before := len(logs.with("A middleware is in the wrong place"))
-			err = test.retrier.CheckRouter(router)
+			err := test.retrier.CheckRouter(router)
 			assert.Equal(t, test.logged, len(logs.with("A middleware is in the wrong place"))-before)
 			if test.refused == nil {
 				assert.NoError(t, err)
@@ -165,16 +160,13 @@ func TestCheckRouterKnowsWhoWrapsByHand(t *testing.T) {
 
 	retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)),
 		amqpretry.Options{Logger: watermill.NopLogger{}})
-	own, err := retrier.NewSubscriber()
-	require.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
+	own := must(retrier.NewSubscriber())(t)
+	router := must(message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}))(t)
 	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	router.AddHandler("ship", uniqueName("order"), own, "out", gochannel.NewGoChannel(gochannel.Config{},
 		watermill.NopLogger{}), nothing)
 
-	var missing *middleware.NoMiddlewareError
-	require.ErrorAs(t, retrier.CheckRouter(router), &missing)
+	missing := errorAs[*middleware.NoMiddlewareError](t, retrier.CheckRouter(router))
 	assert.Equal(t, "ship", missing.Handler)
 	_ = retrier.Middleware(nothing)
 	assert.NoError(t, retrier.CheckRouter(router))
@@ -184,13 +176,12 @@ func TestCheckRouterKnowsWhoWrapsByHand(t *testing.T) {
 func TestCheckRouterKeepsARouterFromStarting(t *testing.T) {
 	t.Parallel()
 
-	svc := newService(t, setup{URI: brokertest.URI(t), Handler: byFate})
+	svc := newService(t, setup{Handler: byFate})
 	svc.Router.AddMiddleware(watermillsDeduplicator())
 	svc.Router.AddPlugin(svc.Retrier.CheckRouter)
 
 	err := svc.Router.Run(t.Context())
-	var mistake *middleware.OrderError
-	require.ErrorAs(t, err, &mistake)
+	mistake := errorAs[*middleware.OrderError](t, err)
 	assert.Equal(t, "Watermill's Deduplicator", mistake.Middleware)
 	assert.Equal(t, svc.Queue, mistake.Topic)
 	assert.Equal(t, -1, svc.Broker.Depth(svc.Queue))
@@ -201,7 +192,7 @@ func TestCheckRouterKeepsARouterFromStarting(t *testing.T) {
 func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 	t.Parallel()
 
-	for name, chain := range map[string]func(*service) []message.HandlerMiddleware{
+	each(t, map[string]func(*service) []message.HandlerMiddleware{
 		"added before": func(svc *service) []message.HandlerMiddleware {
 			return []message.HandlerMiddleware{watermillsDeduplicator(), svc.Retrier.Middleware}
 		},
@@ -218,33 +209,29 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 
 			return []message.HandlerMiddleware{swallow, watermillsDeduplicator(), svc.Retrier.Middleware}
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	}, func(t *testing.T, name string, chain func(*service) []message.HandlerMiddleware) {
+		c := setup{QueueType: "quorum", Options: amqpretry.Options{Concurrency: 4}}
+		c.Route = func(svc *service) {
+			bare(t, svc, chain(svc)...)
+			svc.Router.AddConsumerHandler("ship", svc.Queue, svc.Sub, svc.recorded(byFate))
+		}
+		svc := newService(t, c)
+		ended := make(chan error, 1)
+		go func() { ended <- svc.Router.Run(context.Background()) }()
+		<-svc.Router.Running()
+		ids := rabbit.Numbered("never", 20)
+		svc.publish(ids...)
 
-			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Concurrency: 4}}
-			c.Route = func(svc *service) {
-				bare(t, svc, chain(svc)...)
-				svc.Router.AddConsumerHandler("ship", svc.Queue, svc.Sub, svc.recorded(byFate))
-			}
-			svc := newService(t, c)
-			ended := make(chan error, 1)
-			go func() { ended <- svc.Router.Run(context.Background()) }()
-			<-svc.Router.Running()
-			ids := rabbit.Numbered("never", 20)
-			svc.publish(ids...)
-
-			await.Closed(t, ended, "the router, which has no other handler")
-			assert.Zero(t, svc.Calls.count(), "handler calls")
-			stops := svc.Logs.with("Stopped the subscription")
-			require.Len(t, stops, 1)
-			require.ErrorContains(t, stops[0].Err, "Watermill's Deduplicator is "+strings.Split(name, ",")[0])
-			require.ErrorContains(t, stops[0].Err, "protect.Deduplicator")
-			assert.Len(t, svc.Logs.with("A middleware is in the wrong place"), 1)
-			svc.close()
-			assert.Len(t, svc.Broker.Take(svc.Queue, 20), 20, "all messages are in their queue")
-		})
-	}
+		await.Closed(t, ended, "the router, which has no other handler")
+		assert.Zero(t, svc.Calls.count(), "handler calls")
+		stops := svc.Logs.with("Stopped the subscription")
+		require.Len(t, stops, 1)
+		require.ErrorContains(t, stops[0].Err, "Watermill's Deduplicator is "+strings.Split(name, ",")[0])
+		require.ErrorContains(t, stops[0].Err, "protect.Deduplicator")
+		assert.Len(t, svc.Logs.with("A middleware is in the wrong place"), 1)
+		svc.close()
+		assert.Len(t, svc.Broker.Take(svc.Queue, 20), 20, "all messages are in their queue")
+	})
 }
 
 // InstantAck has acknowledged a message before the retry middleware sees it: that one is handled,
@@ -281,7 +268,7 @@ func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 func TestOrderLogOnlyLogs(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}}
+	c := setup{Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}}
 	c.Route = func(svc *service) {
 		bare(t, svc, svc.Retrier.Middleware, watermillsDeduplicator())
 		svc.Router.AddPlugin(svc.Retrier.CheckRouter)
@@ -302,7 +289,7 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 func TestStock_DeadlineOutside(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(50)...)}}
+	c := setup{QueueType: "quorum", Delays: ms(50)}
 	c.Route = func(svc *service) {
 		bare(t, svc, routermiddleware.Timeout(20*time.Millisecond), svc.Retrier.Middleware)
 		require.NoError(t, svc.Sub.Close())

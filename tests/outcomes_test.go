@@ -16,7 +16,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -69,8 +68,7 @@ var stages = map[string]config.Policy{
 // documented reads the table of the docs: what is to happen, by row and column.
 func documented(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/reference/outcomes.md")
-	require.NoError(t, err)
+	text := must(os.ReadFile("../docs/reference/outcomes.md"))(t)
 	_, table, found := strings.Cut(string(text), "<!-- outcomes -->\n")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -116,17 +114,13 @@ func TestOutcomes(t *testing.T) {
 	t.Parallel()
 
 	rows := documented(t)
-	for stage, policy := range stages {
-		t.Run(stage, func(t *testing.T) {
-			t.Parallel()
-
-			want := map[string]string{}
-			for row := range rows {
-				want[row] = rows[row][stage]
-			}
-			newStageTest(t, stage, policy).run(want)
-		})
-	}
+	each(t, stages, func(t *testing.T, stage string, policy config.Policy) {
+		want := map[string]string{}
+		for row := range rows {
+			want[row] = rows[row][stage]
+		}
+		newStageTest(t, stage, policy).run(want)
+	})
 }
 
 // stageTest plays one column. A message's UUID is the row that it is for; it comes to the stage,
@@ -157,7 +151,7 @@ func newStageTest(t *testing.T, stage string, policy config.Policy) *stageTest {
 	picky := policy
 	picky.RetryOnly = []config.ErrorMatch{config.Is(errListed)}
 
-	c := setup{URI: brokertest.URI(t), Queue: queue}
+	c := setup{Queue: queue}
 	c.Options.Policies = config.Policies{Default: policy, Topics: map[string]config.Policy{s.only: picky}}
 	c.Options.Concurrency, c.Prefetch = 20, 40
 	c.Options.CloseTimeout = 300 * time.Millisecond

@@ -45,8 +45,7 @@ var permissionNames = [3]string{"configure", "write", "read"}
 // documentedPermissions are those of docs/how-to/permissions.md, by role.
 func documentedPermissions(t *testing.T) map[string]permissions {
 	t.Helper()
-	page, err := os.ReadFile("../docs/how-to/permissions.md")
-	require.NoError(t, err)
+	page := must(os.ReadFile("../docs/how-to/permissions.md"))(t)
 	found := map[string]permissions{}
 	for _, m := range regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / ([a-z-]+) '(.*)' '(.*)' '(.*)'$`).
 		FindAllStringSubmatch(string(page), -1) {
@@ -218,8 +217,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 		operator.permit(t, vhost, user, p[0], p[1], p[2])
 		operator.permit(t, vhost, "guest", ".*", ".*", ".*")
 		at := func(user *url.Userinfo) string {
-			uri, err := url.Parse(broker.URI)
-			require.NoError(t, err)
+			uri := must(url.Parse(broker.URI))(t)
 			uri.User, uri.Path = user, "/"+vhost
 
 			return uri.String()
@@ -318,11 +316,9 @@ func (r *roleTest) retrier(conf amqp.Config, assume bool,
 func (r *roleTest) provision(configure func(string) amqp.Config, topic string) topology.Plan {
 	r.t.Helper()
 	retrier := r.retrier(configure(r.admin), declares, nil)
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	require.NoError(r.t, sub.SubscribeInitialize(topic))
-	plan, err := retrier.Plan(topic)
-	require.NoError(r.t, err)
+	plan := must(retrier.Plan(topic))(r.t)
 
 	return plan
 }
@@ -341,8 +337,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 			outcome <- e // what is held without a reason waits for a busy broker
 		}
 	})
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	messages, err := sub.Subscribe(r.t.Context(), topic)
 	if err != nil {
 		return err
@@ -402,8 +397,7 @@ func (r *roleTest) canary() error {
 			}
 		},
 	})
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	messages, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
 		return err
@@ -425,8 +419,7 @@ func (r *roleTest) canary() error {
 		}
 	}()
 
-	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true})
-	require.NoError(r.t, err)
+	client := must(dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true}))(r.t)
 	defer func() { assert.NoError(r.t, client.Close()) }()
 	report, err := client.Queue("orders").Replay(ctx,
 		dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: r.watch}})
@@ -448,8 +441,7 @@ func (r *roleTest) canary() error {
 func (r *roleTest) observe(queues int) error {
 	r.provision(queueConfig, "orders")
 	retrier := r.retrier(queueConfig(r.uri), assumes, nil)
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	require.NoError(r.t, sub.SubscribeInitialize("orders"))
 	depths, err := retrier.QueueDepths(r.t.Context())
 	if err == nil {
@@ -464,8 +456,7 @@ func (r *roleTest) deadLetters(assume bool) error {
 	if assume {
 		r.provision(queueConfig, "orders")
 	}
-	sub, err := r.retrier(queueConfig(r.uri), assume, nil).NewDeadLetterSubscriber()
-	require.NoError(r.t, err)
+	sub := must(r.retrier(queueConfig(r.uri), assume, nil).NewDeadLetterSubscriber())(r.t)
 	letters, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
 		return err
@@ -484,8 +475,7 @@ func (r *roleTest) deadLetters(assume bool) error {
 func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
 	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
-	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.uri, NoDeliveryLimitPolicy: true})
-	require.NoError(r.t, err)
+	client := must(dlq.Open(r.t.Context(), dlq.Config{URI: r.uri, NoDeliveryLimitPolicy: true}))(r.t)
 	defer func() { assert.NoError(r.t, client.Close()) }()
 
 	return do(client.Queue("orders"))
@@ -540,8 +530,7 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, ass
 		return err
 	}
 	defer func() { assert.NoError(r.t, stock.Close()) }()
-	own, err := retrier.NewPublisher()
-	require.NoError(r.t, err)
+	own := must(retrier.NewPublisher())(r.t)
 
 	err = stock.Publish(topic, message.NewMessage("1", []byte("1")))
 	if ownErr := own.Publish(topic, message.NewMessage("2", []byte("2"))); ownErr != nil {
@@ -560,19 +549,15 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, ass
 func (r *roleTest) publishLater(assume bool) error {
 	r.provision(queueConfig, "orders")
 	if assume {
-		ladder, err := topology.NewLadder(config.ScheduleLadder())
-		require.NoError(r.t, err)
-		plan, err := ladder.Of(topology.Target{Key: "orders"}, topology.Names{})
-		require.NoError(r.t, err)
+		ladder := must(topology.NewLadder(config.ScheduleLadder()))(r.t)
+		plan := must(ladder.Of(topology.Target{Key: "orders"}, topology.Names{}))(r.t)
 		plan.Ladder = &ladder
 		newRabbit(r.t, r.admin).Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
 	}
 	conf := queueConfig(r.uri)
 	retrier := r.retrier(conf, assume, nil)
-	publisher, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
-	require.NoError(r.t, err)
-	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: await.Bound})
-	require.NoError(r.t, err)
+	publisher := must(amqp.NewPublisher(retrier.Config(), newLogs(r.t)))(r.t)
+	later := must(retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: await.Bound}))(r.t)
 	defer func() { assert.NoError(r.t, later.Close()) }()
 	for id, wait := range map[string]time.Duration{"waits": time.Second, "due": -time.Second} {
 		msg := message.NewMessage(id, []byte(id))
@@ -590,8 +575,7 @@ func (r *roleTest) publishLater(assume bool) error {
 func (r *roleTest) retire() error {
 	plan := r.provision(queueConfig, "orders")
 	without := topology.Plan{Queue: plan.Queue} // as under the policy off
-	obsolete, err := retire.Find(r.t.Context(), r.api, topology.Names{}, without)
-	require.NoError(r.t, err)
+	obsolete := must(retire.Find(r.t.Context(), r.api, topology.Names{}, without))(r.t)
 	require.Len(r.t, obsolete, 1)
 	ctx, cancel := context.WithTimeout(r.t.Context(), await.Bound)
 	defer cancel()

@@ -54,8 +54,7 @@ func runProcessor(t *testing.T, path, uri string, args ...string) *command {
 	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		return strings.HasPrefix(entry, "AMQP")
 	}), "AMQP_URI="+uri)
-	stderr, err := c.cmd.StderrPipe()
-	require.NoError(t, err)
+	stderr := must(c.cmd.StderrPipe())(t)
 	require.NoError(t, c.cmd.Start())
 	read := make(chan struct{})
 	go func() {
@@ -106,8 +105,7 @@ func (c *command) get(path string) (int, string) {
 		return 0, err.Error()
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(c.t, err)
+	body := must(io.ReadAll(response.Body))(c.t)
 
 	return response.StatusCode, string(body)
 }

@@ -82,11 +82,9 @@ func consumeForeign(t *testing.T, broker *rabbit.Client, queues ...string) *fore
 	f := &foreigner{seen: map[string][]sighting{}}
 	connection := broker.Dial()
 	for _, queue := range queues {
-		channel, err := connection.Channel()
-		require.NoError(t, err)
+		channel := must(connection.Channel())(t)
 		require.NoError(t, channel.Qos(20, 0, false))
-		deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
-		require.NoError(t, err)
+		deliveries := must(channel.Consume(queue, "", false, false, false, false, nil))(t)
 		go f.consume(deliveries)
 	}
 
@@ -186,9 +184,7 @@ func newProcessor(t *testing.T, conf processor.Config, options processor.Options
 	if options.HoldWarning == 0 {
 		options.HoldWarning = 300 * time.Millisecond
 	}
-	var err error
-	p.Processor, err = processor.New(conf, options)
-	require.NoError(t, err)
+	p.Processor = must(processor.New(conf, options))(t)
 
 	return p
 }
@@ -253,8 +249,7 @@ func of(t *testing.T, queues ...foreignQueue) processor.Config {
 // removeTopology deletes what a processor declares for a main queue, when the test ends.
 func removeTopology(t *testing.T, broker *rabbit.Client, main string, options processor.Options) {
 	t.Helper()
-	plan, err := topology.New(main, options.Policies.For(main), options.Names)
-	require.NoError(t, err)
+	plan := must(topology.New(main, options.Policies.For(main), options.Names))(t)
 	t.Cleanup(func() { broker.RemovePlan(plan) })
 }
 

@@ -137,8 +137,7 @@ func TestProcessor_SharedFailedQueue(t *testing.T) {
 				consuming = append(consuming, e.Topic)
 			}
 			assert.ElementsMatch(t, names, consuming, "each topic is known to be consumed")
-			depths, err := p.QueueDepths(t.Context())
-			require.NoError(t, err)
+			depths := must(p.QueueDepths(t.Context()))(t)
 			assert.Contains(t, depths, retry.QueueDepth{Queue: queues[0].Failed, Role: retry.QueueRoleFailed})
 		})
 	}
@@ -219,49 +218,46 @@ func TestProcessor_SharedFailedQueue_OtherOrigin(t *testing.T) {
 // which is seen at once.
 func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]config.Policy{
+	each(t, map[string]config.Policy{
 		"tiers": {Delays: ms(100)}, "classic": {Delays: ms(100), ClassicQueues: true},
 		"shared": {Delays: ms(100), Strategy: config.StrategyShared},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			broker := newRabbit(t, brokertest.URI(t))
-			here, gone := uniqueName("proc-here"), uniqueName("proc-gone")
-			queues := declareShared(t, broker, "", here, gone)
-			options := processor.Options{Policies: config.Policies{Default: policy}, PollInterval: time.Hour}
-			options.Names.Shared = uniqueName("proc-shared")
-			removeTopology(t, broker, here, options)
-			removeTopology(t, broker, gone, options)
-			process(t, of(t, queues...), options).stop() // declares what they need
+	}, func(t *testing.T, _ string, policy config.Policy) {
+		broker := newRabbit(t, brokertest.URI(t))
+		here, gone := uniqueName("proc-here"), uniqueName("proc-gone")
+		queues := declareShared(t, broker, "", here, gone)
+		options := processor.Options{Policies: config.Policies{Default: policy}, PollInterval: time.Hour}
+		options.Names.Shared = uniqueName("proc-shared")
+		removeTopology(t, broker, here, options)
+		removeTopology(t, broker, gone, options)
+		process(t, of(t, queues...), options).stop() // declares what they need
 
-			service := consumeForeign(t, broker, here, gone)
-			broker.Publish(gone, foreign("never-1"))
-			broker.Publish(here, foreign("once-2"))
-			broker.Has(queues[0].Failed, 2)
-			broker.Remove("", gone)
-			p := process(t, of(t, queues...), options)
-			await.Until(t, func() bool { return service.handled("once-2") == 1 }, "the other one goes on")
-			letter := broker.Take(gone+".dlq", 1)[0]
-			assert.Equal(t, []string{"never-1", "permanent"}, []string{letter.MessageId,
-				rabbit.Text(letter, header.Reason)})
-			assert.Contains(t, rabbit.Text(letter, header.Error), fmt.Sprintf("main queue %q does not exist", gone))
-			for _, q := range p.Queues() {
-				assert.True(t, q.Consuming)
-				assert.Equal(t, q.MainQueue == gone, q.Err != nil, q.MainQueue)
-			}
-			assert.Len(t, p.Logs.with("A main queue is missing"), 1)
-			_, err := p.QueueDepths(t.Context())
-			require.NoError(t, err)
+		service := consumeForeign(t, broker, here, gone)
+		broker.Publish(gone, foreign("never-1"))
+		broker.Publish(here, foreign("once-2"))
+		broker.Has(queues[0].Failed, 2)
+		broker.Remove("", gone)
+		p := process(t, of(t, queues...), options)
+		await.Until(t, func() bool { return service.handled("once-2") == 1 }, "the other one goes on")
+		letter := broker.Take(gone+".dlq", 1)[0]
+		assert.Equal(t, []string{"never-1", "permanent"}, []string{letter.MessageId,
+			rabbit.Text(letter, header.Reason)})
+		assert.Contains(t, rabbit.Text(letter, header.Error), fmt.Sprintf("main queue %q does not exist", gone))
+		for _, q := range p.Queues() {
+			assert.True(t, q.Consuming)
+			assert.Equal(t, q.MainQueue == gone, q.Err != nil, q.MainQueue)
+		}
+		assert.Len(t, p.Logs.with("A main queue is missing"), 1)
+		_, err := p.QueueDepths(t.Context())
+		require.NoError(t, err)
 
-			declareForeignTo(t, broker, gone, queues[1].Failed)
-			service = consumeForeign(t, broker, gone)
-			broker.Publish(gone, foreign("once-3"))
-			await.Until(t, func() bool { return service.handled("once-3") == 1 }, "it is there again")
-			for _, q := range p.Queues() {
-				assert.NoError(t, q.Err, q.MainQueue)
-			}
-		})
-	}
+		declareForeignTo(t, broker, gone, queues[1].Failed)
+		service = consumeForeign(t, broker, gone)
+		broker.Publish(gone, foreign("once-3"))
+		await.Until(t, func() bool { return service.handled("once-3") == 1 }, "it is there again")
+		for _, q := range p.Queues() {
+			assert.NoError(t, q.Err, q.MainQueue)
+		}
+	})
 }
 
 // Main queues that match a pattern are found while the processor runs. A message of a new one waits

@@ -38,83 +38,79 @@ func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
 		"exact":   {Delays: ms(200, 400), Strategy: config.StrategyLadder, Ladder: commonLadder},
 		"jitter":  {Delays: ms(200, 400), Jitter: 0.5},
 	}
-	for name, policy := range policies {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			broker := newRabbit(t, brokertest.URI(t))
-			q := declareForeign(t, broker, uniqueName("proc"))
-			options := processor.Options{Policies: config.Policies{Default: policy}}
-			options.Names.Shared = uniqueName("proc-shared")
-			removeTopology(t, broker, q.Main, options)
-			p := process(t, of(t, q), options)
-			service := consumeForeign(t, broker, q.Main)
+	each(t, policies, func(t *testing.T, _ string, policy config.Policy) {
+		broker := newRabbit(t, brokertest.URI(t))
+		q := declareForeign(t, broker, uniqueName("proc"))
+		options := processor.Options{Policies: config.Policies{Default: policy}}
+		options.Names.Shared = uniqueName("proc-shared")
+		removeTopology(t, broker, q.Main, options)
+		p := process(t, of(t, q), options)
+		service := consumeForeign(t, broker, q.Main)
 
-			exchange := uniqueName("proc-exchange")
-			broker.Do(func(c *amqp091.Channel) error {
-				if err := c.ExchangeDeclare(exchange, "topic", true, false, false, false, nil); err != nil {
-					return err
-				}
-				return c.QueueBind(q.Main, "orders.#", exchange, false, nil)
-			})
-			t.Cleanup(func() { broker.Remove(exchange) })
-			published := foreign("never-1")
-			published.CorrelationId, published.Type, published.AppId = "c-1", "order.created", "shop"
-			published.Priority, published.Timestamp = 3, time.Unix(1_700_000_000, 0)
-			published.Headers["nested"] = amqp091.Table{"n": int64(1), "list": []any{"a", int32(2)}}
-			broker.PublishTo(exchange, "orders.new", foreigns("ok-1", "once-1", "twice-1")...)
-			broker.PublishTo(exchange, "orders.new", published)
-
-			letter := broker.Take(q.Main+".dlq", 1)[0]
-			await.Until(t, func() bool {
-				return service.handled("ok-1")+service.handled("once-1")+service.handled("twice-1") == 3
-			}, "the others are handled")
-			await.Until(t, func() bool {
-				return len(p.Events(retry.EventRetried)) >= 5 && len(p.Events(retry.EventDeadLettered)) > 0
-			}, "all copies are confirmed")
-			assert.Equal(t, []string{""}, service.counts("ok-1"))
-			assert.Equal(t, []string{"", "1"}, service.counts("once-1"))
-			assert.Equal(t, []string{"", "1", "2"}, service.counts("twice-1"))
-			assert.Equal(t, []string{"", "1", "2"}, service.counts("never-1"))
-			deliveries := service.of("never-1")
-			if policy.Jitter == 0 {
-				assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 200*time.Millisecond)
-				assert.GreaterOrEqual(t, deliveries[2].At.Sub(deliveries[1].At), 400*time.Millisecond)
+		exchange := uniqueName("proc-exchange")
+		broker.Do(func(c *amqp091.Channel) error {
+			if err := c.ExchangeDeclare(exchange, "topic", true, false, false, false, nil); err != nil {
+				return err
 			}
-			for _, d := range append([]amqp091.Delivery{letter}, deliveries[1].Delivery, deliveries[2].Delivery) {
-				assert.Equal(t, published.Body, d.Body)
-				assert.Equal(t, []any{"never-1", "c-1", "order.created", "shop", "application/json"},
-					[]any{d.MessageId, d.CorrelationId, d.Type, d.AppId, d.ContentType})
-				assert.Equal(t, []any{uint8(3), amqp091.Persistent, int64(1_700_000_000)},
-					[]any{d.Priority, d.DeliveryMode, d.Timestamp.Unix()})
-				assert.Equal(t, published.Headers["nested"], d.Headers["nested"])
-				assert.Equal(t, "acme", rabbit.Text(d, "tenant"))
-			}
-			for key, want := range map[string]string{
-				header.Count: "-1", header.Attempts: "3", header.Reason: "rejected", header.Queue: q.Main,
-				header.Topic: q.Main, header.Exchange: exchange, header.RoutingKey: "orders.new",
-				header.Error:     fmt.Sprintf("rejected by a consumer of queue %q", q.Main),
-				header.ErrorType: "*retry.RejectedError", header.UUID: "never-1",
-				header.PoisonTopic: q.Main,
-			} {
-				assert.Equal(t, want, rabbit.Text(letter, key), key)
-			}
-			assert.Equal(t, 3, strings.Count(rabbit.Text(letter, header.History), `"reason":"rejected"`))
-			assert.NotContains(t, letter.Headers, header.Death)
-			if broker.AtLeast(4, 0) { // before, each delivery of a quorum queue has one
-				assert.NotContains(t, letter.Headers, header.DeliveryCount)
-			}
-
-			broker.Has(q.Failed, 0)
-			assert.Len(t, p.Events(retry.EventRetried), 5)
-			dead := p.Events(retry.EventDeadLettered)
-			require.Len(t, dead, 1)
-			assert.Equal(t, []any{q.Main, retry.ClassRejected, retry.ReasonRejected, "never-1"},
-				[]any{dead[0].Topic, dead[0].Class, dead[0].Verdict.Reason, dead[0].Message.UUID})
-			var rejected *retry.RejectedError
-			require.ErrorAs(t, dead[0].Err, &rejected)
-			assert.Equal(t, retry.RejectedError{Queue: q.Main, Reason: retry.ReasonRejected}, *rejected)
+			return c.QueueBind(q.Main, "orders.#", exchange, false, nil)
 		})
-	}
+		t.Cleanup(func() { broker.Remove(exchange) })
+		published := foreign("never-1")
+		published.CorrelationId, published.Type, published.AppId = "c-1", "order.created", "shop"
+		published.Priority, published.Timestamp = 3, time.Unix(1_700_000_000, 0)
+		published.Headers["nested"] = amqp091.Table{"n": int64(1), "list": []any{"a", int32(2)}}
+		broker.PublishTo(exchange, "orders.new", foreigns("ok-1", "once-1", "twice-1")...)
+		broker.PublishTo(exchange, "orders.new", published)
+
+		letter := broker.Take(q.Main+".dlq", 1)[0]
+		await.Until(t, func() bool {
+			return service.handled("ok-1")+service.handled("once-1")+service.handled("twice-1") == 3
+		}, "the others are handled")
+		await.Until(t, func() bool {
+			return len(p.Events(retry.EventRetried)) >= 5 && len(p.Events(retry.EventDeadLettered)) > 0
+		}, "all copies are confirmed")
+		assert.Equal(t, []string{""}, service.counts("ok-1"))
+		assert.Equal(t, []string{"", "1"}, service.counts("once-1"))
+		assert.Equal(t, []string{"", "1", "2"}, service.counts("twice-1"))
+		assert.Equal(t, []string{"", "1", "2"}, service.counts("never-1"))
+		deliveries := service.of("never-1")
+		if policy.Jitter == 0 {
+			assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 200*time.Millisecond)
+			assert.GreaterOrEqual(t, deliveries[2].At.Sub(deliveries[1].At), 400*time.Millisecond)
+		}
+		for _, d := range append([]amqp091.Delivery{letter}, deliveries[1].Delivery, deliveries[2].Delivery) {
+			assert.Equal(t, published.Body, d.Body)
+			assert.Equal(t, []any{"never-1", "c-1", "order.created", "shop", "application/json"},
+				[]any{d.MessageId, d.CorrelationId, d.Type, d.AppId, d.ContentType})
+			assert.Equal(t, []any{uint8(3), amqp091.Persistent, int64(1_700_000_000)},
+				[]any{d.Priority, d.DeliveryMode, d.Timestamp.Unix()})
+			assert.Equal(t, published.Headers["nested"], d.Headers["nested"])
+			assert.Equal(t, "acme", rabbit.Text(d, "tenant"))
+		}
+		for key, want := range map[string]string{
+			header.Count: "-1", header.Attempts: "3", header.Reason: "rejected", header.Queue: q.Main,
+			header.Topic: q.Main, header.Exchange: exchange, header.RoutingKey: "orders.new",
+			header.Error:     fmt.Sprintf("rejected by a consumer of queue %q", q.Main),
+			header.ErrorType: "*retry.RejectedError", header.UUID: "never-1",
+			header.PoisonTopic: q.Main,
+		} {
+			assert.Equal(t, want, rabbit.Text(letter, key), key)
+		}
+		assert.Equal(t, 3, strings.Count(rabbit.Text(letter, header.History), `"reason":"rejected"`))
+		assert.NotContains(t, letter.Headers, header.Death)
+		if broker.AtLeast(4, 0) { // before, each delivery of a quorum queue has one
+			assert.NotContains(t, letter.Headers, header.DeliveryCount)
+		}
+
+		broker.Has(q.Failed, 0)
+		assert.Len(t, p.Events(retry.EventRetried), 5)
+		dead := p.Events(retry.EventDeadLettered)
+		require.Len(t, dead, 1)
+		assert.Equal(t, []any{q.Main, retry.ClassRejected, retry.ReasonRejected, "never-1"},
+			[]any{dead[0].Topic, dead[0].Class, dead[0].Verdict.Reason, dead[0].Message.UUID})
+		rejected := errorAs[*retry.RejectedError](t, dead[0].Err)
+		assert.Equal(t, retry.RejectedError{Queue: q.Main, Reason: retry.ReasonRejected}, *rejected)
+	})
 }
 
 // Headers of a publisher give a message neither more nor fewer retries.
@@ -191,8 +187,7 @@ func TestProcessor_Replay(t *testing.T) {
 		DeliveryMode: amqp091.Persistent})
 	letter = broker.Take(q.Main+".dlq", 1)[0]
 	assert.Equal(t, []string{"", "1", "-1", "1"}, service.counts("never-1"))
-	assert.Equal(t, "1", rabbit.Text(letter, header.Replays))
-	assert.Equal(t, "4", rabbit.Text(letter, header.Attempts))
+	hasHeaders(t, letter, headers{header.Replays: "1", header.Attempts: "4"})
 }
 
 // What the broker itself has taken out of a main queue is not retried.
@@ -213,9 +208,7 @@ func TestProcessor_DeathsByTheBroker(t *testing.T) {
 	short.Expiration = "50"
 	broker.Publish(expired.Main, short)
 	letter := broker.Take(expired.Main+".dlq", 1)[0]
-	assert.Equal(t, "expired", rabbit.Text(letter, header.Reason))
-	assert.Equal(t, "50", rabbit.Text(letter, header.Expiration))
-	assert.Equal(t, "0", rabbit.Text(letter, header.Attempts))
+	hasHeaders(t, letter, headers{header.Reason: "expired", header.Expiration: "50", header.Attempts: "0"})
 	assert.Contains(t, rabbit.Text(letter, header.Error), "expired in queue")
 	assert.Empty(t, letter.Expiration)
 
@@ -227,8 +220,7 @@ func TestProcessor_DeathsByTheBroker(t *testing.T) {
 
 	broker.Publish(limited.Main, foreign("limited-1"))
 	channel := broker.Channel()
-	deliveries, err := channel.Consume(limited.Main, "", false, false, false, false, nil)
-	require.NoError(t, err)
+	deliveries := must(channel.Consume(limited.Main, "", false, false, false, false, nil))(t)
 	for range 3 {
 		d := await.Value(t, deliveries, "a delivery")
 		// From 4.3 on a reject counts, and a nack does not.
@@ -403,9 +395,7 @@ func TestProcessor_WaitsForQueues(t *testing.T) {
 	broker.Has(main+".dlq", 1)
 	var depths []retry.QueueDepth
 	await.Until(t, func() bool { // a broker that is busy says 0 of a quorum queue
-		var err error
-		depths, err = p.QueueDepths(t.Context())
-		require.NoError(t, err)
+		depths = must(p.QueueDepths(t.Context()))(t)
 		return depths[0].Messages > 0
 	}, "the depth of the dead-letter queue")
 	assert.Equal(t, []retry.QueueDepth{
@@ -575,8 +565,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 	for i, end := range []func(){own.Stop, own.Kill} {
 		channel := broker.Channel()
 		require.NoError(t, channel.Qos(20, 0, false))
-		deliveries, err := channel.Consume(q.Main, "", false, false, false, false, nil)
-		require.NoError(t, err)
+		deliveries := must(channel.Consume(q.Main, "", false, false, false, false, nil))(t)
 		for range 100 {
 			require.NoError(t, await.Value(t, deliveries, "a delivery").Nack(false, false))
 		}
@@ -602,8 +591,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 // The documented permissions are enough, and with any name less something is refused and says so.
 func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/how-to/serve-other-languages.md")
-	require.NoError(t, err)
+	page := must(os.ReadFile("../docs/how-to/serve-other-languages.md"))(t)
 	line := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / processor '(.*)' '(.*)' '(.*)'$`).
 		FindStringSubmatch(string(page))
 	require.NotNil(t, line)
@@ -618,15 +606,13 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 		operator.put(t, `{"password": "secret", "tags": "management"}`, "users", vhost)
 		operator.permit(t, vhost, vhost, p[0], p[1], p[2])
 		operator.permit(t, vhost, "guest", ".*", ".*", ".*")
-		uri, err := url.Parse(own.URI)
-		require.NoError(t, err)
+		uri := must(url.Parse(own.URI))(t)
 		uri.Path = "/" + vhost
 		broker := newRabbit(t, uri.String())
 		q := declareForeign(t, broker, "orders")
 		consumeForeign(t, broker, q.Main)
 		uri.User = url.UserPassword(vhost, "secret")
-		management, err := url.Parse(own.ManagementURL)
-		require.NoError(t, err)
+		management := must(url.Parse(own.ManagementURL))(t)
 		management.User = uri.User
 		conf := processor.Config{URI: uri.String(), Match: []string{"*.failed"}}
 		conf.Management.URL = management.String()

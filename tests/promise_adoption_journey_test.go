@@ -119,8 +119,7 @@ func (j *journey) missing() int {
 func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask chan<- []string) {
 	t.Helper()
 	conf.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(conf, watermill.NopLogger{}))(t)
 
 	random, _ := env.Random(t)
 	kinds, ended := make(chan []string), make(chan struct{})
@@ -161,10 +160,8 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins bool) (stop func()) {
 	t.Helper()
 	logged := newLogs(t)
-	subscriber, err := amqp.NewSubscriber(conf, logged)
-	require.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged)
-	require.NoError(t, err)
+	subscriber := must(amqp.NewSubscriber(conf, logged))(t)
+	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged))(t)
 	router.AddConsumerHandler(who, queue, subscriber, j.handler(who))
 	go func() { assert.NoError(t, router.Run(context.Background())) }()
 	await.Closed(t, router.Running(), "the stock service runs")
@@ -228,19 +225,16 @@ const (
 func TestP8_Journey(t *testing.T) {
 	t.Parallel()
 
-	for name, r := range map[string]route{
+	each(t, map[string]route{
 		"classic": {queueType: "classic", marshaler: amqp.DefaultMarshaler{}, bearsReturns: true, rolls: true},
 		"quorum with a marshaler of its own": {queueType: "quorum", marshaler: bearing{}, bearsReturns: true,
 			rolls: true},
 		"quorum, with a pause": {queueType: "quorum", marshaler: amqp.DefaultMarshaler{}},
 		"quorum, protected from its first day on, with a pause": {queueType: "quorum",
 			marshaler: amqp.DefaultMarshaler{}, protect: config.ProtectionArguments},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r.travel(t, brokertest.URI(t), uniqueName("journey"))
-		})
-	}
+	}, func(t *testing.T, _ string, r route) {
+		r.travel(t, brokertest.URI(t), uniqueName("journey"))
+	})
 }
 
 // P8: a rolling update of stock services on a quorum queue, whose marshaler rejects what a stopping
@@ -286,10 +280,8 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 	var calls calls
 	instance := func(handler message.NoPublishHandlerFunc) (*message.Router, *logs) {
 		logged := newLogs(t)
-		subscriber, err := amqp.NewSubscriber(plain, logged)
-		require.NoError(t, err)
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged)
-		require.NoError(t, err)
+		subscriber := must(amqp.NewSubscriber(plain, logged))(t)
+		router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged))(t)
 		router.AddConsumerHandler("stock", queue, subscriber, handler)
 		go func() { assert.NoError(t, router.Run(context.Background())) }()
 		await.Closed(t, router.Running(), "the stock service runs")
@@ -347,12 +339,10 @@ func TestP8_PoisonQueueStaysWithPolicyOff(t *testing.T) {
 			svc.Broker.Declare(poison, mainQueueArguments("classic"))
 			conf := plainConfig(c.URI, "classic")
 			conf.Publish.ConfirmDelivery = true
-			publisher, err := amqp.NewPublisher(conf, svc.Logs)
-			require.NoError(t, err)
+			publisher := must(amqp.NewPublisher(conf, svc.Logs))(t)
 			t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 			if keeps {
-				middleware, err := middleware.PoisonQueue(publisher, poison)
-				require.NoError(t, err)
+				middleware := must(middleware.PoisonQueue(publisher, poison))(t)
 				svc.Router.AddMiddleware(middleware)
 			}
 			svc.Router.AddPlugin(svc.Retrier.CheckRouter) // has nothing against it
@@ -441,8 +431,7 @@ func (r route) travel(t *testing.T, uri, queue string) {
 	}
 
 	// The queue is there, with messages in it, before anything of ours is.
-	before, err := amqp.NewSubscriber(plain, watermill.NopLogger{})
-	require.NoError(t, err)
+	before := must(amqp.NewSubscriber(plain, watermill.NopLogger{}))(t)
 	require.NoError(t, before.SubscribeInitialize(queue))
 	require.NoError(t, before.Close())
 	ask <- healthy

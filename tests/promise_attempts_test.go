@@ -128,95 +128,85 @@ func with(id string, headers amqp091.Table) amqp091.Publishing {
 func TestP4_AttemptFromContext(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		var s seen
+		svc := start(t, setup{Delays: ms(60, 80, 100), QueueType: queueType, Handler: s.handler(failing(3))})
 
-			var s seen
-			c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(3))}
-			c.Options.Policies = retries(ms(60, 80, 100)...)
-			svc := start(t, c)
+		before := time.Now()
+		p := with("1", amqp091.Table{"kind": "order", "amount": int64(12), "nested": amqp091.Table{"a": "b"}})
+		svc.Broker.Publish(svc.Queue, p)
+		await.Until(t, func() bool { return s.count() == 4 }, "three failures and the success")
+		await.Stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
 
-			before := time.Now()
-			p := with("1", amqp091.Table{"kind": "order", "amount": int64(12), "nested": amqp091.Table{"a": "b"}})
-			svc.Broker.Publish(svc.Queue, p)
-			await.Until(t, func() bool { return s.count() == 4 }, "three failures and the success")
-			await.Stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
-
-			for i, v := range s.of("1") {
-				require.True(t, v.Known)
-				want := retry.Attempt{
-					Number: i + 1, Try: 1, Failures: i, MaxRetries: 3, Last: i == 3, Calls: i, Queue: svc.Queue,
-					FirstFailure: v.Attempt.FirstFailure, Since: v.Attempt.Since, History: v.Attempt.History, // below
-				}
-				if i > 0 {
-					want.LastError = fmt.Sprintf("failure %d", i)
-				}
-				assert.Equal(t, want, v.Attempt)
-				assert.WithinRange(t, v.Attempt.Since, before.Add(-time.Millisecond), s.of("1")[0].At,
-					"its first delivery")
-				require.Len(t, v.Attempt.History, i)
-				for k, h := range v.Attempt.History {
-					assert.Equal(t, fmt.Sprintf("failure %d", k+1), h.Error)
-					assert.Equal(t, k+1, h.Number)
-					assert.WithinRange(t, h.At, s.of("1")[k].At.Add(-time.Millisecond), s.of("1")[k+1].At)
-				}
-				if i == 0 {
-					assert.True(t, v.Attempt.FirstFailure.IsZero())
-				} else {
-					assert.WithinRange(t, v.Attempt.FirstFailure, before.Add(-time.Millisecond), s.of("1")[1].At)
-					assert.Equal(t, s.of("1")[1].Attempt.FirstFailure, v.Attempt.FirstFailure, "it stays the first")
-				}
-				assert.Equal(t, message.Metadata{"kind": "order", "amount": "12", "nested": `{"a":"b"}`}, v.Metadata)
-				assert.Equal(t, "1", v.Payload)
+		for i, v := range s.of("1") {
+			require.True(t, v.Known)
+			want := retry.Attempt{
+				Number: i + 1, Try: 1, Failures: i, MaxRetries: 3, Last: i == 3, Calls: i, Queue: svc.Queue,
+				FirstFailure: v.Attempt.FirstFailure, Since: v.Attempt.Since, History: v.Attempt.History, // below
 			}
-		})
-	}
+			if i > 0 {
+				want.LastError = fmt.Sprintf("failure %d", i)
+			}
+			assert.Equal(t, want, v.Attempt)
+			assert.WithinRange(t, v.Attempt.Since, before.Add(-time.Millisecond), s.of("1")[0].At,
+				"its first delivery")
+			require.Len(t, v.Attempt.History, i)
+			for k, h := range v.Attempt.History {
+				assert.Equal(t, fmt.Sprintf("failure %d", k+1), h.Error)
+				assert.Equal(t, k+1, h.Number)
+				assert.WithinRange(t, h.At, s.of("1")[k].At.Add(-time.Millisecond), s.of("1")[k+1].At)
+			}
+			if i == 0 {
+				assert.True(t, v.Attempt.FirstFailure.IsZero())
+			} else {
+				assert.WithinRange(t, v.Attempt.FirstFailure, before.Add(-time.Millisecond), s.of("1")[1].At)
+				assert.Equal(t, s.of("1")[1].Attempt.FirstFailure, v.Attempt.FirstFailure, "it stays the first")
+			}
+			assert.Equal(t, message.Metadata{"kind": "order", "amount": "12", "nested": `{"a":"b"}`}, v.Metadata)
+			assert.Equal(t, "1", v.Payload)
+		}
+	})
 }
 
 // P4: what comes back because its connection was cut was not failed by its handler.
 func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		var (
+			s       seen
+			proxy   = newProxy(t, brokertest.URI(t))
+			entered = make(chan struct{}, 10)
+			once    sync.Once
+		)
+		svc := start(t, setup{URI: proxy.URI, QueueType: queueType,
+			Handler: s.handler(func(msg *message.Message) error {
+				first := false
+				once.Do(func() { first = true })
+				if first {
+					entered <- struct{}{}
+					<-msg.Context().Done() // it ends with the delivery
+					return errors.New("too late: the broker has taken the message back")
+				}
 
-			var (
-				s       seen
-				proxy   = newProxy(t, brokertest.URI(t))
-				entered = make(chan struct{}, 10)
-				once    sync.Once
-			)
-			svc := start(t, setup{URI: proxy.URI, QueueType: queueType,
-				Handler: s.handler(func(msg *message.Message) error {
-					first := false
-					once.Do(func() { first = true })
-					if first {
-						entered <- struct{}{}
-						<-msg.Context().Done() // it ends with the delivery
-						return errors.New("too late: the broker has taken the message back")
-					}
+				return failing(1)(msg)
+			})})
 
-					return failing(1)(msg)
-				})})
+		svc.publish("1")
+		await.Closed(t, entered, "the handler is called")
+		require.Equal(t, 1, proxy.cut(subscriber))
 
-			svc.publish("1")
-			await.Closed(t, entered, "the handler is called")
-			require.Equal(t, 1, proxy.cut(subscriber))
-
-			await.Until(t, func() bool { return s.count() == 3 }, "cut, failure, success")
-			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
-			if strategyMode == "" { // a broker keeps no errors
-				assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
-			}
-			await.Stays(t, 300*time.Millisecond, func() bool {
-				return s.count() == 3
-			}, "the failure behind the cut left no copy")
-			assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
-			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
-		})
-	}
+		await.Until(t, func() bool { return s.count() == 3 }, "cut, failure, success")
+		assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
+		if strategyMode == "" { // a broker keeps no errors
+			assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
+		}
+		await.Stays(t, 300*time.Millisecond, func() bool {
+			return s.count() == 3
+		}, "the failure behind the cut left no copy")
+		assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+	})
 }
 
 // P4: a handler that a shutdown took its message from has not failed it, and what was counted
@@ -224,58 +214,53 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 	t.Parallel()
 
-	for name, test := range map[string]struct {
+	type row struct {
 		queueType string
 		run       func(*testing.T, setup) *service
-	}{
+	}
+	each(t, map[string]row{
 		"classic": {"classic", start},
 		"quorum":  {"quorum", start},
 		"stock":   {"quorum", func(t *testing.T, c setup) *service { t.Helper(); return startStock(t, c).service }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	}, func(t *testing.T, _ string, test row) {
+		var before, after seen
+		entered := make(chan struct{}, 10)
+		first := setup{URI: brokertest.URI(t), QueueType: test.queueType, KeepObjects: true}
+		first.Options.Policies = retries(ms(100, 150)...)
+		first.Options.CloseTimeout = 200 * time.Millisecond
+		first.Handler = before.handler(func(msg *message.Message) error {
+			if a, _ := retry.AttemptFromContext(msg.Context()); a.Number == 1 {
+				return errors.New("failure 1")
+			}
+			entered <- struct{}{}
+			<-msg.Context().Done()
 
-			var before, after seen
-			entered := make(chan struct{}, 10)
-			first := setup{URI: brokertest.URI(t), QueueType: test.queueType, KeepObjects: true}
-			first.Options.Policies = retries(ms(100, 150)...)
-			first.Options.CloseTimeout = 200 * time.Millisecond
-			first.Handler = before.handler(func(msg *message.Message) error {
-				if a, _ := retry.AttemptFromContext(msg.Context()); a.Number == 1 {
-					return errors.New("failure 1")
-				}
-				entered <- struct{}{}
-				<-msg.Context().Done()
-
-				return errors.New("the database driver says: operation was canceled")
-			})
-			svc := test.run(t, first)
-			svc.publish("1")
-			await.Closed(t, entered, "the second attempt")
-			svc.close()
-			assert.Len(t, svc.Logs.with("Message failed"), 1, "and that is failure 1")
-
-			// A new process, with a retrier that knows nothing of the one before.
-			second := setup{URI: first.URI, QueueType: test.queueType, Queue: svc.Queue}
-			second.Options.Policies = first.Options.Policies
-			second.Handler = after.handler(failing(2))
-			svc = test.run(t, second)
-			await.Until(t, func() bool {
-				return after.count() == 2
-			}, "the second attempt again, and the third")
-			await.Stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
-
-			calls := after.of("1")
-			require.Len(t, calls, 2)
-			assert.Equal(t, 2, calls[0].Attempt.Number)
-			assert.Equal(t, "failure 1", calls[0].Attempt.LastError, "and not that of the shutdown")
-			assert.False(t, calls[0].Attempt.FirstFailure.IsZero())
-			assert.Equal(t, before.of("1")[1].Attempt.FirstFailure, calls[0].Attempt.FirstFailure)
-			assert.Equal(t, 3, calls[1].Attempt.Number)
-			assert.True(t, calls[1].Attempt.Last)
-			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+			return errors.New("the database driver says: operation was canceled")
 		})
-	}
+		svc := test.run(t, first)
+		svc.publish("1")
+		await.Closed(t, entered, "the second attempt")
+		svc.close()
+		assert.Len(t, svc.Logs.with("Message failed"), 1, "and that is failure 1")
+
+		// A new process, with a retrier that knows nothing of the one before.
+		second := setup{URI: first.URI, QueueType: test.queueType, Queue: svc.Queue}
+		second.Options.Policies = first.Options.Policies
+		second.Handler = after.handler(failing(2))
+		svc = test.run(t, second)
+		await.Until(t, func() bool { return after.count() == 2 }, "the second attempt again, and the third")
+		await.Stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
+
+		calls := after.of("1")
+		require.Len(t, calls, 2)
+		assert.Equal(t, 2, calls[0].Attempt.Number)
+		assert.Equal(t, "failure 1", calls[0].Attempt.LastError, "and not that of the shutdown")
+		assert.False(t, calls[0].Attempt.FirstFailure.IsZero())
+		assert.Equal(t, before.of("1")[1].Attempt.FirstFailure, calls[0].Attempt.FirstFailure)
+		assert.Equal(t, 3, calls[1].Attempt.Number)
+		assert.True(t, calls[1].Attempt.Last)
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+	})
 }
 
 // failsInAClose gives a handler that always fails, and a function that closes its service during
@@ -319,8 +304,7 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 	t.Parallel()
 
 	handler, closes := failsInAClose(1)
-	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
-	c.Options.Policies = retries(ms(1000)...)
+	c := setup{Delays: ms(1000), KeepObjects: true, Handler: handler}
 	c.Options.CloseTimeout = 15 * time.Second
 	svc := start(t, c)
 	svc.publish("1")
@@ -338,44 +322,38 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 func TestP4_PlainNackDoesNotCount(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		var s seen
+		c := setup{Tiers: true, QueueType: queueType, Handler: s.handler(failing(1))}
+		svc := newService(t, c)
+		messages := must(svc.Sub.Subscribe(t.Context(), svc.Queue))(t)
+		svc.publish("1")
 
-			var s seen
-			c := setup{Tiers: true, URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(1))}
-			svc := newService(t, c)
-			messages, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
-			require.NoError(t, err)
-			svc.publish("1")
+		for range 3 {
+			msg := await.Value(t, messages, "a delivery")
+			require.NotNil(t, msg, "the subscription ends")
+			a, known := retry.AttemptFromContext(msg.Context())
+			require.True(t, known)
+			assert.Equal(t, 1, a.Number)
+			require.True(t, msg.Nack())
+		}
+		require.NoError(t, svc.Sub.Close())
+		assert.Zero(t, svc.Broker.Depth(svc.retryQueue(200*time.Millisecond)))
+		require.NoError(t, svc.Retrier.Close())
 
-			for range 3 {
-				msg := await.Value(t, messages, "a delivery")
-				require.NotNil(t, msg, "the subscription ends")
-				a, known := retry.AttemptFromContext(msg.Context())
-				require.True(t, known)
-				assert.Equal(t, 1, a.Number)
-				require.True(t, msg.Nack())
-			}
-			require.NoError(t, svc.Sub.Close())
-			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(200*time.Millisecond)))
-			require.NoError(t, svc.Retrier.Close())
-
-			c.Queue = svc.Queue
-			c.KeepObjects = true // the service above removes them
-			svc = start(t, c)
-			await.Until(t, func() bool { return s.count() == 2 }, "failure and success")
-			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
-		})
-	}
+		c.Queue = svc.Queue
+		c.KeepObjects = true // the service above removes them
+		svc = start(t, c)
+		await.Until(t, func() bool { return s.count() == 2 }, "failure and success")
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
+	})
 }
 
 // P4: headers that say what cannot be are clamped to the policy, and lose no message.
 func TestP4_CountsAreClamped(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: failing(9)}
-	c.Options.Policies = retries(ms(50, 60)...)
+	c := setup{Delays: ms(50, 60), Prefetch: 20, Handler: failing(9)}
 	c.Options.Concurrency = 4
 	svc := start(t, c)
 
@@ -412,9 +390,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(failing(1))}
-	c.Options.Policies = retries(ms(200, 250)...)
-	svc := start(t, c)
+	svc := start(t, setup{Delays: ms(200, 250), Prefetch: 20, Handler: s.handler(failing(1))})
 
 	death := func(queue string) []any {
 		return []any{amqp091.Table{
@@ -473,8 +449,7 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	)
 	c.Options.Policies = retries(ms(50, 60, 70)...)
 	c.Route = func(svc *service) {
-		publisher, err := amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{})
-		require.NoError(t, err)
+		publisher := must(amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{}))(t)
 		t.Cleanup(func() { _ = publisher.Close() })
 
 		svc.Router.AddHandler("copies", svc.Queue, svc.Sub, next, publisher,
@@ -516,9 +491,8 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	broker := newRabbit(t, uri)
 	broker.Declare(queue, nil)
 
-	publisher, err := amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(),
-		watermill.NopLogger{})
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(),
+		watermill.NopLogger{}))(t)
 	t.Cleanup(func() { _ = publisher.Close() })
 	msg := message.NewMessage("1", []byte("body"))
 	msg.Metadata = message.Metadata{"kind": "order", "amqpretry": "user's", "reason_poisoned": "user's"}
@@ -584,9 +558,7 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 	t.Helper()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(9))}
-	c.Options.Policies = retries(ms(60)...)
-	svc := run(t, c)
+	svc := run(t, setup{Delays: ms(60), Handler: s.handler(failing(9))})
 
 	svc.Broker.Publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
@@ -607,9 +579,8 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 			"call %d", i+1)
 	}
 
-	assert.Equal(t, "1", rabbit.Text(deadAgain, header.Replays))
-	assert.Equal(t, "4", rabbit.Text(deadAgain, header.Attempts), "handler calls over both lives")
-	assert.Equal(t, rabbit.Text(dead, header.FirstFailure), rabbit.Text(deadAgain, header.FirstFailure))
+	hasHeaders(t, deadAgain, headers{header.Replays: "1", header.Attempts: "4",
+		header.FirstFailure: rabbit.Text(dead, header.FirstFailure)})
 	var numbers []int
 	for _, a := range historyOf(t, deadAgain) {
 		numbers = append(numbers, a.Number)
@@ -629,8 +600,7 @@ func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(1))}
-	svc := start(t, c)
+	svc := start(t, setup{Handler: s.handler(failing(1))})
 
 	poisoned := amqp091.Table{"reason_poisoned": "earlier", "topic_poisoned": "earlier"}
 	replay := ours(svc.Queue, "-1")
@@ -649,7 +619,7 @@ func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
 	t.Parallel()
 
 	handler, closes := failsInAClose(1)
-	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
+	c := setup{KeepObjects: true, Handler: handler}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(300), ClassicQueues: true}}
 	c.Options.CloseTimeout = 15 * time.Second
 	svc := start(t, c)

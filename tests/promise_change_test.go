@@ -14,7 +14,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -38,10 +37,11 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 	t.Parallel()
 
 	old := config.Policy{Delays: ms(100, 1200), MaxAge: time.Hour}
-	for name, test := range map[string]struct {
+	type row struct {
 		queueType string
 		old, now  config.Policy
-	}{
+	}
+	each(t, map[string]row{
 		"other delays": {"quorum", old, config.Policy{Delays: ms(150, 100, 700, 300)}},
 		"other ages and jitter": {"classic", old, config.Policy{Delays: ms(100, 500), Jitter: 0.5, Immediate: 1,
 			MaxAge: 2 * time.Hour, NeverRetry: []config.ErrorMatch{config.Is(errNever)}}},
@@ -58,79 +58,74 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 		"another ladder": {"quorum", config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
 			Ladder: ownLadder()}, config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
 			Ladder: config.Ladder{Prefix: uniqueName("ladder"), Unit: 50 * time.Millisecond, Radix: 4, Levels: 4}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	}, func(t *testing.T, _ string, test row) {
+		prefix := uniqueName("shared")
+		options := shared(t, prefix, false, append(test.old.DistinctDelays(), test.now.DistinctDelays()...)...)
+		version := func(policy config.Policy, s *seen) setup {
+			c := setup{QueueType: test.queueType, Prefetch: 30, Options: amqpretry.Options{
+				Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names,
+				CloseTimeout: 15 * time.Second, // no handler is interrupted, which would run again
+			}}
+			c.Handler = s.handler(byFate)
 
-			prefix := uniqueName("shared")
-			options := shared(t, prefix, false, append(test.old.DistinctDelays(), test.now.DistinctDelays()...)...)
-			version := func(policy config.Policy, s *seen) setup {
-				c := setup{URI: brokertest.URI(t), QueueType: test.queueType, Prefetch: 30, Options: amqpretry.Options{
-					Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names,
-					CloseTimeout: 15 * time.Second, // no handler is interrupted, which would run again
-				}}
-				c.Handler = s.handler(byFate)
+			return c
+		}
+		var s seen
+		first := start(t, version(test.old, &s))
+		c := version(test.now, &s)
+		c.Queue = first.Queue
+		second := start(t, c)
 
-				return c
+		// Load, at a pace that a busy machine keeps up with.
+		var ids []string
+		lasting := soak(t)
+		for began, pace := time.Now(), time.NewTicker(100*time.Millisecond); time.Since(began) < lasting; <-pace.C {
+			n := len(ids)
+			for i := range 5 {
+				ids = append(ids, []string{"ok", "once", "never", "twice", "panic"}[i]+"-"+fmt.Sprint(n+i))
 			}
-			var s seen
-			first := start(t, version(test.old, &s))
-			c := version(test.now, &s)
-			c.Queue = first.Queue
-			second := start(t, c)
+			first.publish(ids[n:]...)
+		}
+		first.close() // while some of its messages wait
+		waiting := second.Broker.Depth(first.retryQueue(1200 * time.Millisecond))
 
-			// Load, at a pace that a busy machine keeps up with.
-			var ids []string
-			lasting := soak(t)
-			for began, pace := time.Now(), time.NewTicker(100*time.Millisecond); time.Since(began) < lasting; <-pace.C {
-				n := len(ids)
-				for i := range 5 {
-					ids = append(ids, []string{"ok", "once", "never", "twice", "panic"}[i]+"-"+fmt.Sprint(n+i))
-				}
-				first.publish(ids[n:]...)
-			}
-			first.close() // while some of its messages wait
-			waiting := second.Broker.Depth(first.retryQueue(1200 * time.Millisecond))
-
-			letters := doomed(ids)
-			dead := func() int { return first.deadLettered() + second.deadLettered() }
-			done := func() int {
-				succeeded := map[string]bool{}
-				for _, c := range s.everything() {
-					if succeeds(c.ID, c.Attempt.Number) {
-						succeeded[c.ID] = true
-					}
-				}
-
-				return len(succeeded)
-			}
-			await.Until(t, func() bool {
-				return dead() >= len(letters) && done() >= len(ids)-len(letters)
-			}, "every message ends")
-			second.close()
-
-			found := second.Broker.Drain(second.dlq())
-			assert.Len(t, found, len(letters), "dead letters")
-			assert.Equal(t, letters, reasons(found))
-			assert.Empty(t, second.Broker.Drain(second.Queue), "nothing is left in the main queue")
-			for _, svc := range []*service{first, second} {
-				plan, err := svc.Retrier.Plan(svc.Queue)
-				require.NoError(t, err)
-				queues := plan.Queues
-				if plan.Ladder != nil && !rabbit.IsShared(plan.Ladder) {
-					queues = append(queues, plan.Ladder.Shared().Queues...)
-				}
-				for _, q := range queues {
-					assert.Empty(t, second.Broker.Drain(q.Name), q.Name)
+		letters := doomed(ids)
+		dead := func() int { return first.deadLettered() + second.deadLettered() }
+		done := func() int {
+			succeeded := map[string]bool{}
+			for _, c := range s.everything() {
+				if succeeds(c.ID, c.Attempt.Number) {
+					succeeded[c.ID] = true
 				}
 			}
-			s.requireAttemptsInOrder(t, ids)
-			t.Logf("%d messages in %s, %d calls, %d waited when the old version ended", len(ids), lasting, s.count(),
-				waiting)
-			assert.NotZero(t, second.Calls.count())
-			assert.NotZero(t, first.Calls.count())
-		})
-	}
+
+			return len(succeeded)
+		}
+		await.Until(t, func() bool {
+			return dead() >= len(letters) && done() >= len(ids)-len(letters)
+		}, "every message ends")
+		second.close()
+
+		found := second.Broker.Drain(second.dlq())
+		assert.Len(t, found, len(letters), "dead letters")
+		assert.Equal(t, letters, reasons(found))
+		assert.Empty(t, second.Broker.Drain(second.Queue), "nothing is left in the main queue")
+		for _, svc := range []*service{first, second} {
+			plan := must(svc.Retrier.Plan(svc.Queue))(t)
+			queues := plan.Queues
+			if plan.Ladder != nil && !rabbit.IsShared(plan.Ladder) {
+				queues = append(queues, plan.Ladder.Shared().Queues...)
+			}
+			for _, q := range queues {
+				assert.Empty(t, second.Broker.Drain(q.Name), q.Name)
+			}
+		}
+		s.requireAttemptsInOrder(t, ids)
+		t.Logf("%d messages in %s, %d calls, %d waited when the old version ended", len(ids), lasting, s.count(),
+			waiting)
+		assert.NotZero(t, second.Calls.count())
+		assert.NotZero(t, first.Calls.count())
+	})
 }
 
 // everything that was seen, in order.

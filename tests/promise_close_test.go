@@ -37,9 +37,7 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	svc.publish(fates(50)...)
 	await.Until(t, func() bool { return svc.Calls.count() > 30 }, "messages are handled")
 	network.cut(anyone)
-	await.Until(t, func() bool {
-		return svc.Calls.count() > 60
-	}, "messages are handled after a reconnect")
+	await.Until(t, func() bool { return svc.Calls.count() > 60 }, "messages are handled after a reconnect")
 	svc.close()
 
 	network.stop()
@@ -60,7 +58,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				t.Parallel()
 				running, goOn := make(chan struct{}), make(chan struct{})
 				svc := start(t, setup{Tiers: true,
-					URI: brokertest.URI(t), QueueType: queueType, Prefetch: 10,
+					QueueType: queueType, Prefetch: 10,
 					Options: amqpretry.Options{Policies: retries(time.Hour), CloseTimeout: time.Minute},
 					Handler: func(msg *message.Message) error {
 						close(running)
@@ -75,9 +73,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				})
 				svc.publish(append([]string{fate}, rabbit.Numbered("prefetched", 9)...)...)
 				await.Closed(t, running, "the handler runs")
-				await.Until(t, func() bool {
-					return svc.Broker.Depth(svc.Queue) == 0
-				}, "the rest is prefetched")
+				await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 
 				closed := make(chan struct{})
 				go func() {
@@ -128,7 +124,7 @@ func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 	const count = 200
 	for round := range often(40) {
 		arrived, goOn, last := make(chan struct{}, count), make(chan struct{}), make(chan struct{})
-		svc := start(t, setup{URI: brokertest.URI(t), QueueType: "quorum", Prefetch: count,
+		svc := start(t, setup{QueueType: "quorum", Prefetch: count,
 			Options: amqpretry.Options{Concurrency: count, CloseTimeout: 15 * time.Second},
 			Handler: func(msg *message.Message) error {
 				arrived <- struct{}{}
@@ -183,11 +179,10 @@ func closeBesideAHandler(t *testing.T, timeout time.Duration) time.Duration {
 	running, goOn := make(chan struct{}), make(chan struct{})
 	defer close(goOn)
 	svc := newService(t, setup{
-		URI: brokertest.URI(t), Options: amqpretry.Options{CloseTimeout: timeout},
+		Options: amqpretry.Options{CloseTimeout: timeout},
 		Handler: func(*message.Message) error { return nil },
 	})
-	messages, err := svc.Sub.Subscribe(context.Background(), svc.Queue)
-	require.NoError(t, err)
+	messages := must(svc.Sub.Subscribe(context.Background(), svc.Queue))(t)
 	svc.publish("message")
 	cause := make(chan error, 1)
 	go func() {
@@ -212,31 +207,24 @@ func closeBesideAHandler(t *testing.T, timeout time.Duration) time.Duration {
 // Deliveries whose copies cannot be stored stay in their queue.
 func TestCloseWhileHeld(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]func(*proxy){
+	each(t, map[string]func(*proxy){
 		"stalled": func(p *proxy) { p.stall(forwarder) },
 		"refused": func(p *proxy) { p.refuse(forwarder) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			network := newProxy(t, brokertest.URI(t))
-			fault(network)
-			svc := start(t, setup{Tiers: true,
-				URI: network.URI, QueueType: "quorum", Handler: byFate,
-				Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
-			})
-			svc.publish(append(rabbit.Numbered("never", 3), rabbit.Numbered("ok", 20)...)...)
-			await.Until(t, func() bool {
-				return svc.Calls.count() == 23 && len(svc.Held()) > 0
-			}, "all are held")
-
-			assert.Less(t, svc.close(), longClose)
-			await.Until(t, func() bool {
-				return svc.Broker.Depth(svc.Queue) == 3
-			}, "they are in their queue")
-			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
-			assert.Equal(t, 23, svc.Calls.count())
+	}, func(t *testing.T, _ string, fault func(*proxy)) {
+		network := newProxy(t, brokertest.URI(t))
+		fault(network)
+		svc := start(t, setup{Tiers: true,
+			URI: network.URI, QueueType: "quorum", Handler: byFate,
+			Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
 		})
-	}
+		svc.publish(append(rabbit.Numbered("never", 3), rabbit.Numbered("ok", 20)...)...)
+		await.Until(t, func() bool { return svc.Calls.count() == 23 && len(svc.Held()) > 0 }, "all are held")
+
+		assert.Less(t, svc.close(), longClose)
+		await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 3 }, "they are in their queue")
+		assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
+		assert.Equal(t, 23, svc.Calls.count())
+	})
 }
 
 // A forward that is confirmed late, but in time, ends the close early and the message is where it
@@ -271,7 +259,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 	t.Parallel()
 	running, goOn := make(chan struct{}), make(chan struct{})
 	svc := start(t, setup{
-		URI: brokertest.URI(t), Options: amqpretry.Options{CloseTimeout: time.Minute},
+		Options: amqpretry.Options{CloseTimeout: time.Minute},
 		Handler: func(*message.Message) error {
 			close(running)
 			<-goOn
@@ -315,14 +303,13 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 func TestCloseBySubscribeContext(t *testing.T) {
 	t.Parallel()
 	svc := newService(t, setup{
-		URI: brokertest.URI(t), Prefetch: 5,
-		Options: amqpretry.Options{Concurrency: 2, CloseTimeout: time.Minute},
-		Handler: func(*message.Message) error { return nil },
+		Prefetch: 5,
+		Options:  amqpretry.Options{Concurrency: 2, CloseTimeout: time.Minute},
+		Handler:  func(*message.Message) error { return nil },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	messages, err := svc.Sub.Subscribe(ctx, svc.Queue)
-	require.NoError(t, err)
+	messages := must(svc.Sub.Subscribe(ctx, svc.Queue))(t)
 	svc.publish(rabbit.Numbered("message", 5)...)
 	msg := await.Value(t, messages, "a message")
 	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")

@@ -12,7 +12,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -39,12 +38,13 @@ func TestP10_Deadline(t *testing.T) {
 		return p
 	}
 
-	for name, test := range map[string]struct {
+	type row struct {
 		policy config.Policies
 		msg    func() amqp091.Publishing
 		lasts  time.Duration // how long it is tried
 		calls  int           // how often, at most: a busy machine makes it fewer
-	}{
+	}
+	each(t, map[string]row{
 		"max age": {
 			expiring(func(p *config.Policy) { p.MaxAge = 700 * time.Millisecond }),
 			func() amqp091.Publishing { return rabbit.Message("1", "x") }, 700 * time.Millisecond, 4,
@@ -77,54 +77,48 @@ func TestP10_Deadline(t *testing.T) {
 			expiring(func(p *config.Policy) { p.MaxAge = time.Minute }),
 			func() amqp091.Publishing { return aged(rabbit.Message("1", "x"), time.Hour) }, 0, 0,
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	}, func(t *testing.T, _ string, test row) {
+		var s seen
+		c := setup{Handler: s.handler(failing(99))}
+		c.Options.Policies = test.policy
+		svc := start(t, c)
+		published := time.Now()
+		svc.Broker.Publish(svc.Queue, test.msg())
 
-			var s seen
-			c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
-			c.Options.Policies = test.policy
-			svc := start(t, c)
-			published := time.Now()
-			svc.Broker.Publish(svc.Queue, test.msg())
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
+		calls := s.of("1")
+		require.LessOrEqual(t, len(calls), test.calls)
+		require.Equal(t, test.calls == 0, len(calls) == 0)
+		assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
+		history := historyOf(t, dead)
+		if len(calls) == 0 {
+			assert.Contains(t, rabbit.Text(dead, header.Error), "before its handler was called")
+			assert.Equal(t, "0", rabbit.Text(dead, header.Attempts))
+			require.Len(t, history, 1)
 
-			dead := svc.Broker.Take(svc.dlq(), 1)[0]
-			calls := s.of("1")
-			require.LessOrEqual(t, len(calls), test.calls)
-			require.Equal(t, test.calls == 0, len(calls) == 0)
-			assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
-			history := historyOf(t, dead)
-			if len(calls) == 0 {
-				assert.Contains(t, rabbit.Text(dead, header.Error), "before its handler was called")
-				assert.Equal(t, "0", rabbit.Text(dead, header.Attempts))
-				require.Len(t, history, 1)
-
-				return
-			}
-			assert.Contains(t, rabbit.Text(dead, header.Error), "failure", "what it failed of before it expired")
-			deadline, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.Deadline))
-			require.NoError(t, err)
-			// The timestamp has whole seconds, so a deadline by it may be up to a second late;
-			// never early.
-			assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond),
-				calls[0].At.Add(test.lasts+50*time.Millisecond))
-			for _, c := range calls {
-				assert.True(t, c.At.Before(deadline.Add(20*time.Millisecond)), "no handler is called after it")
-				assert.Equal(t, deadline, c.Attempt.Deadline.UTC().Truncate(time.Millisecond))
-			}
-			last, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure))
-			require.NoError(t, err)
-			if n := len(history); history[n-1].Reason == "expired" { // it came back late, and was not handled any more
-				assert.False(t, last.Before(deadline))
-				assert.False(t, history[n-2].At.Add(200*time.Millisecond).After(deadline.Add(time.Millisecond)),
-					"no wait begins that would outlive the deadline")
-				return
-			}
-			// It was found out when the next wait would have outlived it. On a busy machine the
-			// last call, which began before the deadline, may have failed after it.
-			assert.True(t, last.Add(200*time.Millisecond).After(deadline.Add(-time.Millisecond)))
-		})
-	}
+			return
+		}
+		assert.Contains(t, rabbit.Text(dead, header.Error), "failure", "what it failed of before it expired")
+		deadline := must(time.Parse(time.RFC3339, rabbit.Text(dead, header.Deadline)))(t)
+		// The timestamp has whole seconds, so a deadline by it may be up to a second late;
+		// never early.
+		assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond),
+			calls[0].At.Add(test.lasts+50*time.Millisecond))
+		for _, c := range calls {
+			assert.True(t, c.At.Before(deadline.Add(20*time.Millisecond)), "no handler is called after it")
+			assert.Equal(t, deadline, c.Attempt.Deadline.UTC().Truncate(time.Millisecond))
+		}
+		last := must(time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure)))(t)
+		if n := len(history); history[n-1].Reason == "expired" { // it came back late, and was not handled any more
+			assert.False(t, last.Before(deadline))
+			assert.False(t, history[n-2].At.Add(200*time.Millisecond).After(deadline.Add(time.Millisecond)),
+				"no wait begins that would outlive the deadline")
+			return
+		}
+		// It was found out when the next wait would have outlived it. On a busy machine the
+		// last call, which began before the deadline, may have failed after it.
+		assert.True(t, last.Add(200*time.Millisecond).After(deadline.Add(-time.Millisecond)))
+	})
 }
 
 // P10: what has expired can be dropped instead; and it may expire while it waits behind others.
@@ -135,16 +129,14 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		t.Parallel()
 
 		var s seen
-		c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+		c := setup{Handler: s.handler(failing(99))}
 		c.Options.Policies = expiring(func(p *config.Policy) {
 			p.MaxAge, p.OnExpiry = 300*time.Millisecond, config.ExpiryDrop
 		})
 		svc := start(t, c)
 		svc.publish("1")
 
-		await.Until(t, func() bool {
-			return len(svc.Logs.with("Message has expired")) == 1
-		}, "dropped")
+		await.Until(t, func() bool { return len(svc.Logs.with("Message has expired")) == 1 }, "dropped")
 		calls := s.count()
 		assert.LessOrEqual(t, calls, 2)
 		await.Stays(t, 500*time.Millisecond, func() bool {
@@ -159,7 +151,7 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 
 		release := make(chan struct{})
 		var s seen
-		c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+		c := setup{Handler: s.handler(func(msg *message.Message) error {
 			if msg.UUID == "slow" {
 				<-release
 			}
@@ -192,7 +184,7 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+	c := setup{Handler: s.handler(failing(99))}
 	c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge, p.Retries = 3*time.Second, 1 })
 	svc := start(t, c)
 	first := rabbit.Message("1", "x")

@@ -30,12 +30,13 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
 
-	for name, test := range map[string]struct {
+	type row struct {
 		outside []message.HandlerMiddleware
 		handler func(*message.Message) error
 		reason  retry.Reason
 		text    string
-	}{
+	}
+	each(t, map[string]row{
 		"an error that is a nil pointer": {
 			handler: func(*message.Message) error {
 				var e *pointerError
@@ -79,28 +80,24 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 			},
 			reason: retry.ReasonExhausted,
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			svc := start(t, setup{
-				URI: uri, Options: amqpretry.Options{Policies: retries(ms(50, 50)...)},
-				Route: func(s *service) {
-					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
-					require.NoError(t, err)
-					router.AddMiddleware(test.outside...)
-					router.AddMiddleware(s.Retrier.Middleware)
-					router.AddConsumerHandler("odd", s.Queue, s.Sub, s.recorded(test.handler))
-					s.Router = router
-				},
-			})
-			svc.publish("odd")
-
-			letters := svc.Broker.Take(svc.dlq(), 1)
-			assert.Equal(t, string(test.reason), rabbit.Text(letters[0], header.Reason))
-			assert.Contains(t, rabbit.Text(letters[0], header.Error), test.text)
-			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("odd"))
+	}, func(t *testing.T, _ string, test row) {
+		svc := start(t, setup{
+			URI: uri, Delays: ms(50, 50),
+			Route: func(s *service) {
+				router := must(message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs))(t)
+				router.AddMiddleware(test.outside...)
+				router.AddMiddleware(s.Retrier.Middleware)
+				router.AddConsumerHandler("odd", s.Queue, s.Sub, s.recorded(test.handler))
+				s.Router = router
+			},
 		})
-	}
+		svc.publish("odd")
+
+		letters := svc.Broker.Take(svc.dlq(), 1)
+		assert.Equal(t, string(test.reason), rabbit.Text(letters[0], header.Reason))
+		assert.Contains(t, rabbit.Text(letters[0], header.Error), test.text)
+		assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("odd"))
+	})
 }
 
 // wait lets time pass in a handler.
@@ -112,8 +109,8 @@ func TestHealthyBehindASlowHandler(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	svc := start(t, setup{
-		URI: brokertest.URI(t), Prefetch: 50,
-		Options: amqpretry.Options{Concurrency: 4, CloseTimeout: 15 * time.Second},
+		Prefetch: 50,
+		Options:  amqpretry.Options{Concurrency: 4, CloseTimeout: 15 * time.Second},
 		Handler: func(msg *message.Message) error {
 			if msg.UUID == "slow" {
 				<-release
@@ -164,7 +161,6 @@ func TestCloseDuringNewSubscriber(t *testing.T) {
 func TestConnectionsOfSharedConfig(t *testing.T) {
 	t.Parallel()
 	svc := newService(t, setup{
-		URI:     brokertest.URI(t),
 		Handler: func(*message.Message) error { return nil },
 	})
 	properties := amqp091.Table{"connection_name": "ours"}

@@ -35,7 +35,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 				network := newProxy(t, brokertest.URI(t))
 				svc := start(t, setup{Tiers: true,
 					URI: network.URI, QueueType: queueType, Prefetch: 20,
-					Options: amqpretry.Options{Policies: retries(ms(500)...)}, Handler: byFate,
+					Delays: ms(500), Handler: byFate,
 				})
 				svc.publish("once-warm-up") // opens the connection
 				await.Until(t, func() bool {
@@ -65,9 +65,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 
 				test.repair(network)
 				assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 3)), 3, "what was held goes on")
-				await.Until(t, func() bool {
-					return len(svc.Calls.of("once-warm-up")) == 2
-				}, "so does the first")
+				await.Until(t, func() bool { return len(svc.Calls.of("once-warm-up")) == 2 }, "so does the first")
 				assert.Equal(t, 2+2*3+200, svc.Calls.count())
 			})
 		}
@@ -78,11 +76,12 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 // nothing.
 func TestHealthyBesideABrokenQueue(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	type row struct {
 		assume bool
 		// spoil makes the exchange of the broken queue useless.
 		spoil func(*amqp091.Channel, string) error
-	}{
+	}
+	each(t, map[string]row{
 		// The broker closes the channel at each publish, with all that is unconfirmed on it.
 		"exchange missing": {assumes, func(ch *amqp091.Channel, exchange string) error {
 			return ch.ExchangeDelete(exchange, false, false)
@@ -95,54 +94,49 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 
 			return ch.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil)
 		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			uri := brokertest.URI(t)
-			broken, sound := uniqueName("broken"), uniqueName("sound")
-			broker := newRabbit(t, uri)
-			options := amqpretry.Options{Policies: retries(ms(300)...)}
+	}, func(t *testing.T, _ string, test row) {
+		uri := brokertest.URI(t)
+		broken, sound := uniqueName("broken"), uniqueName("sound")
+		broker := newRabbit(t, uri)
+		options := amqpretry.Options{Policies: retries(ms(300)...)}
 
-			// Everything is provisioned by a service that declares, and spoiled before the real one
-			// starts.
-			for _, queue := range []string{broken, sound} {
-				svc := newService(t, setup{Tiers: true, URI: uri, Queue: queue, Options: options, Handler: byFate})
-				require.NoError(t, svc.Sub.SubscribeInitialize(queue))
-			}
-			options.AssumeTopology = test.assume
-			var other *calls
-			svc := newService(t, setup{Tiers: true,
-				URI: uri, Queue: sound, Prefetch: 10, Options: options, KeepObjects: true,
-				Route: func(s *service) {
-					other = &calls{}
-					s.Router.AddConsumerHandler("sound", sound, s.Sub, s.recorded(byFate))
-					s.Router.AddConsumerHandler("broken", broken, s.Sub, func(msg *message.Message) error {
-						other.add(msg)
-						return byFate(msg)
-					})
-				},
-			})
-			svc.run()
-			broker.Do(func(ch *amqp091.Channel) error { return test.spoil(ch, broken+".retry") })
-
-			stuck := rabbit.Numbered("never", 5)
-			broker.Publish(broken, rabbit.Messages(stuck...)...)
-			await.Until(t, func() bool {
-				return len(svc.Held()) > 0
-			}, "what cannot be forwarded is reported")
-			assert.Equal(t, broken, svc.Held()[0].Queue)
-
-			began := time.Now()
-			failing := rabbit.Numbered("never", 300)
-			svc.publish(failing...)
-			letters := svc.Broker.Take(svc.dlq(), len(failing))
-			t.Logf("%d failures forwarded twice in %s", len(failing), time.Since(began))
-			assert.Len(t, reasons(letters), len(failing), "each once")
-			assert.Equal(t, 2*len(failing), svc.Calls.count(), "no handler ran twice because of the other queue")
-			await.Until(t, func() bool { return other.count() >= len(stuck) }, "what is held was handled")
-			assert.Equal(t, len(stuck), other.count(), "once")
+		// Everything is provisioned by a service that declares, and spoiled before the real one
+		// starts.
+		for _, queue := range []string{broken, sound} {
+			svc := newService(t, setup{Tiers: true, URI: uri, Queue: queue, Options: options, Handler: byFate})
+			require.NoError(t, svc.Sub.SubscribeInitialize(queue))
+		}
+		options.AssumeTopology = test.assume
+		var other *calls
+		svc := newService(t, setup{Tiers: true,
+			URI: uri, Queue: sound, Prefetch: 10, Options: options, KeepObjects: true,
+			Route: func(s *service) {
+				other = &calls{}
+				s.Router.AddConsumerHandler("sound", sound, s.Sub, s.recorded(byFate))
+				s.Router.AddConsumerHandler("broken", broken, s.Sub, func(msg *message.Message) error {
+					other.add(msg)
+					return byFate(msg)
+				})
+			},
 		})
-	}
+		svc.run()
+		broker.Do(func(ch *amqp091.Channel) error { return test.spoil(ch, broken+".retry") })
+
+		stuck := rabbit.Numbered("never", 5)
+		broker.Publish(broken, rabbit.Messages(stuck...)...)
+		await.Until(t, func() bool { return len(svc.Held()) > 0 }, "what cannot be forwarded is reported")
+		assert.Equal(t, broken, svc.Held()[0].Queue)
+
+		began := time.Now()
+		failing := rabbit.Numbered("never", 300)
+		svc.publish(failing...)
+		letters := svc.Broker.Take(svc.dlq(), len(failing))
+		t.Logf("%d failures forwarded twice in %s", len(failing), time.Since(began))
+		assert.Len(t, reasons(letters), len(failing), "each once")
+		assert.Equal(t, 2*len(failing), svc.Calls.count(), "no handler ran twice because of the other queue")
+		await.Until(t, func() bool { return other.count() >= len(stuck) }, "what is held was handled")
+		assert.Equal(t, len(stuck), other.count(), "once")
+	})
 }
 
 // What cannot be declared again after a reconnect, such as a classic retry queue whose node is
@@ -185,7 +179,7 @@ func TestHealthyFromTheStart(t *testing.T) {
 	t.Parallel()
 	const count = 30
 	var sent sentMethods
-	svc := newService(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
+	svc := newService(t, setup{QueueType: "quorum",
 		Options:   amqpretry.Options{Concurrency: 4},
 		Configure: func(c *amqp.Config) { sent.record(c) },
 		Handler:   func(*message.Message) error { return nil }})

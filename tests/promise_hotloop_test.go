@@ -55,7 +55,6 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
 	svc := start(t, setup{
-		URI:       brokertest.URI(t),
 		Configure: func(c *amqp.Config) { c.Marshaler = choosy{asked: &asked} },
 		Handler:   func(*message.Message) error { return nil },
 	})
@@ -78,72 +77,68 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 // count.
 func TestNoHotLoopForeignHeaders(t *testing.T) {
 	t.Parallel()
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			svc := start(t, setup{
-				URI: brokertest.URI(t), QueueType: queueType, Handler: func(*message.Message) error { return errFate },
-			})
-			death := func(queue any, count int64) amqp091.Table {
-				return amqp091.Table{"queue": queue, "reason": "expired", "count": count, "exchange": "x",
-					"routing-keys": []any{"k"}}
-			}
-			forged := map[string]amqp091.Table{
-				"types": {
-					"int8": int8(-1), "int16": int16(2), "int32": int32(math.MinInt32), "int64": int64(math.MaxInt64),
-					"uint8":   uint8(7),
-					"float32": float32(1.5), "float64": -2.5e300, "bool": true, "bytes": []byte{0xff, 0}, "nil": nil,
-					"time": time.Now(), "decimal": amqp091.Decimal{Scale: 2, Value: 314}, "array": []any{int32(1), "x"},
-					"table":   amqp091.Table{"nested": amqp091.Table{"deep": []any{amqp091.Table{}}}},
-					"invalid": "\xff\xfe", "": "empty key",
-				},
-				"x-death a string":  {"x-death": "yesterday"},
-				"x-death a number":  {"x-death": int64(99)},
-				"x-death nested":    {"x-death": []any{[]any{death("q", 1)}, "x", death(int64(7), -5)}},
-				"x-death of others": {"x-death": []any{death(svc.Queue, 1<<40), death(svc.Queue+".retry.200ms", 99)}},
-				"a death of ours":   {"x-death": []any{death(svc.Queue+".retry.200ms", 99)}},
-				"broker's counters": {"x-acquired-count": "many", "x-first-death-queue": svc.Queue,
-					"x-last-death-reason": int64(1)},
-				"ours, of another queue": {
-					header.Version: "1", header.Queue: "other", header.Count: "1", header.Delay: "200ms",
-					header.Attempts: "1000",
-				},
-				"ours, without a death": {
-					header.Version: "1", header.Queue: svc.Queue, header.Count: "1", header.Delay: "200ms",
-					header.Attempts: "1",
-				},
-				"ours, a table": {header.Version: "1", header.Queue: svc.Queue,
-					header.Count: amqp091.Table{"n": int64(1)}},
-				"ours, negative": {header.Version: "1", header.Queue: svc.Queue, header.Count: "-7",
-					header.Delay: "forever"},
-				"ours, no version": {header.Queue: svc.Queue, header.Count: "1"},
-				"ours, version 99": {header.Version: "99", header.Queue: svc.Queue, header.Count: "1"},
-			}
-			for id, headers := range forged {
-				p := rabbit.Message(id, id)
-				for key, value := range headers {
-					p.Headers[key] = value
-				}
-				svc.Broker.Publish(svc.Queue, p)
-			}
-
-			letters := reasons(svc.Broker.Take(svc.dlq(), len(forged)))
-			assert.Len(t, letters, len(forged))
-			for id := range forged {
-				assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
-				assert.Equal(t, string(retry.ReasonExhausted), letters[id], id)
-			}
-			await.Stays(t, 500*time.Millisecond, func() bool {
-				return svc.Calls.count() == 2*len(forged)
-			}, "more handler calls")
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		svc := start(t, setup{
+			QueueType: queueType, Handler: func(*message.Message) error { return errFate },
 		})
-	}
+		death := func(queue any, count int64) amqp091.Table {
+			return amqp091.Table{"queue": queue, "reason": "expired", "count": count, "exchange": "x",
+				"routing-keys": []any{"k"}}
+		}
+		forged := map[string]amqp091.Table{
+			"types": {
+				"int8": int8(-1), "int16": int16(2), "int32": int32(math.MinInt32), "int64": int64(math.MaxInt64),
+				"uint8":   uint8(7),
+				"float32": float32(1.5), "float64": -2.5e300, "bool": true, "bytes": []byte{0xff, 0}, "nil": nil,
+				"time": time.Now(), "decimal": amqp091.Decimal{Scale: 2, Value: 314}, "array": []any{int32(1), "x"},
+				"table":   amqp091.Table{"nested": amqp091.Table{"deep": []any{amqp091.Table{}}}},
+				"invalid": "\xff\xfe", "": "empty key",
+			},
+			"x-death a string":  {"x-death": "yesterday"},
+			"x-death a number":  {"x-death": int64(99)},
+			"x-death nested":    {"x-death": []any{[]any{death("q", 1)}, "x", death(int64(7), -5)}},
+			"x-death of others": {"x-death": []any{death(svc.Queue, 1<<40), death(svc.Queue+".retry.200ms", 99)}},
+			"a death of ours":   {"x-death": []any{death(svc.Queue+".retry.200ms", 99)}},
+			"broker's counters": {"x-acquired-count": "many", "x-first-death-queue": svc.Queue,
+				"x-last-death-reason": int64(1)},
+			"ours, of another queue": {
+				header.Version: "1", header.Queue: "other", header.Count: "1", header.Delay: "200ms",
+				header.Attempts: "1000",
+			},
+			"ours, without a death": {
+				header.Version: "1", header.Queue: svc.Queue, header.Count: "1", header.Delay: "200ms",
+				header.Attempts: "1",
+			},
+			"ours, a table": {header.Version: "1", header.Queue: svc.Queue,
+				header.Count: amqp091.Table{"n": int64(1)}},
+			"ours, negative": {header.Version: "1", header.Queue: svc.Queue, header.Count: "-7",
+				header.Delay: "forever"},
+			"ours, no version": {header.Queue: svc.Queue, header.Count: "1"},
+			"ours, version 99": {header.Version: "99", header.Queue: svc.Queue, header.Count: "1"},
+		}
+		for id, headers := range forged {
+			p := rabbit.Message(id, id)
+			for key, value := range headers {
+				p.Headers[key] = value
+			}
+			svc.Broker.Publish(svc.Queue, p)
+		}
+
+		letters := reasons(svc.Broker.Take(svc.dlq(), len(forged)))
+		assert.Len(t, letters, len(forged))
+		for id := range forged {
+			assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
+			assert.Equal(t, string(retry.ReasonExhausted), letters[id], id)
+		}
+		await.Stays(t, 500*time.Millisecond, func() bool {
+			return svc.Calls.count() == 2*len(forged)
+		}, "more handler calls")
+	})
 }
 
 func TestNoHotLoopPanicAndGoexit(t *testing.T) {
 	t.Parallel()
 	svc := start(t, setup{
-		URI: brokertest.URI(t),
 		Handler: func(msg *message.Message) error {
 			switch msg.UUID {
 			case "panic":
@@ -184,7 +179,6 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int32
 	svc := start(t, setup{
-		URI: brokertest.URI(t),
 		Route: func(s *service) {
 			s.Router.AddHandler(uniqueName("handler"), s.Queue, s.Sub, "outputs", brokenPublisher{&asked},
 				func(msg *message.Message) ([]*message.Message, error) {
@@ -201,8 +195,7 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 
 	letter := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "message", rabbit.UUID(letter))
-	assert.Equal(t, string(retry.ReasonUnpublishable), rabbit.Text(letter, header.Reason))
-	assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
+	hasHeaders(t, letter, headers{header.Reason: string(retry.ReasonUnpublishable), header.Attempts: "2"})
 	await.Stays(t, 500*time.Millisecond, func() bool {
 		return asked.Load() == 2 && svc.Calls.count() == 3
 	}, "more handler calls")
@@ -213,25 +206,20 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 // consumer may get, and the consumer comes back, with everything declared again.
 func TestNoHotLoopGhostDeliveries(t *testing.T) {
 	t.Parallel()
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			svc := start(t, setup{URI: brokertest.URI(t), QueueType: queueType, Handler: byFate})
-			for range 2 {
-				svc.Broker.Remove(svc.exchange(), svc.dlq(), svc.retryQueue(200*time.Millisecond), svc.Queue)
-				await.Until(t, func() bool {
-					return svc.Broker.Consumers(svc.Queue) == 1
-				}, "the consumer comes back")
-			}
-			svc.publish("once", "never")
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		svc := start(t, setup{QueueType: queueType, Handler: byFate})
+		for range 2 {
+			svc.Broker.Remove(svc.exchange(), svc.dlq(), svc.retryQueue(200*time.Millisecond), svc.Queue)
+			await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "the consumer comes back")
+		}
+		svc.publish("once", "never")
 
-			assert.Equal(t, map[string]string{"never": "exhausted"},
-				reasons(svc.Broker.Take(svc.dlq(), 1)))
-			await.Until(t, func() bool { return svc.Calls.count() == 4 }, "handler calls")
-			assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
-			assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
-		})
-	}
+		assert.Equal(t, map[string]string{"never": "exhausted"},
+			reasons(svc.Broker.Take(svc.dlq(), 1)))
+		await.Until(t, func() bool { return svc.Calls.count() == 4 }, "handler calls")
+		assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
+		assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
+	})
 }
 
 // Nobody has provisioned what the copies are published to: deliveries are held, and handlers are
@@ -254,8 +242,7 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	assert.ErrorContains(t, svc.reportedHeld(3).Err, svc.exchange())
 	assert.Equal(t, 1, network.dialled(forwarder), "a missing exchange costs channels, not connections")
 
-	plan, err := svc.Retrier.Plan(queue)
-	require.NoError(t, err)
+	plan := must(svc.Retrier.Plan(queue))(t)
 	broker.Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
 	assert.Len(t, reasons(broker.Take(svc.dlq(), 3)), 3, "once provisioned, it goes on")
 	assert.Equal(t, 56, svc.Calls.count())
@@ -275,7 +262,7 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 	}
 	provision()
 	svc := start(t, setup{Tiers: true,
-		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{AssumeTopology: true},
+		Queue: queue, Options: amqpretry.Options{AssumeTopology: true},
 		Handler: func(*message.Message) error { return nil },
 	})
 	broker.Remove("", queue)
@@ -313,44 +300,42 @@ func giveBack(t *testing.T, broker *rabbit.Client, queue string, times int) {
 func TestNoHotLoopCrashLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 3
-	for name, test := range map[string]struct {
+	type row struct {
 		policy config.Policy
 		calls  []int
 		dead   bool
-	}{
+	}
+	each(t, map[string]row{
 		"retried":       {config.Policy{Delays: ms(200), CrashLimit: limit}, []int{2}, false},
 		"dead-lettered": {config.Policy{Mode: config.ModeDeadLetter, CrashLimit: limit}, nil, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			decoded := new(decoding)
-			svc := newService(t, setup{
-				URI: brokertest.URI(t), QueueType: "quorum",
-				Options:   amqpretry.Options{Policies: config.Policies{Default: test.policy}},
-				Configure: func(c *amqp.Config) { c.Marshaler = decoded },
-				Handler:   func(*message.Message) error { return nil },
-			})
-			require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
-			svc.publish("killer")
-			giveBack(t, svc.Broker, svc.Queue, limit)
-			svc.publish("harmless")
-			svc.run()
-
-			await.Until(t, func() bool {
-				return len(svc.Calls.of("harmless")) == 1 && len(svc.Calls.of("killer")) == len(test.calls)
-			}, "handled")
-			if test.dead {
-				letter := svc.Broker.Take(svc.dlq(), 1)[0]
-				assert.Equal(t, "killer", rabbit.UUID(letter))
-				assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
-			}
-			await.Stays(t, 500*time.Millisecond, func() bool {
-				return svc.Calls.count() == 1+len(test.calls)
-			}, "more handler calls")
-			assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
-			assert.EqualValues(t, len(test.calls), decoded.killers.Load(), "a marshaler can be what kills")
+	}, func(t *testing.T, _ string, test row) {
+		decoded := new(decoding)
+		svc := newService(t, setup{
+			QueueType: "quorum",
+			Options:   amqpretry.Options{Policies: config.Policies{Default: test.policy}},
+			Configure: func(c *amqp.Config) { c.Marshaler = decoded },
+			Handler:   func(*message.Message) error { return nil },
 		})
-	}
+		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+		svc.publish("killer")
+		giveBack(t, svc.Broker, svc.Queue, limit)
+		svc.publish("harmless")
+		svc.run()
+
+		await.Until(t, func() bool {
+			return len(svc.Calls.of("harmless")) == 1 && len(svc.Calls.of("killer")) == len(test.calls)
+		}, "handled")
+		if test.dead {
+			letter := svc.Broker.Take(svc.dlq(), 1)[0]
+			assert.Equal(t, "killer", rabbit.UUID(letter))
+			assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
+		}
+		await.Stays(t, 500*time.Millisecond, func() bool {
+			return svc.Calls.count() == 1+len(test.calls)
+		}, "more handler calls")
+		assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
+		assert.EqualValues(t, len(test.calls), decoded.killers.Load(), "a marshaler can be what kills")
+	})
 }
 
 // decoding counts how often the killer is decoded.

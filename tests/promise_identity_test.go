@@ -213,13 +213,11 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			}
 			assert.Empty(t, dead.Expiration)
 			assert.Empty(t, dead.UserId)
-			assert.Equal(t, "3600000", rabbit.Text(dead, header.Expiration))
-			assert.Equal(t, "guest", rabbit.Text(dead, header.UserID))
+			hasHeaders(t, dead, headers{header.Expiration: "3600000", header.UserID: "guest"})
 			var cc []string
 			require.NoError(t, json.Unmarshal([]byte(rabbit.Text(dead, header.CC)), &cc))
 			assert.Equal(t, []string{"carbon"}, cc)
-			assert.Equal(t, exchange, rabbit.Text(dead, header.Exchange))
-			assert.Equal(t, "orders", rabbit.Text(dead, header.RoutingKey))
+			hasHeaders(t, dead, headers{header.Exchange: exchange, header.RoutingKey: "orders"})
 			assert.Zero(t, broker.Depth(other), "the carbon copy was sent once")
 		})
 	}
@@ -231,15 +229,13 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+	svc := start(t, setup{Delays: ms(700), Handler: s.handler(func(msg *message.Message) error {
 		if msg.UUID == "permanent" {
 			return retry.Permanent(errors.New("at once"))
 		}
 
 		return failing(1)(msg)
-	})}
-	c.Options.Policies = retries(ms(700)...)
-	svc := start(t, c)
+	})})
 	messages := rabbit.Messages("permanent", "retried")
 	for i := range messages {
 		messages[i].Expiration = "4000"
@@ -252,9 +248,7 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	require.Len(t, calls, 2)
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].Left), 699*time.Millisecond)
 
-	await.Until(t, func() bool {
-		return time.Since(published) > 4200*time.Millisecond
-	}, "its expiration has passed")
+	await.Until(t, func() bool { return time.Since(published) > 4200*time.Millisecond }, "its expiration has passed")
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "4000", rabbit.Text(dead, header.Expiration))
 	assert.Empty(t, dead.Expiration)
@@ -269,15 +263,13 @@ func TestP6_BareMessage(t *testing.T) {
 		mu  sync.Mutex
 		ids []string
 	)
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	svc := start(t, setup{Delays: ms(50, 60), Handler: func(msg *message.Message) error {
 		mu.Lock()
 		ids = append(ids, msg.UUID)
 		mu.Unlock()
 
 		return failing(9)(msg)
-	}}
-	c.Options.Policies = retries(ms(50, 60)...)
-	svc := start(t, c)
+	}})
 
 	svc.Broker.Publish(svc.Queue, amqp091.Publishing{})
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
@@ -298,9 +290,7 @@ func TestP6_BareMessage(t *testing.T) {
 func TestP6_MessageIDIsTheName(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: failing(9)}
-	c.Options.Policies = retries(ms(50)...)
-	svc := start(t, c)
+	svc := start(t, setup{Delays: ms(50), Handler: failing(9)})
 
 	svc.Broker.Publish(svc.Queue, amqp091.Publishing{MessageId: "m1", Body: []byte("body")})
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]

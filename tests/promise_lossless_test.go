@@ -29,42 +29,39 @@ import (
 // Connections are cut again and again, at any byte, while messages succeed, fail and panic.
 func TestLosslessConnectionsCut(t *testing.T) {
 	t.Parallel()
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			const prefetch = 20
-			network := newProxy(t, brokertest.URI(t))
-			svc := start(t, setup{
-				URI: network.URI, QueueType: queueType, Prefetch: prefetch,
-				Options: amqpretry.Options{Policies: retries(ms(100, 200)...), Concurrency: 8},
-				Handler: byFate,
-			})
-			ids := fates(500)
-			svc.publish(ids...)
-
-			random, _ := env.Random(t)
-			// The broker counts what it delivers again; fewer cuts than a delivery limit keep this
-			// test about cuts.
-			cuts := []func(){
-				func() { network.cut(anyone) },
-				func() { network.cutAfter(forwarder, 1+random.Int64N(3000)) },
-				func() { network.cutAfter(subscriber, 1+random.Int64N(3000)) },
-				func() { network.cut(forwarder) },
-				func() { network.cutAfter(anyone, 1+random.Int64N(300)) },
-				func() { network.cut(subscriber) },
-				func() { network.cutAfter(forwarder, 1+random.Int64N(10000)) },
-			}
-			for i, cut := range cuts {
-				await.Until(t, func() bool {
-					return svc.Calls.count() > (i+1)*100
-				}, "messages are handled after %d cuts", i)
-				cut()
-			}
-
-			svc.finish(ids, await.Bound, prefetch*len(cuts))
-			assert.LessOrEqual(t, svc.Calls.count(), 1000+3*prefetch*len(cuts), "handler calls")
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		const prefetch = 20
+		network := newProxy(t, brokertest.URI(t))
+		svc := start(t, setup{
+			URI: network.URI, QueueType: queueType, Prefetch: prefetch,
+			Options: amqpretry.Options{Policies: retries(ms(100, 200)...), Concurrency: 8},
+			Handler: byFate,
 		})
-	}
+		ids := fates(500)
+		svc.publish(ids...)
+
+		random, _ := env.Random(t)
+		// The broker counts what it delivers again; fewer cuts than a delivery limit keep this
+		// test about cuts.
+		cuts := []func(){
+			func() { network.cut(anyone) },
+			func() { network.cutAfter(forwarder, 1+random.Int64N(3000)) },
+			func() { network.cutAfter(subscriber, 1+random.Int64N(3000)) },
+			func() { network.cut(forwarder) },
+			func() { network.cutAfter(anyone, 1+random.Int64N(300)) },
+			func() { network.cut(subscriber) },
+			func() { network.cutAfter(forwarder, 1+random.Int64N(10000)) },
+		}
+		for i, cut := range cuts {
+			await.Until(t, func() bool {
+				return svc.Calls.count() > (i+1)*100
+			}, "messages are handled after %d cuts", i)
+			cut()
+		}
+
+		svc.finish(ids, await.Bound, prefetch*len(cuts))
+		assert.LessOrEqual(t, svc.Calls.count(), 1000+3*prefetch*len(cuts), "handler calls")
+	})
 }
 
 // What takes the copies is deleted while handlers run: it is declared again and they are published
@@ -122,80 +119,71 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 // is no second one.
 func TestLosslessNoAnswer(t *testing.T) {
 	t.Parallel()
-	for _, then := range []string{"answers", "connection lost"} {
-		t.Run(then, func(t *testing.T) {
-			t.Parallel()
-			network := newProxy(t, brokertest.URI(t))
-			svc := start(t, setup{Tiers: true,
-				URI: network.URI, QueueType: "quorum",
-				Options: amqpretry.Options{Policies: retries(time.Hour), CloseTimeout: time.Minute},
-				Handler: func(*message.Message) error { return errFate },
-			})
-			waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
-			svc.publish("first") // opens the forwarder's connection
-			await.Until(t, func() bool { return len(svc.Events(retry.EventRetried)) == 1 },
-				"the first copy is confirmed")
-
-			network.stallAnswers(forwarder)
-			svc.publish(rabbit.Numbered("message", 5)...)
-			await.Until(t, func() bool { return waiting() == 6 }, "all copies are stored")
-			await.Stays(t, 3*time.Second, func() bool { return waiting() <= 6 && svc.Calls.count() == 6 },
-				"a copy was published again, or a handler called, while the first publish had no answer")
-			await.Until(t, func() bool { return len(svc.Held()) > 0 }, "a report of what is held")
-			held := svc.Held()
-			assert.Equal(t, svc.Queue, held[0].Queue)
-			assert.Equal(t, svc.exchange(), held[0].Exchange)
-
-			expected := 6
-			if then == "connection lost" {
-				network.refuse(forwarder)
-				network.resume()
-				network.allow(forwarder)
-				await.Until(t, func() bool {
-					return waiting() == 11
-				}, "what never was confirmed is published again")
-				expected = 11 // nobody can know
-			} else {
-				network.resume()
-			}
-			await.Stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
-			await.Until(t, func() bool { return waiting() == expected }, "copies")
-			svc.close()
-			assert.Empty(t, svc.Broker.Drain(svc.Queue), "everything is acknowledged once confirmed")
-			assert.Equal(t, 6, svc.Calls.count())
+	eachOf(t, []string{"answers", "connection lost"}, func(t *testing.T, then string) {
+		network := newProxy(t, brokertest.URI(t))
+		svc := start(t, setup{Tiers: true,
+			URI: network.URI, QueueType: "quorum",
+			Options: amqpretry.Options{Policies: retries(time.Hour), CloseTimeout: time.Minute},
+			Handler: func(*message.Message) error { return errFate },
 		})
-	}
+		waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
+		svc.publish("first") // opens the forwarder's connection
+		await.Until(t, func() bool { return len(svc.Events(retry.EventRetried)) == 1 }, "the first copy is confirmed")
+
+		network.stallAnswers(forwarder)
+		svc.publish(rabbit.Numbered("message", 5)...)
+		await.Until(t, func() bool { return waiting() == 6 }, "all copies are stored")
+		await.Stays(t, 3*time.Second, func() bool { return waiting() <= 6 && svc.Calls.count() == 6 },
+			"a copy was published again, or a handler called, while the first publish had no answer")
+		await.Until(t, func() bool { return len(svc.Held()) > 0 }, "a report of what is held")
+		held := svc.Held()
+		assert.Equal(t, svc.Queue, held[0].Queue)
+		assert.Equal(t, svc.exchange(), held[0].Exchange)
+
+		expected := 6
+		if then == "connection lost" {
+			network.refuse(forwarder)
+			network.resume()
+			network.allow(forwarder)
+			await.Until(t, func() bool { return waiting() == 11 }, "what never was confirmed is published again")
+			expected = 11 // nobody can know
+		} else {
+			network.resume()
+		}
+		await.Stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
+		await.Until(t, func() bool { return waiting() == expected }, "copies")
+		svc.close()
+		assert.Empty(t, svc.Broker.Drain(svc.Queue), "everything is acknowledged once confirmed")
+		assert.Equal(t, 6, svc.Calls.count())
+	})
 }
 
 // The consumer's connection is cut while a handler runs, as if its process had been killed: the
 // broker delivers again, and that is not an attempt.
 func TestLosslessConsumerCutMidHandler(t *testing.T) {
 	t.Parallel()
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			network := newProxy(t, brokertest.URI(t))
-			var handled atomic.Int32
-			svc := start(t, setup{
-				URI: network.URI, QueueType: queueType,
-				Handler: func(msg *message.Message) error {
-					if handled.Add(1) == 1 {
-						network.cut(subscriber)
-						<-msg.Context().Done() // its end tells the handler that the broker has taken the message back
-					}
-					return errFate
-				},
-			})
-			svc.publish("message")
-
-			letter := svc.Broker.Take(svc.dlq(), 1)[0]
-			assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
-			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("message"))
-			svc.close()
-			assert.Zero(t, svc.Broker.Depth(svc.dlq()), "there is one copy")
-			assert.Zero(t, svc.Broker.Depth(svc.Queue))
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		network := newProxy(t, brokertest.URI(t))
+		var handled atomic.Int32
+		svc := start(t, setup{
+			URI: network.URI, QueueType: queueType,
+			Handler: func(msg *message.Message) error {
+				if handled.Add(1) == 1 {
+					network.cut(subscriber)
+					<-msg.Context().Done() // its end tells the handler that the broker has taken the message back
+				}
+				return errFate
+			},
 		})
-	}
+		svc.publish("message")
+
+		letter := svc.Broker.Take(svc.dlq(), 1)[0]
+		assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
+		assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("message"))
+		svc.close()
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()), "there is one copy")
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+	})
 }
 
 // A held delivery whose channel goes is delivered again; its copy must not be published any more:

@@ -612,8 +612,7 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 	assert.Eventually(r.t, func() bool {
 		return q.ledger.done() == len(q.ids)
 	}, await.Bound, 50*time.Millisecond, "everything on %s", q.name)
-	plan, err := s.retrier.Plan(q.name)
-	require.NoError(r.t, err)
+	plan := must(s.retrier.Plan(q.name))(r.t)
 	queues := []string{q.name}
 	for _, queue := range plan.Queues {
 		queues = append(queues, queue.Name)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -39,46 +38,39 @@ func (l late) middleware(h message.HandlerFunc) message.HandlerFunc {
 // delivers the message again.
 func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	type row struct {
 		outcome error
 		wrong   retry.EventKind
 		told    retry.EventKind
-	}{
+	}
+	each(t, map[string]row{
 		"a success": {nil, retry.EventSucceeded, retry.EventRequeued},
 		"a drop":    {retry.Drop(errFate), retry.EventDropped, retry.EventAbandoned},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			network := newProxy(t, brokertest.URI(t))
-			slow := late{&sync.Once{}, make(chan struct{})}
-			svc := newService(t, setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error {
-				return test.outcome
-			}})
-			router, err := message.NewRouter(message.RouterConfig{}, svc.Logs)
-			require.NoError(t, err)
-			router.AddMiddleware(slow.middleware, svc.Retrier.Middleware)
-			router.AddConsumerHandler("told", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
-				return test.outcome
-			}))
-			svc.Router = router
-			svc.run()
-			svc.publish("message")
-			await.Closed(t, slow.answered, "the handler has answered")
+	}, func(t *testing.T, _ string, test row) {
+		network := newProxy(t, brokertest.URI(t))
+		slow := late{&sync.Once{}, make(chan struct{})}
+		svc := newService(t, setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error {
+			return test.outcome
+		}})
+		router := must(message.NewRouter(message.RouterConfig{}, svc.Logs))(t)
+		router.AddMiddleware(slow.middleware, svc.Retrier.Middleware)
+		router.AddConsumerHandler("told", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
+			return test.outcome
+		}))
+		svc.Router = router
+		svc.run()
+		svc.publish("message")
+		await.Closed(t, slow.answered, "the handler has answered")
 
-			network.refuse(subscriber)
-			network.cut(subscriber)
-			await.Until(t, func() bool {
-				return len(svc.Events(test.told)) == 1
-			}, "what has become of it")
-			assert.Empty(t, svc.Events(test.wrong))
+		network.refuse(subscriber)
+		network.cut(subscriber)
+		await.Until(t, func() bool { return len(svc.Events(test.told)) == 1 }, "what has become of it")
+		assert.Empty(t, svc.Events(test.wrong))
 
-			network.allow(subscriber)
-			await.Until(t, func() bool {
-				return len(svc.Events(test.wrong)) == 1
-			}, "the next answer is heard")
-			assert.Equal(t, 2, svc.Calls.count())
-		})
-	}
+		network.allow(subscriber)
+		await.Until(t, func() bool { return len(svc.Events(test.wrong)) == 1 }, "the next answer is heard")
+		assert.Equal(t, 2, svc.Calls.count())
+	})
 }
 
 // failingPublisher publishes nothing.
@@ -98,7 +90,7 @@ func (failingPublisher) Close() error { return nil }
 func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
 	t.Parallel()
 	publisher := failingPublisher{make(chan struct{}), make(chan struct{})}
-	c := setup{URI: brokertest.URI(t), Route: func(svc *service) {
+	c := setup{Route: func(svc *service) {
 		svc.Router.AddHandler("told", svc.Queue, svc.Sub, "outputs", publisher,
 			func(msg *message.Message) ([]*message.Message, error) {
 				return []*message.Message{message.NewMessage("output", nil)}, nil

@@ -6,8 +6,6 @@ import (
 	"net/url"
 	"sync"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // The connections of a retrier, as their names tell a proxy.
@@ -80,14 +78,12 @@ func brokerBehind(uri string) string {
 // newProxy listens before the broker at uri until the test ends.
 func newProxy(t *testing.T, uri string) *proxy {
 	t.Helper()
-	u, err := url.Parse(uri)
-	require.NoError(t, err)
+	u := must(url.Parse(uri))(t)
 	target := u.Host
 	if u.Port() == "" {
 		target = net.JoinHostPort(u.Hostname(), "5672")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	u.Host = listener.Addr().String()
 
 	p := &proxy{

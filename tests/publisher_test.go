@@ -40,8 +40,7 @@ func newPublisher(t *testing.T, conf amqp.Config, options amqpretry.Options) *am
 	if options.Logger == nil {
 		options.Logger = newLogs(t)
 	}
-	publisher, err := newRetrier(t, conf, options).NewPublisher()
-	require.NoError(t, err)
+	publisher := must(newRetrier(t, conf, options).NewPublisher())(t)
 
 	return publisher
 }
@@ -54,8 +53,7 @@ func withTimeout(d time.Duration) amqpretry.Options {
 // failures gives what an error says of messages.
 func failures(t *testing.T, err error) *publish.Error {
 	t.Helper()
-	var failed *publish.Error
-	require.ErrorAs(t, err, &failed)
+	failed := errorAs[*publish.Error](t, err)
 
 	return failed
 }
@@ -91,8 +89,7 @@ func TestPublisher_IsADropIn(t *testing.T) {
 				read = queue
 			}
 			broker.Declare(read, nil)
-			stock, err := amqp.NewPublisher(conf, watermill.NopLogger{})
-			require.NoError(t, err)
+			stock := must(amqp.NewPublisher(conf, watermill.NopLogger{}))(t)
 			t.Cleanup(func() { assert.NoError(t, stock.Close()) })
 			own := newPublisher(t, conf, amqpretry.Options{})
 			msg := message.NewMessage("order-1", []byte(`{"n":1}`))
@@ -312,21 +309,19 @@ func (m odd) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 // not sent at all.
 func TestPublisher_RefusedForGood(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	type row struct {
 		spoil func(*message.Message)
 		text  string
-	}{
+	}
+	each(t, map[string]row{
 		"another user":  {func(m *message.Message) { m.Metadata["user"] = "somebody" }, "user_id"},
 		"an expiration": {func(m *message.Message) { m.Metadata["expires"] = "soon" }, "invalid expiration"},
 		"a CC of text":  {func(m *message.Message) { m.Metadata["cc"] = "text" }, "invalid CC header"},
 		"a large payload": {func(m *message.Message) { m.Payload = make([]byte, 140<<20) },
 			"larger than configured max size"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testRefusedForGood(t, test.spoil, test.text)
-		})
-	}
+	}, func(t *testing.T, _ string, test row) {
+		testRefusedForGood(t, test.spoil, test.text)
+	})
 }
 
 func testRefusedForGood(t *testing.T, spoil func(*message.Message), text string) {
@@ -361,8 +356,7 @@ func testRefusedForGood(t *testing.T, spoil func(*message.Message), text string)
 	for i, f := range failed {
 		assert.Equal(t, []string{"bad-1", "bad-2"}[i], f.UUID)
 		assert.False(t, f.MayBeStored)
-		var refused *publish.RefusedError
-		require.ErrorAs(t, f.Err, &refused)
+		refused := errorAs[*publish.RefusedError](t, f.Err)
 		assert.Contains(t, refused.Error(), "PRECONDITION_FAILED")
 		assert.Contains(t, refused.Error(), text)
 	}
@@ -392,12 +386,11 @@ func TestPublisher_ReservedName(t *testing.T) {
 // RabbitMQ takes seconds to refuse a password: who waits no longer is told what it waited for.
 func TestPublisher_WrongPassword(t *testing.T) {
 	t.Parallel()
-	uri, err := url.Parse(brokertest.URI(t))
-	require.NoError(t, err)
+	uri := must(url.Parse(brokertest.URI(t)))(t)
 	uri.User = url.UserPassword("nobody", "wrong")
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri.String()),
 		amqpretry.Options{Publisher: publish.Options{Timeout: 500 * time.Millisecond}})
-	err = publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
+	err := publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
 	require.ErrorContains(t, err, "still connecting to RabbitMQ")
 	await.Until(t, func() bool {
 		err = publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
@@ -415,16 +408,14 @@ func TestPublisher_NothingPublished(t *testing.T) {
 
 	large := watermillMessages("a", "large")
 	large[1].Metadata["much"] = strings.Repeat("x", 200<<10)
-	var tooLarge *publish.TooLargeError
-	require.ErrorAs(t, publisher.Publish(topic, large...), &tooLarge)
+	tooLarge := errorAs[*publish.TooLargeError](t, publisher.Publish(topic, large...))
 	assert.Equal(t, "large", tooLarge.UUID)
 
 	long := watermillMessages("a", "long")
 	long[1].Metadata[strings.Repeat("k", 300)] = "v"
 	require.ErrorAs(t, publisher.Publish(topic, long...), &tooLarge)
 
-	var name *topology.NameError
-	require.ErrorAs(t, publisher.Publish("", watermillMessages("a")...), &name)
+	name := errorAs[*topology.NameError](t, publisher.Publish("", watermillMessages("a")...))
 	require.ErrorAs(t, publisher.Publish(strings.Repeat("q", 256), watermillMessages("a")...), &name)
 	require.NoError(t, publisher.Publish(topic))
 	assert.Equal(t, 0, broker.Depth(topic))
@@ -601,8 +592,7 @@ func TestPublisher_Concurrent(t *testing.T) {
 	last, count := map[string]int{}, map[string]int{} // in the order of each caller
 	for _, body := range rabbit.Bodies(broker.Drain(topic)) {
 		caller, number, _ := strings.Cut(body, "-")
-		n, err := strconv.Atoi(number)
-		require.NoError(t, err)
+		n := must(strconv.Atoi(number))(t)
 		assert.GreaterOrEqual(t, n, last[caller], "of caller %s", caller)
 		last[caller] = n
 		count[caller]++
@@ -665,9 +655,7 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
 	// The broker blocks a connection at its first publish in an alarm, which it still takes or not.
 	var blocked *publish.BlockedError
-	await.Until(t, func() bool {
-		return errors.As(publisher.Publish(topic, watermillMessages("b")...), &blocked)
-	})
+	await.Until(t, func() bool { return errors.As(publisher.Publish(topic, watermillMessages("b")...), &blocked) })
 	assert.Contains(t, blocked.Reason, "memory")
 	err := publisher.Publish(topic, watermillMessages("c")...)
 	require.ErrorAs(t, err, &blocked)

@@ -5,12 +5,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 )
@@ -37,16 +35,15 @@ func TestRateLimitKeepsItsRate(t *testing.T) {
 func rateLimitedBurst(t *testing.T) time.Duration {
 	t.Helper()
 	const n, perSecond = 40, 40
-	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1,
-		MaxWait: time.Second / 10})
-	require.NoError(t, err)
+	limit := must(protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1,
+		MaxWait: time.Second / 10}))(t)
 	policy := config.Default()
 	for i := range policy.Delays {
 		policy.Delays[i] /= 10
 	}
 	var s seen
 	svc := start(t, setup{
-		URI: brokertest.URI(t), QueueType: "quorum", Prefetch: 50,
+		QueueType: "quorum", Prefetch: 50,
 		Options: amqpretry.Options{Concurrency: 8, Policies: config.Policies{Default: policy}},
 		Route:   guarded(s.handler(succeed), limit.Middleware),
 	})

@@ -15,10 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -142,7 +140,7 @@ func TestRedeclareWithAnotherType(t *testing.T) {
 	for was, is := range map[string]string{"classic": "quorum", "quorum": "classic", "quorum ": "stream"} {
 		t.Run(is, func(t *testing.T) {
 			t.Parallel()
-			svc := start(t, setup{URI: brokertest.URI(t), QueueType: strings.TrimSpace(was), Handler: byFate})
+			svc := start(t, setup{QueueType: strings.TrimSpace(was), Handler: byFate})
 			svc.publish("ok-before")
 			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it consumes")
 
@@ -164,8 +162,7 @@ func TestRedeclareWithAnotherType(t *testing.T) {
 			await.Until(t, func() bool { return len(svc.Calls.of("once-1")) == 2 }, "it is handled, and retried")
 			told := svc.Logs.with("consuming without it")
 			require.NotEmpty(t, told)
-			var conflict *topology.ConflictError
-			require.ErrorAs(t, told[0].Err, &conflict)
+			conflict := errorAs[*topology.ConflictError](t, told[0].Err)
 			assert.Equal(t, []string{svc.Queue, is}, []string{conflict.Name, conflict.Found})
 		})
 	}
@@ -178,9 +175,8 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	t.Parallel()
 	var slow slowDeclares
 	svc := start(t, setup{Tiers: true,
-		URI:       brokertest.URI(t),
 		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{Dial: slow.dial} },
-		Options:   amqpretry.Options{Policies: retries(ms(200, 400)...)},
+		Delays:    ms(200, 400),
 		Handler: func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			switch {

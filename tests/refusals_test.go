@@ -60,8 +60,7 @@ func TestSubscribeRefuses(t *testing.T) {
 	options := amqpretry.Options{Logger: newLogs(t), Policies: retries(ms(50)...)}
 	options.Policies.Topics = map[string]config.Policy{"invoices": {Delays: ms(60)}}
 	retrier := newRetrier(t, conf, options)
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 	t.Cleanup(func() { // behind the subscriptions
 		require.NoError(t, retrier.Close())
 		for _, q := range []string{base, base + ".fine"} {
@@ -69,19 +68,17 @@ func TestSubscribeRefuses(t *testing.T) {
 		}
 	})
 
-	_, err = subscriber.Subscribe(t.Context(), "orders")
+	_, err := subscriber.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 
 	for _, topic := range []string{"empty", "reserved", "256 bytes", "no room for a suffix", "letters", "waiting"} {
 		_, err := subscriber.Subscribe(t.Context(), topic)
-		var refused *topology.NameError
-		require.ErrorAs(t, err, &refused, topic)
+		refused := errorAs[*topology.NameError](t, err, topic)
 		require.ErrorAs(t, subscriber.SubscribeInitialize(topic), &refused, topic)
 	}
 
 	_, err = subscriber.Subscribe(t.Context(), "invoices")
-	var shared *topology.SharedQueueError
-	require.ErrorAs(t, err, &shared)
+	shared := errorAs[*topology.SharedQueueError](t, err)
 	assert.Equal(t, topology.SharedQueueError{Queue: base, Topics: [2]string{"orders", "invoices"}}, *shared)
 	assert.Equal(t, -1, broker.Depth(base+".retry.60ms"), "nothing was declared")
 
@@ -95,7 +92,7 @@ func TestSubscribeTakesASharedQueueUnderOnePolicy(t *testing.T) {
 	t.Parallel()
 
 	queue := uniqueName("promise")
-	c := setup{URI: brokertest.URI(t), Queue: queue, Handler: failing(1)}
+	c := setup{Queue: queue, Handler: failing(1)}
 	c.Options.Policies = retries(ms(50)...)
 	// the same, in other words
 	c.Options.Policies.Topics = map[string]config.Policy{"other": {Retries: 1, Delays: ms(50)}}
@@ -123,15 +120,13 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 
 			uri := brokertest.URI(t)
 			queues := []string{uniqueName("a"), uniqueName("b")}
-			retrying := setup{URI: uri, Queue: queues[0]}
-			retrying.Options.Policies = retries(ms(40, 50)...)
+			retrying := setup{Delays: ms(40, 50), URI: uri, Queue: queues[0]}
 			first := newService(t, withRoute(retrying, func(*service) {}))
 
 			second := setup{URI: uri, Queue: queues[1]}
 			second.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 			svc := newService(t, withRoute(second, func(svc *service) {
-				router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs)
-				require.NoError(t, err)
+				router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs))(t)
 				svc.Router = router
 			}))
 
@@ -176,11 +171,9 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	t.Parallel()
 
 	tries := 0
-	c := setup{URI: brokertest.URI(t)}
-	c.Options.Policies = retries(ms(40)...)
+	c := setup{Delays: ms(40), URI: brokertest.URI(t)}
 	c.Route = func(svc *service) {
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs)
-		require.NoError(t, err)
+		router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs))(t)
 		svc.Router = router
 		immediate := routermiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware
 		router.AddMiddleware(immediate, svc.Retrier.Middleware, immediate)
@@ -206,7 +199,7 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 func TestExclusiveConsumer(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: failing(1)}
+	c := setup{Handler: failing(1)}
 	c.Configure = func(conf *amqp.Config) { conf.Consume.Exclusive = true }
 	svc := start(t, c)
 	svc.publish("1")
@@ -216,8 +209,7 @@ func TestExclusiveConsumer(t *testing.T) {
 		_, err := ch.Consume(svc.Queue, "", false, false, false, false, nil)
 		return err
 	})
-	var refused *amqp091.Error
-	require.ErrorAs(t, err, &refused)
+	refused := errorAs[*amqp091.Error](t, err)
 	assert.Equal(t, amqp091.AccessRefused, refused.Code)
 }
 
@@ -228,8 +220,7 @@ func TestTopicsThatShareAQueue(t *testing.T) {
 	uri, queue := brokertest.URI(t), uniqueName("common")
 	topics := []string{uniqueName("topic"), uniqueName("topic")}
 	retrier := newRetrier(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameConstant(queue)), noOptions())
-	sub, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	sub := must(retrier.NewSubscriber())(t)
 	broker := newRabbit(t, uri)
 	t.Cleanup(func() {
 		broker.Remove(topics[1])

@@ -23,8 +23,7 @@ import (
 // lettersOf opens the dead-letter queue of a service.
 func lettersOf(t *testing.T, svc *service, uri string) *dlq.Queue {
 	t.Helper()
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
-	require.NoError(t, err)
+	client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
 	t.Cleanup(func() { _ = client.Close() })
 
 	return client.Queue(svc.Queue)
@@ -63,8 +62,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			})
 			group("b", &other, succeed)
 			broker.PublishTo(topic, "", rabbit.Messages("1")...)
-			client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
-			require.NoError(t, err)
+			client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
 			defer func() { _ = client.Close() }()
 			letters := client.Queue(topic + "_a")
 			dead := func(n int) {
@@ -74,15 +72,13 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 				}, "%d dead", n)
 			}
 			dead(1)
-			letter, err := letters.Get(t.Context(), "1")
-			require.NoError(t, err)
+			letter := must(letters.Get(t.Context(), "1"))(t)
 			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
 			await.Stays(t, 3200*time.Millisecond, func() bool {
 				return failed.count() == 2
 			}, "it gets too old for its first life")
 
-			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
-			require.NoError(t, err)
+			report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
 			assert.Equal(t, 1, report.Done)
 			await.Until(t, func() bool { return failed.count() == 4 }, "called twice again")
 			calls := failed.of("1")
@@ -100,8 +96,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 func TestReplayedMessagesDieAgain(t *testing.T) {
 	t.Parallel()
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
-	c.Options.Policies = retries(ms(40)...)
+	c := setup{Delays: ms(40), URI: brokertest.URI(t), Handler: s.handler(failing(99))}
 	svc := start(t, c)
 	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
 	letters := lettersOf(t, svc, c.URI)

@@ -16,7 +16,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -217,20 +216,17 @@ func TestRetrytestIsFaithful(t *testing.T) {
 
 	all := scenarios()
 	maps.Copy(all, strategyScenarios(t))
-	for name, s := range all {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			queue := uniqueName("faithful")
-			want := s.onBroker(t, queue)
-			got, result := s.simulated(t, queue)
-			// a confirm can be told after what the next delivery has come to
-			slices.Sort(want.Done)
-			slices.Sort(got.Done)
-			assert.Equal(t, want, got, "%s", result)
-			assert.Equal(t, s.end, result.End)
-			assert.NotEmpty(t, want.Events, "seen on the broker")
-		})
-	}
+	each(t, all, func(t *testing.T, _ string, s scenario) {
+		queue := uniqueName("faithful")
+		want := s.onBroker(t, queue)
+		got, result := s.simulated(t, queue)
+		// a confirm can be told after what the next delivery has come to
+		slices.Sort(want.Done)
+		slices.Sort(got.Done)
+		assert.Equal(t, want, got, "%s", result)
+		assert.Equal(t, s.end, result.End)
+		assert.NotEmpty(t, want.Events, "seen on the broker")
+	})
 }
 
 // witnessed is what can be seen of a life on both sides. Times are not: a wait on a broker is a
@@ -312,7 +308,7 @@ const faithful = "faithful-1"
 
 func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	var w witnessed
-	c := setup{URI: brokertest.URI(t), Queue: queue}
+	c := setup{Queue: queue}
 	if s.policy.Strategy.ByBroker() {
 		c.QueueType = "quorum"
 	}

@@ -59,7 +59,7 @@ func TestSharedQueues(t *testing.T) {
 			services, views := map[string]*service{}, map[string]*seen{}
 			for name, run := range runs {
 				views[name] = &seen{}
-				c := setup{URI: brokertest.URI(t), Options: options, Prefetch: 20}
+				c := setup{Options: options, Prefetch: 20}
 				c.QueueType = map[string]string{"own": "quorum"}[name]
 				c.Handler = views[name].handler(func(msg *message.Message) error {
 					if msg.UUID == "dead" {
@@ -77,12 +77,10 @@ func TestSharedQueues(t *testing.T) {
 			for name, svc := range services {
 				dead := svc.Broker.Take(svc.dlq(), 1)[0]
 				assert.Equal(t, "dead", rabbit.UUID(dead), name)
-				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Queue))
-				assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+				hasHeaders(t, dead, headers{header.Queue: svc.Queue, header.Reason: "exhausted"})
 				view := views[name]
 				await.Until(t, func() bool { return view.count() == 6 }, "%s: each three times", name)
-				plan, err := svc.Retrier.Plan(svc.Queue)
-				require.NoError(t, err)
+				plan := must(svc.Retrier.Plan(svc.Queue))(t)
 				require.Len(t, plan.Queues, 3)
 				assert.Equal(t, prefix+".150ms"+suffix, plan.Queues[1].Name)
 			}
@@ -98,7 +96,7 @@ func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
-	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, true, ms(50)...),
+	svc := start(t, setup{Options: shared(t, prefix, true, ms(50)...),
 		Handler: succeed})
 	outsider := uniqueName("outsider")
 	svc.Broker.Declare(outsider, nil)
@@ -115,7 +113,7 @@ func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 func TestSharedQueues_DeletedObjects(t *testing.T) {
 	t.Parallel()
 
-	for name, spoil := range map[string]func(*amqp091.Channel, string) error{
+	each(t, map[string]func(*amqp091.Channel, string) error{
 		"retry exchange": func(ch *amqp091.Channel, prefix string) error {
 			return ch.ExchangeDelete(prefix, false, false)
 		},
@@ -133,24 +131,20 @@ func TestSharedQueues_DeletedObjects(t *testing.T) {
 
 			return ch.ExchangeDelete(prefix, false, false)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, false,
-				ms(100)...), Handler: failing(1)})
-			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
-			svc.publish("1")
-			await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
-		})
-	}
+	}, func(t *testing.T, _ string, spoil func(*amqp091.Channel, string) error) {
+		prefix := uniqueName("shared")
+		svc := start(t, setup{Options: shared(t, prefix, false,
+			ms(100)...), Handler: failing(1)})
+		svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
+		svc.publish("1")
+		await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
+	})
 
 	t.Run("dead-letter queue", func(t *testing.T) {
 		t.Parallel()
 
 		svc := start(t, setup{
-			URI: brokertest.URI(t), Options: shared(t, uniqueName("shared"), false, ms(100)...),
+			Options: shared(t, uniqueName("shared"), false, ms(100)...),
 			Handler: func(*message.Message) error { return retry.Permanent(errFate) },
 		})
 		svc.Broker.Remove("", svc.dlq())
@@ -167,8 +161,8 @@ func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 
 	prefix := uniqueName("shared")
 	options := shared(t, prefix, false, ms(300)...)
-	gone := newService(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(9), Prefetch: 50})
-	svc := start(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(1), Prefetch: 50})
+	gone := newService(t, setup{Options: options, Handler: failing(9), Prefetch: 50})
+	svc := start(t, setup{Options: options, Handler: failing(1), Prefetch: 50})
 	require.NoError(t, gone.Sub.SubscribeInitialize(gone.Queue))
 
 	lost := rabbit.Messages(rabbit.Numbered("lost", 40)...)
@@ -182,7 +176,7 @@ func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	await.Stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
 
 	// With an own set it would.
-	own := start(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(300)...)},
+	own := start(t, setup{Delays: ms(300),
 		Handler: failing(1)})
 	own.publish("1")
 	await.Until(t, func() bool { return own.Calls.count() == 2 }, "it comes back")
@@ -196,7 +190,7 @@ func TestSharedQueues_Fanout(t *testing.T) {
 	options := shared(t, prefix, false, ms(100)...)
 	services := map[string]*service{}
 	for group, failures := range map[string]int{"a": 1, "b": 0} {
-		c := setup{URI: brokertest.URI(t), Queue: topic, Options: options, Handler: failing(failures),
+		c := setup{Queue: topic, Options: options, Handler: failing(failures),
 			KeepObjects: true}
 		c.Configure = func(conf *amqp.Config) {
 			group := amqp.NewDurablePubSubConfig(conf.Connection.AmqpURI,
@@ -222,26 +216,20 @@ func TestSharedQueues_Fanout(t *testing.T) {
 func TestSharedQueues_WayBackIsLookedAfter(t *testing.T) {
 	t.Parallel()
 
-	for name, spoil := range map[string]func(ch *amqp091.Channel, prefix, queue string) error{
+	each(t, map[string]func(ch *amqp091.Channel, prefix, queue string) error{
 		"exchange": func(ch *amqp091.Channel, prefix, _ string) error {
 			return ch.ExchangeDelete(prefix+".return", false, false)
 		},
 		"binding": func(ch *amqp091.Channel, prefix, queue string) error {
 			return ch.QueueUnbind(queue, queue, prefix+".return", nil)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, true,
-				ms(18_000)...), Handler: failing(1)})
-			svc.publish("1")
-			await.Until(t, func() bool {
-				return svc.Broker.Depth(prefix+".18s.classic") == 1
-			}, "it waits")
-			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
-			await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it comes back")
-		})
-	}
+	}, func(t *testing.T, _ string, spoil func(ch *amqp091.Channel, prefix, queue string) error) {
+		prefix := uniqueName("shared")
+		svc := start(t, setup{Options: shared(t, prefix, true,
+			ms(18_000)...), Handler: failing(1)})
+		svc.publish("1")
+		await.Until(t, func() bool { return svc.Broker.Depth(prefix+".18s.classic") == 1 }, "it waits")
+		svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
+		await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it comes back")
+	})
 }

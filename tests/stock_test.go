@@ -34,13 +34,11 @@ func newStock(t *testing.T, c setup) stockService {
 
 	var s stockService
 	handler := c.Handler
-	c.Options.Policies = withoutStrategy(c.Options.Policies)
+	c.Options.Policies = withoutStrategy(c.policies())
 	c.Route = func(svc *service) {
 		// The retrier's own subscriber, which the harness makes, stays unused.
 		require.NoError(t, svc.Sub.Close())
-		var err error
-		s.stock, err = amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs)
-		require.NoError(t, err)
+		s.stock = must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)
 		svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, s.stock, svc.recorded(handler))
 	}
 	s.service = newService(t, c)
@@ -61,59 +59,51 @@ func startStock(t *testing.T, c setup) stockService {
 func TestStock_RetriesAndDeadLetters(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		var s seen
+		svc := startStock(t, setup{Delays: ms(100, 150), Tiers: true, QueueType: queueType,
+			Handler: s.handler(func(msg *message.Message) error {
+				if msg.UUID == "twice" {
+					return failing(2)(msg)
+				}
+				if msg.UUID == "fine" {
+					return nil
+				}
 
-			var s seen
-			c := setup{Tiers: true, URI: brokertest.URI(t), QueueType: queueType,
-				Handler: s.handler(func(msg *message.Message) error {
-					if msg.UUID == "twice" {
-						return failing(2)(msg)
-					}
-					if msg.UUID == "fine" {
-						return nil
-					}
+				return failing(9)(msg)
+			})})
 
-					return failing(9)(msg)
-				})}
-			c.Options.Policies = retries(ms(100, 150)...)
-			svc := startStock(t, c)
+		svc.Broker.Publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil),
+			with("fine", nil))
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
+		await.Until(t, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
 
-			svc.Broker.Publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil),
-				with("fine", nil))
-			dead := svc.Broker.Take(svc.dlq(), 1)[0]
-			await.Until(t, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
+		assert.Equal(t, "dead", rabbit.UUID(dead))
+		assert.Equal(t, "dead", string(dead.Body))
+		hasHeaders(t, dead, headers{header.Reason: "exhausted", header.Attempts: "3", header.Error: "failure 3",
+			header.Queue: svc.Queue})
+		assert.Len(t, historyOf(t, dead), 3)
 
-			assert.Equal(t, "dead", rabbit.UUID(dead))
-			assert.Equal(t, "dead", string(dead.Body))
-			assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
-			assert.Equal(t, "3", rabbit.Text(dead, header.Attempts))
-			assert.Equal(t, "failure 3", rabbit.Text(dead, header.Error))
-			assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Queue))
-			assert.Len(t, historyOf(t, dead), 3)
-
-			for _, id := range []string{"twice", "dead"} {
-				calls := s.of(id)
-				require.Len(t, calls, 3)
-				for i, v := range calls {
-					assert.Equal(t, i+1, v.Attempt.Number)
-					assert.Equal(t, i == 2, v.Attempt.Last)
-					assert.Equal(t, svc.Queue, v.Attempt.Queue)
-					assert.Empty(t, ownKeys(v.Metadata))
-					if i > 0 {
-						assert.GreaterOrEqual(t, v.At.Sub(calls[i-1].Left), ms(99, 149)[i-1])
-					}
+		for _, id := range []string{"twice", "dead"} {
+			calls := s.of(id)
+			require.Len(t, calls, 3)
+			for i, v := range calls {
+				assert.Equal(t, i+1, v.Attempt.Number)
+				assert.Equal(t, i == 2, v.Attempt.Last)
+				assert.Equal(t, svc.Queue, v.Attempt.Queue)
+				assert.Empty(t, ownKeys(v.Metadata))
+				if i > 0 {
+					assert.GreaterOrEqual(t, v.At.Sub(calls[i-1].Left), ms(99, 149)[i-1])
 				}
 			}
-			await.Until(t, func() bool { return len(svc.Letters()) > 0 }, "the dead letter is confirmed")
-			require.Len(t, svc.Letters(), 1)
-			assert.Equal(t, "dead", svc.Letters()[0].Message.UUID)
-			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
-				assert.Zero(t, svc.Broker.Depth(queue))
-			}
-		})
-	}
+		}
+		await.Until(t, func() bool { return len(svc.Letters()) > 0 }, "the dead letter is confirmed")
+		require.Len(t, svc.Letters(), 1)
+		assert.Equal(t, "dead", svc.Letters()[0].Message.UUID)
+		for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
+			assert.Zero(t, svc.Broker.Depth(queue))
+		}
+	})
 }
 
 // picky is a marshaler that rejects, or panics over, what its user does not want.
@@ -137,42 +127,33 @@ func (m picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 func TestStock_Undecodable(t *testing.T) {
 	t.Parallel()
 
-	for name, run := range map[string]func(*testing.T, setup) *service{
-		"own":   start,
-		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		c := setup{Delays: ms(50, 60), Handler: succeed}
+		c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
+		svc := run(t, c)
 
-			c := setup{URI: brokertest.URI(t), Handler: succeed}
-			c.Options.Policies = retries(ms(50, 60)...)
-			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
-			svc := run(t, c)
+		texts := map[string]string{"reject": "this is no order", "panic": "marshaler's bug", "neither": "neither " +
+			"a message nor an error"}
+		for body := range texts {
+			svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte(body),
+				Headers: amqp091.Table{"n": int64(5)}, MessageId: body})
+		}
+		svc.publish("fine")
 
-			texts := map[string]string{"reject": "this is no order", "panic": "marshaler's bug", "neither": "neither " +
-				"a message nor an error"}
-			for body := range texts {
-				svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte(body),
-					Headers: amqp091.Table{"n": int64(5)}, MessageId: body})
-			}
-			svc.publish("fine")
-
-			for _, dead := range svc.Broker.Take(svc.dlq(), 3) {
-				body := string(dead.Body)
-				assert.Equal(t, body, dead.MessageId)
-				assert.Equal(t, int64(5), dead.Headers["n"])
-				assert.Equal(t, "undecodable", rabbit.Text(dead, header.Reason), body)
-				assert.Contains(t, rabbit.Text(dead, header.Error), texts[body])
-				assert.Equal(t, "0", rabbit.Text(dead, header.Attempts), "no handler was called")
-				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Topic))
-				assert.Equal(t, "undecodable", historyOf(t, dead)[0].Reason)
-			}
-			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
-			assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
-			await.Until(t, func() bool { return len(svc.Letters()) >= 3 }, "the dead letters are confirmed")
-			assert.Len(t, svc.Letters(), 3)
-		})
-	}
+		for _, dead := range svc.Broker.Take(svc.dlq(), 3) {
+			body := string(dead.Body)
+			assert.Equal(t, body, dead.MessageId)
+			assert.Equal(t, int64(5), dead.Headers["n"])
+			assert.Equal(t, "undecodable", rabbit.Text(dead, header.Reason), body)
+			assert.Contains(t, rabbit.Text(dead, header.Error), texts[body])
+			hasHeaders(t, dead, headers{header.Attempts: "0", header.Topic: svc.Queue})
+			assert.Equal(t, "undecodable", historyOf(t, dead)[0].Reason)
+		}
+		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
+		assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
+		await.Until(t, func() bool { return len(svc.Letters()) >= 3 }, "the dead letters are confirmed")
+		assert.Len(t, svc.Letters(), 3)
+	})
 }
 
 // A queue that is deleted under a stock subscriber makes it hand out one empty message, a ghost. It
@@ -181,8 +162,7 @@ func TestStock_Undecodable(t *testing.T) {
 func TestStock_GhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: succeed}
-	svc := startStock(t, c)
+	svc := startStock(t, setup{Handler: succeed})
 	svc.publish("before")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
 
@@ -216,19 +196,17 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 	})
 
 	retrier := newRetrier(t, conf, amqpretry.Options{Policies: retries(ms(50)...)})
-	stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
-	require.NoError(t, err)
+	stock := must(amqp.NewSubscriber(retrier.Config(), newLogs(t)))(t)
 	t.Cleanup(func() { _ = stock.Close() })
 
-	_, err = stock.Subscribe(t.Context(), topic)
+	_, err := stock.Subscribe(t.Context(), topic)
 	require.NoError(t, err)
 	_, err = stock.Subscribe(t.Context(), topic)
 	require.ErrorContains(t, err, "not stable")
 	assert.Equal(t, -1, broker.Depth(topic+"-b"), "nothing was declared")
 
 	// The retrier's own subscriber pins the name for each subscription.
-	own, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	own := must(retrier.NewSubscriber())(t)
 	for range 2 {
 		_, err = own.Subscribe(t.Context(), topic)
 		require.NoError(t, err)
@@ -252,12 +230,10 @@ func TestStock_TypedErrors(t *testing.T) {
 	retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{
 		Default: config.Policy{Delays: ms(50)},
 	}})
-	stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
-	require.NoError(t, err)
+	stock := must(amqp.NewSubscriber(retrier.Config(), newLogs(t)))(t)
 	t.Cleanup(func() { _ = stock.Close() })
 
-	_, err = stock.Subscribe(context.Background(), queue)
-	var conflict *topology.ConflictError
-	require.ErrorAs(t, err, &conflict)
+	_, err := stock.Subscribe(context.Background(), queue)
+	conflict := errorAs[*topology.ConflictError](t, err)
 	assert.Equal(t, queue+".retry.50ms", conflict.Name)
 }

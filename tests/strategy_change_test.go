@@ -73,8 +73,7 @@ func TestStrategy_QueueExists(t *testing.T) {
 		s.Handler = func(*message.Message) error { return nil }
 		svc := newService(t, s)
 		_, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, err, &conflict)
+		errorAs[*topology.ConflictError](t, err)
 		require.ErrorContains(t, err,
 			fmt.Sprintf("queue %q lacks arguments that the strategy %s of topic %q needs", svc.Queue,
 				policy.Strategy, svc.Queue))
@@ -94,43 +93,40 @@ func TestStrategy_OwnDeliveryLimit(t *testing.T) {
 	if hasNative(t) {
 		policies["native"] = nativePolicy()
 	}
-	for name, policy := range policies {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const told = "RabbitMQ dead-letters messages before their last retry"
-			policy.Retries = 5
-			s := withPolicy(t, policy)
-			s.Queue = uniqueName("limited")
-			s.Handler = func(*message.Message) error { return errNever }
-			s.Tiers = true
-			s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
-			limited := start(t, s)
-			require.Len(t, limited.Logs.with(told), 1)
-			assert.Equal(t, "3, and 5 retries", limited.Logs.with(told)[0].Fields["delivery_limit"])
-			limited.publish("dropped")
-			dead := limited.Broker.Take(limited.dlq(), 1)
-			require.Len(t, dead, 1)
-			assert.Nil(t, dead[0].Headers[header.Count], "by the broker, which adds none of our headers")
-			assert.Len(t, limited.Calls.of("dropped"), 4)
+	each(t, policies, func(t *testing.T, _ string, policy config.Policy) {
+		const told = "RabbitMQ dead-letters messages before their last retry"
+		policy.Retries = 5
+		s := withPolicy(t, policy)
+		s.Queue = uniqueName("limited")
+		s.Handler = func(*message.Message) error { return errNever }
+		s.Tiers = true
+		s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
+		limited := start(t, s)
+		require.Len(t, limited.Logs.with(told), 1)
+		assert.Equal(t, "3, and 5 retries", limited.Logs.with(told)[0].Fields["delivery_limit"])
+		limited.publish("dropped")
+		dead := limited.Broker.Take(limited.dlq(), 1)
+		require.Len(t, dead, 1)
+		assert.Nil(t, dead[0].Headers[header.Count], "by the broker, which adds none of our headers")
+		assert.Len(t, limited.Calls.of("dropped"), 4)
 
-			s.Configure = nil
-			_, err := newService(t, s).Sub.Subscribe(t.Context(), s.Queue)
-			require.ErrorContains(t, err, `or Config.Queue.Arguments["x-delivery-limit"] = 3, which keeps its own`)
-			assert.NotContains(t, err.Error(), "set_policy", "which would not change that")
-			assert.NotContains(t, err.Error(), "declare it as it is", "which would be refused")
-			limited.close()
+		s.Configure = nil
+		_, err := newService(t, s).Sub.Subscribe(t.Context(), s.Queue)
+		require.ErrorContains(t, err, `or Config.Queue.Arguments["x-delivery-limit"] = 3, which keeps its own`)
+		assert.NotContains(t, err.Error(), "set_policy", "which would not change that")
+		assert.NotContains(t, err.Error(), "declare it as it is", "which would be refused")
+		limited.close()
 
-			policy.Retries = 3
-			s.Options.Policies.Default = policy
-			s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
-			enough := start(t, s)
-			assert.Empty(t, enough.Logs.with(told))
-			enough.publish("exhausted")
-			dead = enough.Broker.Take(enough.dlq(), 1)
-			require.Len(t, dead, 1)
-			assert.Equal(t, "exhausted", dead[0].Headers[header.Reason])
-		})
-	}
+		policy.Retries = 3
+		s.Options.Policies.Default = policy
+		s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
+		enough := start(t, s)
+		assert.Empty(t, enough.Logs.with(told))
+		enough.publish("exhausted")
+		dead = enough.Broker.Take(enough.dlq(), 1)
+		require.Len(t, dead, 1)
+		assert.Equal(t, "exhausted", dead[0].Headers[header.Reason])
+	})
 }
 
 // Watermill's own subscriber cannot reject without requeueing all that it has at a shutdown.
@@ -139,12 +135,10 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 		s := withPolicy(t, policy)
 		s.Handler = func(*message.Message) error { return nil }
 		svc := newService(t, s)
-		stock, err := amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs)
-		require.NoError(t, err)
+		stock := must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)
 		t.Cleanup(func() { _ = stock.Close() })
-		_, err = stock.Subscribe(t.Context(), svc.Queue)
-		var refused *topology.StrategyError
-		require.ErrorAs(t, err, &refused)
+		_, err := stock.Subscribe(t.Context(), svc.Queue)
+		refused := errorAs[*topology.StrategyError](t, err)
 		assert.Equal(t, topology.StrategyError{Queue: svc.Queue, Strategy: policy.Strategy, Stock: true}, *refused)
 	})
 }
@@ -161,8 +155,7 @@ func TestStrategy_NativeIsTried(t *testing.T) {
 		require.NoError(t, err)
 		return
 	}
-	var refused *topology.StrategyError
-	require.ErrorAs(t, err, &refused)
+	refused := errorAs[*topology.StrategyError](t, err)
 	assert.Equal(t, topology.StrategyError{Queue: svc.Queue, Strategy: config.StrategyNative,
 		Version: svc.Broker.Version()}, *refused)
 	assert.Equal(t, -1, svc.Broker.Depth(svc.Queue), "nothing was declared")
@@ -173,54 +166,51 @@ func TestStrategy_NativeIsTried(t *testing.T) {
 func TestStrategy_ReplacesAnother(t *testing.T) {
 	t.Parallel()
 	copied := config.Policy{Delays: ms(200), Retries: 3, Protect: config.ProtectionArguments}
-	for name, policies := range map[string][2]config.Policy{
+	each(t, map[string][2]config.Policy{
 		"redelivery instead of copies": {copied, redeliveryPolicy()},
 		"copies instead of redelivery": {redeliveryPolicy(), copied},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			version := func(policy config.Policy, queue string) *service {
-				s := withPolicy(t, policy)
-				s.Queue, s.Handler = queue, byFate
-				return start(t, s)
+	}, func(t *testing.T, _ string, policies [2]config.Policy) {
+		version := func(policy config.Policy, queue string) *service {
+			s := withPolicy(t, policy)
+			s.Queue, s.Handler = queue, byFate
+			return start(t, s)
+		}
+		queue := uniqueName("change")
+		first, second := version(policies[0], queue), version(policies[1], queue)
+		var ids []string
+		for pace := time.NewTicker(100 * time.Millisecond); len(ids) < 300; <-pace.C {
+			n := len(ids)
+			for i := range 10 {
+				ids = append(ids, []string{"ok", "never", "panic", "ok", "ok"}[i%5]+"-"+fmt.Sprint(n+i))
 			}
-			queue := uniqueName("change")
-			first, second := version(policies[0], queue), version(policies[1], queue)
-			var ids []string
-			for pace := time.NewTicker(100 * time.Millisecond); len(ids) < 300; <-pace.C {
-				n := len(ids)
-				for i := range 10 {
-					ids = append(ids, []string{"ok", "never", "panic", "ok", "ok"}[i%5]+"-"+fmt.Sprint(n+i))
-				}
-				first.publish(ids[n:]...)
-				if n == 150 {
-					first.close()
+			first.publish(ids[n:]...)
+			if n == 150 {
+				first.close()
+			}
+		}
+		letters := doomed(ids)
+		await.Until(t, func() bool {
+			succeeded := map[string]bool{}
+			for _, svc := range []*service{first, second} {
+				for _, c := range svc.Calls.All() {
+					succeeded[c.ID] = succeeded[c.ID] || succeeds(c.ID, c.Attempt)
 				}
 			}
-			letters := doomed(ids)
-			await.Until(t, func() bool {
-				succeeded := map[string]bool{}
-				for _, svc := range []*service{first, second} {
-					for _, c := range svc.Calls.All() {
-						succeeded[c.ID] = succeeded[c.ID] || succeeds(c.ID, c.Attempt)
-					}
+			done := 0
+			for _, ok := range succeeded {
+				if ok {
+					done++
 				}
-				done := 0
-				for _, ok := range succeeded {
-					if ok {
-						done++
-					}
-				}
+			}
 
-				return done == len(ids)-len(letters) && first.deadLettered()+second.deadLettered() == len(letters)
-			}, "every message ends")
-			second.close()
-			assert.Equal(t, letters, reasons(second.Broker.Drain(second.dlq())))
-			assert.Empty(t, second.Broker.Drain(queue))
-			assert.NotZero(t, first.Calls.count())
-			assert.NotZero(t, second.Calls.count())
-		})
-	}
+			return done == len(ids)-len(letters) && first.deadLettered()+second.deadLettered() == len(letters)
+		}, "every message ends")
+		second.close()
+		assert.Equal(t, letters, reasons(second.Broker.Drain(second.dlq())))
+		assert.Empty(t, second.Broker.Drain(queue))
+		assert.NotZero(t, first.Calls.count())
+		assert.NotZero(t, second.Calls.count())
+	})
 }
 
 // What an operator's policy gives to a queue that exists is as good as arguments.
@@ -237,8 +227,7 @@ func TestStrategy_ByPolicy_OwnBroker(t *testing.T) {
 		s.URI, s.Queue, s.Handler = broker.URI, name, byFate
 		newRabbit(t, broker.URI).Declare(s.Queue, amqp091.Table{"x-queue-type": "quorum"})
 		svc := newService(t, s)
-		plan, err := svc.Retrier.Plan(name)
-		require.NoError(t, err)
+		plan := must(svc.Retrier.Plan(name))(t)
 		set, ok := plan.MainPolicy("/")
 		require.True(t, ok)
 		broker.Ctl("set_policy", "--apply-to", "queues", set.Name, set.Pattern, set.Definition)
@@ -264,8 +253,7 @@ func TestStrategy_CycleTopologyDeleted_OwnBroker(t *testing.T) {
 	s := withPolicy(t, cyclePolicy())
 	s.URI, s.Handler = broker.URI, byFate
 	svc := start(t, s)
-	plan, err := svc.Retrier.Plan(svc.Queue)
-	require.NoError(t, err)
+	plan := must(svc.Retrier.Plan(svc.Queue))(t)
 	rejected := plan.MainArguments["x-dead-letter-exchange"].(string)
 	ids := fates(100)
 	svc.publish(ids[:50]...)
@@ -332,8 +320,7 @@ func TestStrategy_CloseWhileFailing(t *testing.T) {
 		for _, id := range ids {
 			assert.NotEqual(t, handled[id], dead[id] > 0, "%s: handled %v, dead %d", id, handled[id], dead[id])
 		}
-		plan, err := last.Retrier.Plan(queue)
-		require.NoError(t, err)
+		plan := must(last.Retrier.Plan(queue))(t)
 		for _, q := range plan.Queues {
 			assert.Empty(t, last.Broker.Drain(q.Name), q.Name)
 		}

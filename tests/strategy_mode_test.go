@@ -70,9 +70,6 @@ func withoutStrategy(p config.Policies) config.Policies {
 	if strategyMode == "" || p.Default.Strategy != "" {
 		return p
 	}
-	if p.Default.IsZero() && p.Topics == nil {
-		p = retries(ms(200)...) // as newService has it
-	}
 	p.Default.Strategy = config.StrategyQueues
 
 	return p

@@ -52,17 +52,14 @@ func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	if hasNative(t) {
 		policies["native"], policies["native linear"] = nativePolicy(), linear
 	}
-	for name, policy := range policies {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, policy)
-		})
-	}
+	each(t, policies, func(t *testing.T, _ string, policy config.Policy) {
+		test(t, policy)
+	})
 }
 
 func withPolicy(t *testing.T, policy config.Policy) setup {
 	t.Helper()
-	s := setup{URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{
+	s := setup{QueueType: "quorum", Options: amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Concurrency: 4}}
 	s.Options.Names.Shared = uniqueName("shared") // the test removes what it has declared
 	s.Options.CloseTimeout = time.Minute          // so that no close gives up what is in hand
@@ -303,8 +300,7 @@ func TestStrategy_Replay(t *testing.T) {
 		svc.publish("a")
 		svc.Broker.Has(svc.dlq(), 1)
 		letters := lettersOf(t, svc, s.URI)
-		report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
-		require.NoError(t, err)
+		report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
 		require.Equal(t, 1, report.Done)
 		await.Until(t, func() bool { return len(svc.Letters()) == 2 }, "it dies again")
 		letter := svc.Broker.Take(svc.dlq(), 1)[0]
@@ -423,8 +419,7 @@ func TestStrategy_Killer(t *testing.T) {
 			want = policy.MaxRetries() + policy.CrashLimit // one cannot be told from the other
 		}
 		assert.Len(t, svc.Calls.of("killer"), want)
-		await.Until(t, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 },
-			"the others")
+		await.Until(t, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 }, "the others")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
 	})
 }
@@ -574,8 +569,7 @@ func TestStrategy_Close(t *testing.T) {
 				config.StrategyNative && len(svc.Broker.Drain(svc.Queue)) > 0
 		}, "all go back")
 		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
-		plan, err := svc.Retrier.Plan(svc.Queue)
-		require.NoError(t, err)
+		plan := must(svc.Retrier.Plan(svc.Queue))(t)
 		for _, q := range plan.Queues {
 			assert.Zero(t, svc.Broker.Depth(q.Name), "rejected into %s", q.Name)
 		}

@@ -89,24 +89,21 @@ func newPubSub(t *testing.T, conf amqp.Config, v variant) (message.Publisher, me
 	conf = confirmed(conf) // what its publisher loses, the suite would blame on the subscriber
 	logger := watermill.NopLogger{}
 
-	retrier, err := adapter.New(conf, amqpretry.Options{
+	retrier := must(adapter.New(conf, amqpretry.Options{
 		Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
 		Policies: withLadder(suitePolicies),
-	})
-	require.NoError(t, err)
+	}))(t)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
 	publisher := newSuitePublisher(t, retrier, v)
 
 	if v.stock {
-		subscriber, err := amqp.NewSubscriber(retrier.Config(), logger)
-		require.NoError(t, err)
+		subscriber := must(amqp.NewSubscriber(retrier.Config(), logger))(t)
 
 		return publisher, subscriber
 	}
 
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 
 	return publisher, subscriber
 }
@@ -115,13 +112,11 @@ func newSuitePublisher(t *testing.T, retrier *adapter.Retrier, v variant) messag
 	t.Helper()
 	if v.publisher {
 		// The suite publishes before anybody has subscribed to a fan-out.
-		own, err := retrier.NewPublisherWith(publish.Options{IgnoreUnroutable: true})
-		require.NoError(t, err)
+		own := must(retrier.NewPublisherWith(publish.Options{IgnoreUnroutable: true}))(t)
 
 		return own
 	}
-	stock, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
-	require.NoError(t, err)
+	stock := must(amqp.NewPublisher(retrier.Config(), watermill.NopLogger{}))(t)
 
 	return stock
 }

@@ -63,8 +63,7 @@ func measureNoise(t *testing.T) *noise {
 		"x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
 	})
 	conn := broker.Dial()
-	ch, err := conn.Channel()
-	require.NoError(t, err)
+	ch := must(conn.Channel())(t)
 	back := rabbit.Consume(t, ch, queue)
 
 	stop := make(chan struct{})
@@ -142,7 +141,7 @@ func measureAttempts(t *testing.T) (late []string) {
 		}},
 	} {
 		s := &seen{}
-		service := setup{URI: brokertest.URI(t), QueueType: c.main}
+		service := setup{QueueType: c.main}
 		service.Options.Policies = config.Policies{Default: config.Policy{Delays: delays, ClassicQueues: c.classic}}
 		service.Handler = s.handler(func(msg *message.Message) error {
 			a, _ := retry.AttemptFromContext(msg.Context())
@@ -158,9 +157,7 @@ func measureAttempts(t *testing.T) (late []string) {
 	}
 
 	for _, r := range runs {
-		await.Until(t, func() bool {
-			return r.seen.count() == len(ids)*(len(delays)+1)
-		}, "%s: all attempts", r.name)
+		await.Until(t, func() bool { return r.seen.count() == len(ids)*(len(delays)+1) }, "%s: all attempts", r.name)
 		for _, id := range ids {
 			attempts := r.seen.of(id)
 			require.Len(t, attempts, len(delays)+1)
@@ -189,14 +186,13 @@ func TestLookedAtRetriesStayPut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var s seen
-			c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(1))}
+			c := setup{Handler: s.handler(failing(1))}
 			c.Options.Policies = policies
 			if name == "exact" { // with queues that nobody else looks into
 				c.Options.Policies.Default.Ladder = ownLadder()
 			}
 			svc := start(t, c)
-			plan, err := svc.Retrier.Plan(svc.Queue)
-			require.NoError(t, err)
+			plan := must(svc.Retrier.Plan(svc.Queue))(t)
 			if plan.Ladder != nil {
 				plan = plan.Ladder.Shared()
 			}

@@ -54,8 +54,7 @@ func dials(conf *amqp.Config) *atomic.Int32 {
 func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokertest.Authority) {
 	t.Helper()
 	const password = "Pa55-that-nobody-may-see"
-	uri, err := url.Parse(broker.TLSURI)
-	require.NoError(t, err)
+	uri := must(url.Parse(broker.TLSURI))(t)
 	uri.User = url.UserPassword("guest", password)
 
 	stranger := brokertest.NewAuthority(t)
@@ -142,8 +141,7 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 	var current atomic.Pointer[tls.Certificate] // of a service whose certificate is renewed while it runs
 	current.Store(&valid)
 	var attempts *atomic.Int32
-	nobody, err := url.Parse(broker.TLSURI)
-	require.NoError(t, err)
+	nobody := must(url.Parse(broker.TLSURI))(t)
 	nobody.User = url.UserPassword("nobody", "no password")
 
 	services, publishers := map[string]*service{}, map[string]*amqpretry.Publisher{}
@@ -170,8 +168,7 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 				configure(c)
 			},
 		})
-		publishers[name], err = services[name].Retrier.NewPublisher()
-		require.NoError(t, err)
+		publishers[name] = must(services[name].Retrier.NewPublisher())(t)
 	}
 	life := func(id string) {
 		for name, svc := range services {

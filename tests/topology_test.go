@@ -38,8 +38,7 @@ func newTopologyBroker(t *testing.T, uri string) *topologyBroker {
 // channel is a new one each time, since the broker closes a channel with every error.
 func (b *topologyBroker) channel() *amqp.Channel {
 	b.t.Helper()
-	ch, err := b.conn.Channel()
-	require.NoError(b.t, err)
+	ch := must(b.conn.Channel())(b.t)
 	b.t.Cleanup(func() { _ = ch.Close() })
 	return ch
 }
@@ -49,8 +48,7 @@ func (b *topologyBroker) plan(policy config.Policy) topology.Plan {
 	b.t.Helper()
 	// Short, as the broker cuts its error texts at 255 bytes.
 	queue := fmt.Sprintf("topology-%d", time.Now().UnixNano())
-	plan, err := topology.New(queue, policy, topology.Names{})
-	require.NoError(b.t, err)
+	plan := must(topology.New(queue, policy, topology.Names{}))(b.t)
 	b.Declare(queue, nil)
 	b.t.Cleanup(func() { b.RemovePlan(plan) })
 	return plan
@@ -93,8 +91,7 @@ func TestTopologyBrokerHoldsEveryArgument(t *testing.T) {
 					delete(without, argument)
 					changed.Queues = []topology.Queue{{Name: queue.Name, Arguments: without}}
 					err := changed.Declare(b.channel())
-					var conflict *topology.ConflictError
-					require.ErrorAs(t, err, &conflict, "%s without %s", queue.Name, argument)
+					conflict := errorAs[*topology.ConflictError](t, err, "%s without %s", queue.Name, argument)
 					found := fmt.Sprint(value)
 					if value == "" {
 						found = `""`
@@ -117,27 +114,23 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		other.Arguments = maps.Clone(other.Arguments)
 		other.Arguments["x-message-ttl"] = int64(2000)
 		err := topology.Plan{Queues: []topology.Queue{other}}.Declare(b.channel())
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, err, &conflict)
+		conflict := errorAs[*topology.ConflictError](t, err)
 		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".retry.1h", Argument: "x-message-ttl",
 			Wanted: "2000", Found: "3600000", Err: conflict.Err}, *conflict)
-		var broker *amqp.Error
-		require.ErrorAs(t, err, &broker)
+		broker := errorAs[*amqp.Error](t, err)
 		assert.Equal(t, amqp.PreconditionFailed, broker.Code)
 	})
 	t.Run("exchange", func(t *testing.T) {
 		fanout := topology.Exchange{Name: plan.RetryExchange, Type: "fanout", Durable: true}
 		err := topology.Plan{Exchanges: []topology.Exchange{fanout}}.Declare(b.channel())
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, err, &conflict)
+		conflict := errorAs[*topology.ConflictError](t, err)
 		assert.Equal(t, topology.ConflictError{Kind: "exchange", Name: plan.RetryExchange, Argument: "type",
 			Wanted: "fanout", Found: "headers", Err: conflict.Err}, *conflict)
 	})
 	t.Run("queue type", func(t *testing.T) {
 		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue,
 			Arguments: amqp.Table{"x-queue-type": "quorum"}}}}.Declare(b.channel())
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, err, &conflict)
+		conflict := errorAs[*topology.ConflictError](t, err)
 		assert.Equal(t, "quorum", conflict.Wanted)
 		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its
 		// type.
@@ -146,16 +139,14 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 	t.Run("dead-letter queue type", func(t *testing.T) {
 		err := topology.Plan{Queues: []topology.Queue{{Name: plan.DeadLetterQueue,
 			Arguments: amqp.Table{"x-queue-type": "classic"}}}}.Declare(b.channel())
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, err, &conflict)
+		conflict := errorAs[*topology.ConflictError](t, err)
 		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.DeadLetterQueue, Argument: "x-queue-type",
 			Wanted: "classic", Found: "quorum", Err: conflict.Err}, *conflict)
 	})
 	t.Run("invalid argument", func(t *testing.T) {
 		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue + ".bad",
 			Arguments: amqp.Table{"x-queue-type": "classic", "x-delivery-limit": int64(3)}}}}.Declare(b.channel())
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, err, &conflict)
+		conflict := errorAs[*topology.ConflictError](t, err)
 		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".bad", Argument: "x-delivery-limit",
 			Wanted: "3", Err: conflict.Err}, *conflict)
 	})
@@ -164,16 +155,14 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		b.Declare(long, nil)
 		err := topology.Plan{Queues: []topology.Queue{{Name: long,
 			Arguments: amqp.Table{"x-message-ttl": int64(2000)}}}}.Declare(b.channel())
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, err, &conflict)
+		conflict := errorAs[*topology.ConflictError](t, err)
 		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: long, Argument: "x-message-ttl", Wanted: "2000",
 			Err: conflict.Err}, *conflict)
 	})
 	t.Run("missing exchange", func(t *testing.T) {
 		err := topology.Plan{Bindings: []topology.Binding{{Exchange: plan.Queue + ".gone", Queue: plan.Queue}}}.Declare(
 			b.channel())
-		var declare *topology.DeclareError
-		require.ErrorAs(t, err, &declare)
+		declare := errorAs[*topology.DeclareError](t, err)
 		assert.Equal(t, "exchange "+plan.Queue+".gone", declare.Kind+" "+declare.Name)
 	})
 }
@@ -182,14 +171,12 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 func TestTopologyAccessRefused_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)
-	uri, err := url.Parse(broker.URI)
-	require.NoError(t, err)
+	uri := must(url.Parse(broker.URI))(t)
 	uri.User, uri.Path = url.UserPassword("worker", "secret"), "/access"
 	broker.API(http.MethodPut, map[string]string{}, "vhosts", "access")
 	broker.API(http.MethodPut, map[string]string{"password": "secret", "tags": ""}, "users", "worker")
 
-	plan, err := topology.New("q", config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
-	require.NoError(t, err)
+	plan := must(topology.New("q", config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{}))(t)
 	declare := func(configure, write, read string) error {
 		broker.API(http.MethodPut, map[string]string{"configure": configure, "write": write, "read": read},
 			"permissions", "access", "worker")
@@ -210,14 +197,12 @@ func TestTopologyAccessRefused_OwnBroker(t *testing.T) {
 		{ours, all, `^q\.(retry\.|dlq)`, "exchange q.retry", "read"},
 	} {
 		err := declare(test.configure, test.write, test.read)
-		var access *topology.AccessError
-		require.ErrorAs(t, err, &access, "%+v", test)
+		access := errorAs[*topology.AccessError](t, err, "%+v", test)
 		assert.Equal(t, test.object, access.Kind+" "+access.Name)
 		assert.Equal(t, "worker", access.User)
 		// Brokers before 4.0 do not name the permission.
 		assert.Contains(t, []string{"", test.permission}, access.Permission)
-		var refused *amqp.Error
-		require.ErrorAs(t, err, &refused)
+		refused := errorAs[*amqp.Error](t, err)
 		assert.Equal(t, amqp.AccessRefused, refused.Code)
 	}
 	require.NoError(t, declare(ours, all, ours), "these permissions are enough, on no object of anybody else")
@@ -275,11 +260,9 @@ func (b *topologyBroker) publish(plan topology.Plan, headers amqp.Table) (return
 	returns := ch.NotifyReturn(make(chan amqp.Return, 1))
 	ctx, cancel := context.WithTimeout(b.t.Context(), await.Bound)
 	defer cancel()
-	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, plan.RetryExchange, "", true, false,
-		amqp.Publishing{Headers: headers, DeliveryMode: amqp.Persistent, Body: []byte("body")})
-	require.NoError(b.t, err)
-	acked, err := confirm.WaitContext(ctx)
-	require.NoError(b.t, err)
+	confirm := must(ch.PublishWithDeferredConfirmWithContext(ctx, plan.RetryExchange, "", true, false,
+		amqp.Publishing{Headers: headers, DeliveryMode: amqp.Persistent, Body: []byte("body")}))(b.t)
+	acked := must(confirm.WaitContext(ctx))(b.t)
 	require.True(b.t, acked)
 	// A return comes before its confirm.
 	select {
@@ -314,7 +297,6 @@ func (b *topologyBroker) none(deliveries <-chan amqp.Delivery) {
 // purge is how many messages were in the queue.
 func (b *topologyBroker) purge(queue string) int {
 	b.t.Helper()
-	n, err := b.channel().QueuePurge(queue, false)
-	require.NoError(b.t, err)
+	n := must(b.channel().QueuePurge(queue, false))(b.t)
 	return n
 }

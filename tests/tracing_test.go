@@ -34,11 +34,10 @@ import (
 func newTracing(t *testing.T) (*tracing.Tracing, *tracetest.SpanRecorder) {
 	t.Helper()
 	r := tracetest.NewSpanRecorder()
-	traced, err := tracing.New(tracing.Config{
+	traced := must(tracing.New(tracing.Config{
 		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r)),
 		Propagator:     propagation.TraceContext{},
-	})
-	require.NoError(t, err)
+	}))(t)
 
 	return traced, r
 }
@@ -51,7 +50,7 @@ func tracedService(t *testing.T, options amqpretry.Options, failing func() bool)
 	traced, recorder := newTracing(t)
 	options.OnEvent = traced.OnEvent
 	svc := newService(t, setup{
-		URI: brokertest.URI(t), Tiers: true, Options: options, Configure: func(c *amqp.Config) {
+		Tiers: true, Options: options, Configure: func(c *amqp.Config) {
 			c.Marshaler = picky{}
 		},
 		Route: func(s *service) {
@@ -68,8 +67,7 @@ func tracedService(t *testing.T, options amqpretry.Options, failing func() bool)
 			})
 		},
 	})
-	stock, err := amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{})
-	require.NoError(t, err)
+	stock := must(amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{}))(t)
 	publisher := traced.Publisher(stock)
 	t.Cleanup(func() { _ = publisher.Close() })
 
@@ -88,15 +86,12 @@ func TestTracing(t *testing.T) {
 	require.NoError(t, publisher.Publish(svc.Queue, message.NewMessage("1", nil)))
 	await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "it is dead-lettered")
 
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: brokertest.URI(t), NoDeliveryLimitPolicy: true})
-	require.NoError(t, err)
+	client := must(dlq.Open(t.Context(), dlq.Config{URI: brokertest.URI(t), NoDeliveryLimitPolicy: true}))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	letters := client.Queue(svc.Queue)
-	letter, err := letters.Get(t.Context(), "1")
-	require.NoError(t, err)
+	letter := must(letters.Get(t.Context(), "1"))(t)
 	replayed.Store(true)
-	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
-	require.NoError(t, err)
+	report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
 	require.Equal(t, 1, report.Done)
 	await.Until(t, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "it succeeds")
 	svc.close()
@@ -127,12 +122,10 @@ func TestTracing_Destination(t *testing.T) {
 	}
 	for want, configure := range map[string]func(*amqp.Config){"Q": nil, "x.Q:k.Q": through} {
 		topic := uniqueName("traced")
-		svc := newService(t, setup{URI: brokertest.URI(t), Queue: topic, Configure: configure})
+		svc := newService(t, setup{Queue: topic, Configure: configure})
 		t.Cleanup(func() { svc.Broker.Remove("x." + topic) })
-		plain, err := svc.Retrier.NewPublisher()
-		require.NoError(t, err)
-		delays, err := svc.Retrier.NewDelayPublisher(plain, delay.Options{})
-		require.NoError(t, err)
+		plain := must(svc.Retrier.NewPublisher())(t)
+		delays := must(svc.Retrier.NewDelayPublisher(plain, delay.Options{}))(t)
 		for _, p := range []message.Publisher{plain, delays} {
 			traced, recorder := newTracing(t)
 			_ = traced.Publisher(p).Publish(topic, message.NewMessage("1", nil)) // to an exchange without a queue

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -81,7 +80,7 @@ func TestTrouble_OneQueueCostsTheConnection(t *testing.T) {
 	t.Parallel()
 	bad := &poison{queue: uniqueName("bad")}
 	var fromBad calls
-	svc := start(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
+	svc := start(t, setup{QueueType: "quorum",
 		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{Dial: bad.dial} },
 		Route: func(s *service) {
 			s.Router.AddConsumerHandler("good", s.Queue, s.Sub, s.recorded(func(*message.Message) error { return nil }))

@@ -59,11 +59,9 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 			conf := amqp.NewDurableQueueConfig(broker.URI)
 			conf.Queue.Arguments = mainQueueArguments(k.queueType)
 			retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{Default: k.policy}})
-			own, err := retrier.NewSubscriber()
-			require.NoError(t, err)
+			own := must(retrier.NewSubscriber())(t)
 			require.NoError(t, own.SubscribeInitialize(k.queue))
-			stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
-			require.NoError(t, err)
+			stock := must(amqp.NewSubscriber(retrier.Config(), newLogs(t)))(t)
 			require.NoError(t, stock.SubscribeInitialize(k.queue))
 			require.NoError(t, stock.Close())
 			depths, err := retrier.QueueDepths(t.Context()) // passive declarations

@@ -28,7 +28,7 @@ func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var asked atomic.Int64
-		c := setup{URI: brokertest.URI(t), Handler: succeed}
+		c := setup{Handler: succeed}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 150), Immediate: 5}}
 		c.Options.Decide = func(f retry.Failure) error {
 			asked.Add(1)
@@ -51,8 +51,7 @@ func TestRetryAfterForUndecodable(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var mu sync.Mutex
 		var asked []time.Time
-		c := setup{URI: brokertest.URI(t), Handler: succeed}
-		c.Options.Policies = retries(ms(400)...)
+		c := setup{Delays: ms(400), Handler: succeed}
 		c.Options.Decide = func(f retry.Failure) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -81,11 +80,12 @@ func TestP2_ForgedAges(t *testing.T) {
 		return []any{amqp091.Table{"queue": queue + ".retry.1s", "reason": "expired", "exchange": "",
 			"count": int64(1)}}
 	}
-	for name, test := range map[string]struct {
+	type row struct {
 		forge   func(queue string) amqp091.Table
 		handler func(*message.Message) error
 		reason  string // of its end; handled where it has none
-	}{
+	}
+	each(t, map[string]row{
 		"not before, count 0": {func(string) amqp091.Table {
 			return amqp091.Table{header.Count: "0", header.NotBefore: never}
 		}, succeed, ""},
@@ -108,32 +108,28 @@ func TestP2_ForgedAges(t *testing.T) {
 		"deadline of the past": {func(string) amqp091.Table {
 			return amqp091.Table{header.Count: "0", header.Deadline: "1999-01-01T00:00:00.000Z"}
 		}, succeed, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	}, func(t *testing.T, _ string, test row) {
+		c := setup{Handler: test.handler}
+		// One delay, as long as all waits may be together: with a shorter one a slow machine
+		// fits in more of them.
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(1000), MaxPostpone: time.Second}}
+		svc := start(t, c)
+		p := rabbit.Message("1", "x")
+		for key, value := range test.forge(svc.Queue) {
+			p.Headers[key] = value
+		}
+		p.Headers[header.Version], p.Headers[header.Queue] = header.FormatVersion, svc.Queue
+		svc.Broker.Publish(svc.Queue, p)
 
-			c := setup{URI: brokertest.URI(t), Handler: test.handler}
-			// One delay, as long as all waits may be together: with a shorter one a slow machine
-			// fits in more of them.
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(1000), MaxPostpone: time.Second}}
-			svc := start(t, c)
-			p := rabbit.Message("1", "x")
-			for key, value := range test.forge(svc.Queue) {
-				p.Headers[key] = value
-			}
-			p.Headers[header.Version], p.Headers[header.Queue] = header.FormatVersion, svc.Queue
-			svc.Broker.Publish(svc.Queue, p)
+		if test.reason != "" {
+			dead := svc.Broker.Take(svc.dlq(), 1)[0]
+			assert.Equal(t, test.reason, rabbit.Text(dead, header.Reason))
 
-			if test.reason != "" {
-				dead := svc.Broker.Take(svc.dlq(), 1)[0]
-				assert.Equal(t, test.reason, rabbit.Text(dead, header.Reason))
-
-				return
-			}
-			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
-			assert.LessOrEqual(t, len(svc.Logs.with("Message is not due yet")), 2)
-		})
-	}
+			return
+		}
+		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
+		assert.LessOrEqual(t, len(svc.Logs.with("Message is not due yet")), 2)
+	})
 }
 
 // P10: what expires while it waits in the prefetch, behind a slow handler, is not handled any more.
@@ -142,15 +138,14 @@ func TestP10_ExpiredInThePrefetch(t *testing.T) {
 
 	release := make(chan struct{})
 	entered := make(chan struct{}, 1)
-	c := setup{URI: brokertest.URI(t), Prefetch: 10, Handler: func(msg *message.Message) error {
+	svc := start(t, setup{Prefetch: 10, Handler: func(msg *message.Message) error {
 		if msg.UUID == "slow" {
 			entered <- struct{}{}
 			<-release
 		}
 
 		return nil
-	}}
-	svc := start(t, c)
+	}})
 	svc.publish("slow")
 	await.Closed(t, entered, "the slow one is in its handler")
 
@@ -176,7 +171,7 @@ func TestStock_HandlerThatNacksByItself(t *testing.T) {
 	t.Parallel()
 
 	var calls atomic.Int32
-	svc := startStock(t, setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
+	svc := startStock(t, setup{QueueType: "quorum", Handler: func(msg *message.Message) error {
 		if calls.Add(1) > 5 {
 			return nil
 		}
@@ -196,7 +191,7 @@ func TestP9_RedactionReachesTheRouter(t *testing.T) {
 	t.Parallel()
 
 	entered := make(chan struct{}, 1)
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	c := setup{Handler: func(msg *message.Message) error {
 		entered <- struct{}{}
 		<-msg.Context().Done()
 

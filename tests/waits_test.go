@@ -18,7 +18,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -27,15 +26,9 @@ import (
 // bothSubscribers runs a test with the retrier's own subscriber and with the stock one.
 func bothSubscribers(t *testing.T, test func(t *testing.T, run func(*testing.T, setup) *service)) {
 	t.Helper()
-	for name, run := range map[string]func(*testing.T, setup) *service{
-		"own":   start,
-		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, run)
-		})
-	}
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		test(t, run)
+	})
 }
 
 // gaps are the times between the end of one call and the begin of the next.
@@ -53,7 +46,7 @@ func TestImmediateTries(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var s seen
-		c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(99))}
+		c := setup{QueueType: "quorum", Handler: s.handler(failing(99))}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 250), Immediate: 2}}
 		svc := run(t, c)
 		svc.publish("1")
@@ -82,7 +75,7 @@ func TestAskedWaits(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		failed := errors.New("later")
 		var s seen
-		c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20}
+		c := setup{Delays: ms(1000, 100, 200), Tiers: true, Prefetch: 20}
 		c.Handler = s.handler(func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			if attempt.Calls > 0 {
@@ -103,7 +96,6 @@ func TestAskedWaits(t *testing.T) {
 				return retry.Postpone(1080 * time.Millisecond)
 			}
 		})
-		c.Options.Policies = retries(ms(1000, 100, 200)...)
 		svc := run(t, c)
 		waits := map[string]struct{ least, first int }{ // in ms: how long at least, and the delay that it takes first
 			"after 0": {100, 100}, "after 150": {200, 200}, "after 1080": {1080, 1000},
@@ -153,7 +145,7 @@ func TestAskedWaitsBeyondShortDelays(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		const asked = 800 * time.Millisecond
 		var s seen
-		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+		svc := run(t, setup{Delays: ms(80), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
 			switch attempt, _ := retry.AttemptFromContext(msg.Context()); {
 			case attempt.Calls > 0:
 				return nil
@@ -162,9 +154,7 @@ func TestAskedWaitsBeyondShortDelays(t *testing.T) {
 			default:
 				return retry.Postpone(asked)
 			}
-		})}
-		c.Options.Policies = retries(ms(80)...)
-		svc := run(t, c)
+		})})
 		svc.publish("retried", "postponed")
 		await.Until(t, func() bool { return s.count() == 4 }, "each comes back once")
 
@@ -184,7 +174,7 @@ func TestPostponedTooLong(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+	c := setup{Handler: s.handler(func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID == "failed before" && attempt.Failures == 0 {
 			return errors.New("once")
@@ -222,7 +212,7 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var asked atomic.Int32
-		c := setup{URI: brokertest.URI(t), Prefetch: 20}
+		c := setup{Prefetch: 20}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60),
 			NeverRetry: []config.ErrorMatch{config.Is(errNever)}}}
 		c.Options.Decide = func(f retry.Failure) error {
@@ -270,29 +260,24 @@ func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) 
 // queue comes later: never before its own time, never after the whole delay.
 func TestJitter(t *testing.T) {
 	t.Parallel()
-	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	each(t, map[string]bool{"quorum": false, "classic": true}, func(t *testing.T, _ string, classic bool) {
+		const delay = time.Second
+		var s seen
+		c := setup{Prefetch: 100, Handler: s.handler(failing(1))}
+		c.Options.Concurrency = 8
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8,
+			ClassicQueues: classic}}
+		svc := start(t, c)
 
-			const delay = time.Second
-			var s seen
-			c := setup{URI: brokertest.URI(t), Prefetch: 100, Handler: s.handler(failing(1))}
-			c.Options.Concurrency = 8
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8,
-				ClassicQueues: classic}}
-			svc := start(t, c)
+		inTime := false
+		for round := 0; round < 4 && !inTime; round++ { // a busy machine makes some late, which is measured again
+			inTime = jitteredInTime(t, svc, &s, delay, round)
+		}
+		assert.True(t, inTime, "no wait is longer than the whole delay, and some are shorter: see the log")
 
-			inTime := false
-			for round := 0; round < 4 && !inTime; round++ { // a busy machine makes some late, which is measured again
-				inTime = jitteredInTime(t, svc, &s, delay, round)
-			}
-			assert.True(t, inTime, "no wait is longer than the whole delay, and some are shorter: see the log")
-
-			plan, err := svc.Retrier.Plan(svc.Queue)
-			require.NoError(t, err)
-			assert.Len(t, plan.Queues, 2, "one retry queue, and the dead-letter queue")
-		})
-	}
+		plan := must(svc.Retrier.Plan(svc.Queue))(t)
+		assert.Len(t, plan.Queues, 2, "one retry queue, and the dead-letter queue")
+	})
 }
 
 // jitteredInTime publishes a burst and then one message now and then, and tells whether they came
@@ -336,7 +321,7 @@ func TestJitterLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+	c := setup{Handler: s.handler(failing(99))}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Retries: 3, Jitter: 1,
 		MaxAge: time.Hour}}
 	svc := start(t, c)
@@ -346,7 +331,6 @@ func TestJitterLeavesNoTrace(t *testing.T) {
 
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Empty(t, dead.Expiration)
-	assert.Equal(t, p.Expiration, rabbit.Text(dead, header.Expiration), "as it first arrived")
-	assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+	hasHeaders(t, dead, headers{header.Expiration: p.Expiration, header.Reason: "exhausted"})
 	assert.Len(t, s.of("1"), 4)
 }

@@ -61,9 +61,7 @@ func newPartsApp(t *testing.T, middlewares ...message.HandlerMiddleware) *partsA
 	uri := brokertest.URI(t)
 	a := &partsApp{t: t, uri: uri, prefix: uniqueName("parts"), broker: newRabbit(t, uri), logs: newLogs(t),
 		attempts: map[string][]int{}}
-	var err error
-	a.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs)
-	require.NoError(t, err)
+	a.router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs))(t)
 	if middlewares == nil {
 		middlewares = []message.HandlerMiddleware{middleware.Retry{}.Middleware}
 	}
@@ -107,8 +105,7 @@ func (a *partsApp) retrier(conf amqp.Config, topics ...string) *adapter.Retrier 
 			a.events = append(a.events, e)
 		}})
 	for _, topic := range topics {
-		plan, err := retrier.Plan(topic)
-		require.NoError(a.t, err)
+		plan := must(retrier.Plan(topic))(a.t)
 		a.t.Cleanup(func() { a.broker.RemovePlan(plan) })
 	}
 	a.router.AddPlugin(retrier.CheckRouter)
@@ -119,8 +116,7 @@ func (a *partsApp) retrier(conf amqp.Config, topics ...string) *adapter.Retrier 
 func (a *partsApp) publisher(conf amqp.Config) message.Publisher {
 	a.t.Helper()
 	conf.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(conf, a.logs)
-	require.NoError(a.t, err)
+	publisher := must(amqp.NewPublisher(conf, a.logs))(a.t)
 	a.t.Cleanup(func() { assert.NoError(a.t, publisher.Close()) })
 
 	return publisher
@@ -221,10 +217,8 @@ func (a *partsApp) commands(change func(*cqrs.CommandProcessorConfig)) (*cqrs.Co
 	if change != nil {
 		change(&conf)
 	}
-	processor, err := cqrs.NewCommandProcessorWithConfig(a.router, conf)
-	require.NoError(a.t, err)
-	sender, err := cqrs.NewCommandBusWithConfig(a.publisher(retrier.Config()), bus)
-	require.NoError(a.t, err)
+	processor := must(cqrs.NewCommandProcessorWithConfig(a.router, conf))(a.t)
+	sender := must(cqrs.NewCommandBusWithConfig(a.publisher(retrier.Config()), bus))(a.t)
 
 	return processor, sender
 }
@@ -257,9 +251,7 @@ func TestCQRS_Commands(t *testing.T) {
 	assert.Equal(t, []int{1, 2, 3}, a.attemptsOf("place"), "by the attempt in the handler's context")
 	assert.Equal(t, []int{1}, a.attemptsOf("cancel"))
 	letter := a.letter(a.topic("placeOrder"))
-	assert.Equal(t, "exhausted", rabbit.Text(letter, header.Reason))
-	assert.Equal(t, "place", rabbit.Text(letter, header.Handler), "the handler's name is the router's")
-	assert.Equal(t, "placeOrder", rabbit.Text(letter, "name"), "it can be replayed to its handler")
+	hasHeaders(t, letter, headers{header.Reason: "exhausted", header.Handler: "place", "name": "placeOrder"})
 	assert.Zero(t, a.broker.Depth(a.topic("cancelOrder")+".dlq"))
 }
 
@@ -315,8 +307,7 @@ func TestCQRS_MalformedCommands(t *testing.T) {
 	a.ends(0, 1)
 	assert.Zero(t, onHandle)
 	letter := a.letter(a.topic("placeOrder"))
-	assert.Equal(t, "permanent", rabbit.Text(letter, header.Reason))
-	assert.Equal(t, "1", rabbit.Text(letter, header.Attempts))
+	hasHeaders(t, letter, headers{header.Reason: "permanent", header.Attempts: "1"})
 }
 
 // OnHandle can say what an error means, for all handlers of a processor.
@@ -345,12 +336,11 @@ func TestCQRS_OnHandleMarksErrors(t *testing.T) {
 // eventBus publishes all events to one topic each, or to the same one.
 func (a *partsApp) eventBus(conf amqp.Config, topic func(event string) string) *cqrs.EventBus {
 	a.t.Helper()
-	bus, err := cqrs.NewEventBusWithConfig(a.publisher(conf), cqrs.EventBusConfig{
+	bus := must(cqrs.NewEventBusWithConfig(a.publisher(conf), cqrs.EventBusConfig{
 		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		}, Marshaler: marshaler, Logger: a.logs,
-	})
-	require.NoError(a.t, err)
+	}))(a.t)
 
 	return bus
 }
@@ -360,7 +350,7 @@ func (a *partsApp) onEvents(
 	subscribers func(handler string) (message.Subscriber, error), topic func(event string) string,
 	ackUnknown bool, handlers ...cqrs.EventHandler) {
 	a.t.Helper()
-	processor, err := cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{
+	processor := must(cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		},
@@ -368,8 +358,7 @@ func (a *partsApp) onEvents(
 			return subscribers(p.HandlerName)
 		},
 		AckOnUnknownEvent: ackUnknown, Marshaler: marshaler, Logger: a.logs,
-	})
-	require.NoError(a.t, err)
+	}))(a.t)
 	require.NoError(a.t, processor.AddHandlers(handlers...))
 }
 
@@ -440,8 +429,7 @@ func TestCQRS_AckOnUnknownEvent(t *testing.T) {
 			assert.Equal(t, []int{1}, a.attemptsOf("mail"))
 			if !ack {
 				letter := a.letter(a.topic("events") + "_mail")
-				assert.Equal(t, "orderPaid", rabbit.Text(letter, "name"))
-				assert.Equal(t, "3", rabbit.Text(letter, header.Attempts), "it is retried")
+				hasHeaders(t, letter, headers{"name": "orderPaid", header.Attempts: "3"})
 			}
 		})
 	}

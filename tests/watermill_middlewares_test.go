@@ -137,16 +137,14 @@ var watermillsMiddlewares = []watermills{
 			return "no stack in the error text"
 		}},
 	{name: "`PoisonQueue`", middleware: func(t *testing.T, p *play) chained {
-		m, err := wmmiddleware.PoisonQueue(p.publisher(t), p.poison())
-		require.NoError(t, err)
+		m := must(wmmiddleware.PoisonQueue(p.publisher(t), p.poison()))(t)
 
 		return chained{m}
 	}},
 	{name: "`PoisonQueueWithFilter`, for other errors",
 		middleware: func(t *testing.T, p *play) chained {
-			m, err := wmmiddleware.PoisonQueueWithFilter(p.publisher(t), p.poison(),
-				func(err error) bool { return !errors.Is(err, errPlayed) })
-			require.NoError(t, err)
+			m := must(wmmiddleware.PoisonQueueWithFilter(p.publisher(t), p.poison(),
+				func(err error) bool { return !errors.Is(err, errPlayed) }))(t)
 
 			return chained{m}
 		}},
@@ -208,8 +206,7 @@ var watermillsMiddlewares = []watermills{
 func TestWatermillsMiddlewares(t *testing.T) {
 	t.Parallel()
 
-	text, err := os.ReadFile("../docs/reference/watermill-middlewares.md")
-	require.NoError(t, err)
+	text := must(os.ReadFile("../docs/reference/watermill-middlewares.md"))(t)
 	uri := brokertest.URI(t)
 	var cells sync.Map // by place
 	t.Run("plays", func(t *testing.T) {
@@ -494,8 +491,7 @@ func (p *play) where() string {
 			found = append(found, several(n, "dead letter")+", "+reason)
 		}
 	}
-	plan, err := p.svc.Retrier.Plan(p.svc.Queue)
-	require.NoError(p.t, err)
+	plan := must(p.svc.Retrier.Plan(p.svc.Queue))(p.t)
 	for _, q := range plan.Queues {
 		if q.Name != p.svc.dlq() && len(is(p.svc.Broker.Drain(q.Name))) > 0 {
 			found = append(found, "in a retry queue")
@@ -531,8 +527,7 @@ func (p *play) letter(key string) string {
 // histogram counts what components/metrics have seen.
 func (p *play) histogram() (successes, failures int) {
 	p.t.Helper()
-	families, err := p.registry.Gather()
-	require.NoError(p.t, err)
+	families := must(p.registry.Gather())(p.t)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			if slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
@@ -550,8 +545,7 @@ func (p *play) histogram() (successes, failures int) {
 
 func (p *play) publisher(t *testing.T) message.Publisher {
 	t.Helper()
-	publisher, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(p.svc.Broker.URI), p.svc.Logs)
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(amqp.NewDurableQueueConfig(p.svc.Broker.URI), p.svc.Logs))(t)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 
 	return publisher
