@@ -20,7 +20,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -206,7 +205,7 @@ func (a alternative) start(t *testing.T, uri, queueType string) *alternativeRun 
 	broker.Declare(run.queue, run.conf.Queue.Arguments)
 	broker.Declare(run.queue+".poison", run.conf.Queue.Arguments)
 
-	run.router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, run.logs))(t)
+	run.router = newRouter(t, run.logs)
 	if a.route != nil {
 		a.route(t, run)
 	}

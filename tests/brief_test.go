@@ -44,19 +44,7 @@ func (s *service) failing(ctx context.Context, sub message.Subscriber, topic str
 		return nil, err
 	}
 	handler := s.Retrier.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errFate })
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for msg := range messages {
-			if _, err := handler(msg); err != nil {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		}
-	}()
-
-	return done, nil
+	return inBackground(func() { answer(messages, handler) }), nil
 }
 
 func (s *service) removeAll(queue string) { s.Broker.Remove(queue+".retry", queue, queue+".dlq") }

@@ -42,18 +42,12 @@ func TestCanariesAreToldOf(t *testing.T) {
 			return nil
 		}}
 		svc := run(t, c)
-		letters := lettersOf(t, svc, c.URI)
-		dead := func(n int) {
-			t.Helper()
-			await.Until(t, func() bool {
-				depth, err := letters.Depth(t.Context())
-				return err == nil && depth == n
-			}, "%d dead letters", n)
-		}
+		letters := lettersOf(t, svc)
+
 		for i, id := range []string{"1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed",
 			"6 waits for those"} {
 			svc.publish(id)
-			dead(i + 1) // in this order
+			hasDead(t, letters, i+1) // in this order
 		}
 		fixed.Store(true)
 
@@ -74,7 +68,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 		await.Until(t, func() bool {
 			return svc.told("6 waits for those") == "call failed dead-lettered call succeeded"
 		}, "it is handled")
-		dead(1)
+		hasDead(t, letters, 1)
 
 		again := svc.Broker.Take(svc.dlq(), 1)[0]
 		assert.NotContains(t, again.Headers, header.Canary, "a dead letter is no canary any more")

@@ -119,8 +119,7 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 
 	var healthy sync.WaitGroup
 	healthy.Add(5)
-	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, watermill.NopLogger{}))(t)
-	router.AddMiddleware(retrier.Middleware)
+	router := newRouter(t, watermill.NopLogger{}, retrier.Middleware)
 	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
 		if msg.UUID == "fails" {
 			return errFate
@@ -132,12 +131,7 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 	runRouter(t, router)
 	broker.Publish(queue, rabbit.Messages("fails", "ok-1", "ok-2", "ok-3", "ok-4", "ok-5")...)
 
-	passed := make(chan struct{})
-	go func() {
-		healthy.Wait()
-		close(passed)
-	}()
-	await.Closed(t, passed, "5 healthy messages pass the held one")
+	await.Closed(t, inBackground(healthy.Wait), "5 healthy messages pass the held one")
 }
 
 // removeService removes what a service with default options declares for a topic.

@@ -69,7 +69,7 @@ func TestDelayPublish_Refused(t *testing.T) {
 		require.ErrorAs(t, err, test.as, name)
 		assert.ErrorContains(t, err, `cannot publish message "bad" to topic "`+topic+`": `, name)
 	}
-	assert.Empty(t, d.Wrapped.got())
+	assert.Empty(t, d.Wrapped.uuids.All())
 	assert.LessOrEqual(t, d.Events(retry.EventDisconnected), 0, "no connection was lost over it")
 
 	d.declareLadder()

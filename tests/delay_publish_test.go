@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -49,36 +48,22 @@ type delays struct {
 // wrapped counts what reaches the wrapped publisher.
 type wrapped struct {
 	message.Publisher
-
-	mu     sync.Mutex
-	uuids  []string
+	uuids  records[string]
 	closed int
 }
 
 func (w *wrapped) Publish(topic string, messages ...*message.Message) error {
-	w.mu.Lock()
 	for _, msg := range messages {
-		w.uuids = append(w.uuids, msg.UUID)
+		w.uuids.put(msg.UUID)
 	}
-	w.mu.Unlock()
 
 	return w.Publisher.Publish(topic, messages...)
 }
 
 func (w *wrapped) Close() error {
-	w.mu.Lock()
 	w.closed++
-	w.mu.Unlock()
 
 	return w.Publisher.Close()
-}
-
-// got are the messages that reached it.
-func (w *wrapped) got() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	return slices.Clone(w.uuids)
 }
 
 // withOwnLadder is for newDelays, see [ownLadder].
@@ -91,18 +76,12 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	d := &delays{t: t, Broker: newRabbit(t, conf.Connection.AmqpURI), Options: delay.Options{
 		Ladder: commonLadder, PublishTimeout: 2 * time.Minute, // the first publish may declare the ladder
 	}}
-	var mu sync.Mutex
-	events := map[retry.EventKind]int{}
+	var events records[retry.EventKind]
 	d.Events = func(kind retry.EventKind) int {
-		mu.Lock()
-		defer mu.Unlock()
-
-		return events[kind]
+		return len(events.where(func(k retry.EventKind) bool { return k == kind }))
 	}
 	options := amqpretry.Options{Logger: newLogs(t), CloseTimeout: time.Minute, OnEvent: func(e retry.Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		events[e.Kind]++
+		events.put(e.Kind)
 	}}
 	options.Policies = retries(ms(200)...)
 	options.Policies.Default.Strategy = config.StrategyQueues // landing queues are those of delayed publishing only
@@ -167,10 +146,7 @@ func (d *delays) declareLadder() {
 func (d *delays) removeTopic(topic string) { d.topics = append(d.topics, topic) }
 
 // arrivals are the messages that a subscription gets.
-type arrivals struct {
-	mu  sync.Mutex
-	all []arrival
-}
+type arrivals struct{ records[arrival] }
 
 type arrival struct {
 	At       time.Time
@@ -184,9 +160,7 @@ func collect(messages <-chan *message.Message) *arrivals {
 	a := &arrivals{}
 	go func() {
 		for msg := range messages {
-			a.mu.Lock()
-			a.all = append(a.all, arrival{time.Now(), msg.UUID, msg.Metadata, string(msg.Payload)})
-			a.mu.Unlock()
+			a.put(arrival{time.Now(), msg.UUID, msg.Metadata, string(msg.Payload)})
 			msg.Ack()
 		}
 	}()
@@ -194,15 +168,8 @@ func collect(messages <-chan *message.Message) *arrivals {
 	return a
 }
 
-func (a *arrivals) All() []arrival {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	return slices.Clone(a.all)
-}
-
 func (a *arrivals) of(uuid string) []arrival {
-	return slices.DeleteFunc(a.All(), func(one arrival) bool { return one.UUID != uuid })
+	return a.where(func(one arrival) bool { return one.UUID == uuid })
 }
 
 // wait waits until n messages have come, and gives them by their UUIDs.
@@ -291,7 +258,7 @@ func TestDelayPublish_Ways(t *testing.T) {
 			assert.False(t, header.IsOwn(key) || header.IsBroker(key), "%s: %s", uuid, key)
 		}
 	}
-	assert.Equal(t, []string{"none"}, d.Wrapped.got())
+	assert.Equal(t, []string{"none"}, d.Wrapped.uuids.All())
 	assert.True(t, all["past"].At.Before(all["context"].At), "a past delay is published at once")
 	assert.Equal(t, onlyUntil.Metadata, all["only-until"].Metadata, "the metadata stays on the message")
 	assert.Equal(t, inContext.Metadata, all["context"].Metadata, "as Watermill's publisher has written it")
@@ -421,7 +388,7 @@ func TestDelayPublish_NoQueue(t *testing.T) {
 		assert.ErrorContains(t, err, `cannot publish 2 of 2 messages to topic "`+topic+
 			`": message "a" (not stored): no queue gets it: the queue "`+topic+`" does not exist`)
 	}
-	assert.Empty(t, d.Wrapped.got(), "those without a delay come last")
+	assert.Empty(t, d.Wrapped.uuids.All(), "those without a delay come last")
 	assert.Equal(t, -1, d.Broker.Depth(topic+".landing"), "nothing is declared for it")
 	assert.Equal(t, -1, d.Broker.Depth(d.Ladder.Unroutable()), "nor the ladder")
 
@@ -555,7 +522,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 		proxy.resume()
 		proxy.allow(delayer)
 	}
-	assert.Empty(t, d.Wrapped.got())
+	assert.Empty(t, d.Wrapped.uuids.All())
 
 	d.publishes(topic, "after")
 	await.Until(t, func() bool { return len(got.of("after")) > 0 }, "it goes on")

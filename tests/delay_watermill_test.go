@@ -117,7 +117,7 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 		require.NoError(t, err, id)
 		assert.False(t, until.Before(one.at.Add(one.delay).Truncate(time.Second)), id)
 	}
-	assert.Len(t, d.Wrapped.got(), 2, "those without a delay")
+	assert.Len(t, d.Wrapped.uuids.All(), 2, "those without a delay")
 }
 
 // Watermill's delayed requeue, as its SQL requeuer puts it together: DelayOnError writes a growing
@@ -131,12 +131,11 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	d.removeTopic(topic)
 	d.removeTopic(requeue)
 	logger := newLogs(t)
-	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger))(t)
+	router := newRouter(t, logger, d.Retrier.Middleware)
 	poison := must(wmmiddleware.PoisonQueue(d.Publisher, requeue))(t)
 	delays := wmmiddleware.DelayOnError{
 		InitialInterval: 200 * time.Millisecond, MaxInterval: 500 * time.Millisecond, Multiplier: 2,
 	}
-	router.AddMiddleware(d.Retrier.Middleware)
 	router.AddPlugin(d.Retrier.CheckRouter)
 	subscriber := must(d.Retrier.NewSubscriber())(t)
 	var s seen
@@ -169,7 +168,7 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	assert.Equal(t, "500ms", last.Metadata[wmdelay.DelayedForKey])
 	assert.Equal(t, errFate.Error(), last.Metadata[wmmiddleware.ReasonForPoisonedKey])
 	await.Stays(t, 500*time.Millisecond, func() bool { return len(s.of("1")) == 5 }, "and then no more")
-	assert.Equal(t, []string{"1"}, d.Wrapped.got(), "all others had a delay")
+	assert.Equal(t, []string{"1"}, d.Wrapped.uuids.All(), "all others had a delay")
 }
 
 // Commands and events are delayed by the context that they are sent with.
@@ -186,8 +185,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	stock.removeTopic(topic("orderPlaced"))
 
 	logger := newLogs(t)
-	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger))(t)
-	router.AddMiddleware(commands.Retrier.Middleware, events.Retrier.Middleware, stock.Retrier.Middleware)
+	router := newRouter(t, logger, commands.Retrier.Middleware, events.Retrier.Middleware, stock.Retrier.Middleware)
 	var mu sync.Mutex
 	called := map[string]time.Time{}
 	record := func(handler string) {
@@ -260,6 +258,6 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	} {
 		assert.False(t, times()[handler].Before(now.Add(wait)), "%s is never early", handler)
 	}
-	assert.Empty(t, commands.Wrapped.got())
-	assert.Empty(t, events.Wrapped.got())
+	assert.Empty(t, commands.Wrapped.uuids.All())
+	assert.Empty(t, events.Wrapped.uuids.All())
 }

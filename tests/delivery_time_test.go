@@ -39,7 +39,7 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 			c.Options.Policies = retries(50*time.Millisecond, time.Hour)
 			var svc *service
 			if stock {
-				svc = startStock(t, c).service
+				svc = startStock(t, c)
 			} else {
 				svc = start(t, c)
 			}
@@ -69,7 +69,7 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 				assert.Equal(t, "/w==", call.Metadata["x-opt-more"])
 			}
 
-			letters := lettersOf(t, svc, c.URI)
+			letters := lettersOf(t, svc)
 			var exported bytes.Buffer
 			await.Until(t, func() bool {
 				report, err := letters.Export(t.Context(), &exported, dlq.ExportOptions{})

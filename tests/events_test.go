@@ -237,8 +237,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 // outside adds a middleware outside of the retry middleware.
 func outside(m message.HandlerMiddleware, handler func(*message.Message) error) func(*service) {
 	return func(s *service) {
-		s.Router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, s.Logs))(s.t)
-		s.Router.AddMiddleware(m, s.Retrier.Middleware)
+		bare(s.t, s, m, s.Retrier.Middleware)
 		s.Router.AddConsumerHandler(uniqueName("handler"), s.Queue, s.Sub, s.recorded(handler))
 	}
 }

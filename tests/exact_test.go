@@ -248,8 +248,7 @@ func TestExact_NotProvisioned(t *testing.T) {
 	queue, policies := uniqueName("promise"), exact(ms(200)...)
 	broker.Declare(queue, mainQueueArguments("quorum"))
 	options := amqpretry.Options{Policies: policies, AssumeTopology: true, Logger: newLogs(t)}
-	conf := amqp.NewDurableQueueConfig(uri)
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(uri, "quorum")
 
 	retrier := newRetrier(t, conf, options)
 	subscriber := must(retrier.NewSubscriber())(t)

@@ -10,7 +10,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
 // A queue that somebody else has for himself is no matter of permissions: the error says so, and
@@ -38,8 +37,7 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 		uri, queue := brokertest.URI(t), uniqueName("exclusive")
 		broker := newRabbit(t, uri)
 		t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.200ms", queue+".dlq") })
-		conf := amqp.NewDurableQueueConfig(uri)
-		conf.Queue.Arguments = mainQueueArguments("classic") // quorum queues take any number of exclusive consumers
+		conf := plainConfig(uri, "classic") // quorum queues take any number of exclusive consumers
 		conf.Consume.Exclusive = c.exclusive
 		retrier := newRetrier(t, conf, amqpretry.Options{Policies: retries(ms(200)...)})
 		sub := must(retrier.NewSubscriber())(t)

@@ -90,8 +90,7 @@ func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 		s.Options.CloseTimeout = 3 * time.Second
 	}
 	a.retrier = newRetrier(t, conf, s.Options)
-	a.router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs))(t)
-	a.router.AddMiddleware(a.retrier.Middleware)
+	a.router = newRouter(t, a.logs, a.retrier.Middleware)
 	a.router.AddPlugin(a.retrier.CheckRouter)
 	for _, group := range s.Groups {
 		plan := must(a.retrier.Group(group).Plan(a.topic))(t)
@@ -99,7 +98,7 @@ func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 		a.calls[group], a.redelivered[group] = &calls{}, &atomic.Int64{}
 		a.add(group, group, s.Handler)
 	}
-	a.run()
+	runRouter(t, a.router)
 
 	return a
 }
@@ -117,23 +116,6 @@ func (a *groupsApp) add(name, group string, handler func(string, *message.Messag
 
 		return handler(group, msg)
 	})
-}
-
-func (a *groupsApp) run() {
-	a.t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- a.router.Run(context.Background()) }()
-	a.t.Cleanup(func() {
-		assert.NoError(a.t, a.router.Close())
-		assert.NoError(a.t, <-ended)
-		assert.NoError(a.t, a.retrier.Close())
-	})
-	select {
-	case <-a.router.Running():
-	case err := <-ended:
-		ended <- err
-		require.NoError(a.t, err, "the router does not run")
-	}
 }
 
 func (a *groupsApp) publish(ids ...string) {
@@ -480,7 +462,7 @@ func TestGroups_CheckRouter(t *testing.T) {
 		"of":     {}, // nobody's
 		"of all": {},
 	}, Logger: logged})
-	router := must(message.NewRouter(message.RouterConfig{}, logged))(t)
+	router := newRouter(t, logged)
 	for _, group := range []string{"off", "on"} {
 		subscriber := must(retrier.Group(group).NewSubscriber())(t)
 		router.AddConsumerHandler(group, topic, subscriber, func(*message.Message) error { return nil })

@@ -72,22 +72,53 @@ func errorAs[E error](t testing.TB, err error, what ...any) (found E) {
 // both types of a main queue.
 func each[C any](t *testing.T, cases map[string]C, test func(t *testing.T, name string, c C)) {
 	t.Helper()
-	each(t, cases, func(t *testing.T, name string, c C) {
-		test(t, name, c)
-	})
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, name, c)
+		})
+	}
 }
 
 func eachOf(t *testing.T, names []string, test func(t *testing.T, name string)) {
 	t.Helper()
-	eachOf(t, names, func(t *testing.T, name string) {
-		test(t, name)
-	})
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, name)
+		})
+	}
 }
 
 func eachQueueType(t *testing.T, test func(t *testing.T, queueType string)) {
 	t.Helper()
 	eachOf(t, []string{"classic", "quorum"}, test)
 }
+
+// records keeps values in the order in which they come, from several goroutines.
+type records[V any] struct {
+	mu   sync.Mutex
+	kept []V
+}
+
+func (r *records[V]) put(values ...V) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept = append(r.kept, values...)
+}
+
+func (r *records[V]) All() []V {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return slices.Clone(r.kept)
+}
+
+func (r *records[V]) where(is func(V) bool) []V {
+	return slices.DeleteFunc(r.All(), func(v V) bool { return !is(v) })
+}
+
+func (r *records[V]) count() int { return len(r.All()) }
 
 // headers are headers of text; one that is missing is empty.
 type headers map[string]string
@@ -100,6 +131,66 @@ func hasHeaders(t *testing.T, d amqp091.Delivery, want headers) {
 		got[key] = rabbit.Text(d, key)
 	}
 	assert.Equal(t, want, got, "headers of %s", rabbit.UUID(d))
+}
+
+// newRouter makes a router with these middlewares.
+func newRouter(t *testing.T, logger watermill.LoggerAdapter, middlewares ...message.HandlerMiddleware) *message.Router {
+	t.Helper()
+	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger))(t)
+	router.AddMiddleware(middlewares...)
+
+	return router
+}
+
+// bare gives a service a router with these middlewares and no others.
+func bare(t *testing.T, svc *service, middlewares ...message.HandlerMiddleware) {
+	t.Helper()
+	svc.Router = newRouter(t, svc.Logs, middlewares...)
+}
+
+func runRouter(t *testing.T, router *message.Router) {
+	t.Helper()
+	runs(t, router.Run, router.Running(), router.Close)
+}
+
+// runs runs a router, or what has one, until the test ends.
+func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}, shut func() error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- run(context.Background()) }()
+	t.Cleanup(func() {
+		assert.NoError(t, shut())
+		assert.NoError(t, <-ended)
+	})
+
+	select {
+	case <-running:
+	case err := <-ended:
+		ended <- err
+		require.FailNow(t, "it does not run", "%v", err)
+	}
+}
+
+// inBackground calls a function, and tells when it has returned.
+func inBackground(do func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+
+	return done
+}
+
+// answer calls a handler with all messages, and answers as a router does.
+func answer(messages <-chan *message.Message, handler message.HandlerFunc) {
+	for msg := range messages {
+		if _, err := handler(msg); err != nil {
+			msg.Nack()
+		} else {
+			msg.Ack()
+		}
+	}
 }
 
 // setup says what a service is to look like. Everything but Handler has a default.
@@ -136,8 +227,7 @@ type service struct {
 	Logs    *logs
 	Calls   *calls
 
-	mu     sync.Mutex
-	events []retry.Event
+	events records[retry.Event]
 }
 
 // confirmed is a config for watermill-amqp's publisher. Without confirms that closes its channel
@@ -203,9 +293,7 @@ func newService(t *testing.T, s setup) *service {
 			// it is not to be kept: the next try makes it again what it was on its arrival
 			recorded.Message = e.Message.Copy()
 		}
-		svc.mu.Lock()
-		svc.events = append(svc.events, recorded)
-		svc.mu.Unlock()
+		svc.events.put(recorded)
 		if then != nil {
 			then(e)
 		}
@@ -231,8 +319,7 @@ func newService(t *testing.T, s setup) *service {
 		})
 	}
 
-	svc.Router = must(message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs))(t)
-	svc.Router.AddMiddleware(svc.Retrier.Middleware)
+	bare(t, svc, svc.Retrier.Middleware)
 	if s.Route != nil {
 		s.Route(svc)
 	} else {
@@ -370,17 +457,7 @@ func (s *service) publish(ids ...string) {
 
 // Events are what OnEvent was told so far, of these kinds; of all without one.
 func (s *service) Events(kinds ...retry.EventKind) []retry.Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	var events []retry.Event
-	for _, e := range s.events {
-		if len(kinds) == 0 || slices.Contains(kinds, e.Kind) {
-			events = append(events, e)
-		}
-	}
-
-	return events
+	return s.events.where(func(e retry.Event) bool { return len(kinds) == 0 || slices.Contains(kinds, e.Kind) })
 }
 
 // Held are the reports of deliveries that are held.
@@ -443,30 +520,14 @@ type call struct {
 	Attempt int    // retry.Attempt.Number; 0 for a message that is not the retrier's
 }
 
-type calls struct {
-	mu  sync.Mutex
-	all []call
-}
+type calls struct{ records[call] }
 
 func (c *calls) add(msg *message.Message) {
 	attempt, _ := retry.AttemptFromContext(msg.Context())
-
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, call{At: time.Now(), ID: msg.UUID, Attempt: attempt.Number})
+	c.put(call{At: time.Now(), ID: msg.UUID, Attempt: attempt.Number})
 }
 
-// All gives the calls in their order; of gives those of one message.
-func (c *calls) All() []call {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return slices.Clone(c.all)
-}
-
-func (c *calls) of(id string) []call {
-	return slices.DeleteFunc(c.All(), func(c call) bool { return c.ID != id })
-}
+func (c *calls) of(id string) []call { return c.where(func(c call) bool { return c.ID == id }) }
 
 // attempts gives the attempt numbers that a message was handled with, in order.
 func (c *calls) attempts(id string) []int {
@@ -477,8 +538,6 @@ func (c *calls) attempts(id string) []int {
 
 	return numbers
 }
-
-func (c *calls) count() int { return len(c.All()) }
 
 // ids counts the calls of each message.
 func (c *calls) ids() map[string]int {
@@ -617,12 +676,7 @@ func reasons(letters []amqp091.Delivery) map[string]string {
 // logs keeps what is logged, and shows it when the test fails.
 type logs struct {
 	fields watermill.LogFields
-	kept   *keptLogs
-}
-
-type keptLogs struct {
-	mu  sync.Mutex
-	all []logEntry
+	kept   *records[logEntry]
 }
 
 type logEntry struct {
@@ -646,7 +700,7 @@ func (e logEntry) String() string {
 var _ watermill.LoggerAdapter = (*logs)(nil)
 
 func newLogs(t *testing.T) *logs {
-	l := &logs{kept: &keptLogs{}}
+	l := &logs{kept: &records[logEntry]{}}
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return
@@ -665,22 +719,15 @@ func newLogs(t *testing.T) *logs {
 	return l
 }
 
-func (l *logs) All() []logEntry {
-	l.kept.mu.Lock()
-	defer l.kept.mu.Unlock()
-
-	return slices.Clone(l.kept.all)
-}
+func (l *logs) All() []logEntry { return l.kept.All() }
 
 // with gives the entries whose text contains a part.
 func (l *logs) with(part string) []logEntry {
-	return slices.DeleteFunc(l.All(), func(e logEntry) bool { return !strings.Contains(e.Text, part) })
+	return l.kept.where(func(e logEntry) bool { return strings.Contains(e.Text, part) })
 }
 
 func (l *logs) add(level, text string, err error, fields watermill.LogFields) {
-	l.kept.mu.Lock()
-	defer l.kept.mu.Unlock()
-	l.kept.all = append(l.kept.all, logEntry{time.Now(), level, text, err, l.fields.Add(fields)})
+	l.kept.put(logEntry{time.Now(), level, text, err, l.fields.Add(fields)})
 }
 
 func (l *logs) Error(text string, err error, f watermill.LogFields) { l.add("error", text, err, f) }

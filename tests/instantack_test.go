@@ -26,10 +26,8 @@ func TestInstantAckOutside(t *testing.T) {
 	t.Parallel()
 
 	each(t, map[string]bool{"retrier": true, "stock": false}, func(t *testing.T, _ string, own bool) {
-		svc := newService(t,
-			setup{Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
-		svc.Router = must(message.NewRouter(message.RouterConfig{}, svc.Logs))(t)
-		svc.Router.AddMiddleware(wmmiddleware.InstantAck, svc.Retrier.Middleware)
+		svc := newService(t, setup{Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
+		bare(t, svc, wmmiddleware.InstantAck, svc.Retrier.Middleware)
 		var subscriber message.Subscriber = svc.Sub
 		if !own {
 			subscriber = must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)

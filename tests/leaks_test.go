@@ -244,15 +244,7 @@ func (l *leaks) handle(t *testing.T, sub message.Subscriber, topic string, by me
 	t.Helper()
 	messages := must(sub.Subscribe(t.Context(), topic))(t)
 	handler := by(func(msg *message.Message) ([]*message.Message, error) { return nil, l.recorded(byFate)(msg) })
-	go func() {
-		for msg := range messages {
-			if _, err := handler(msg); err != nil {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		}
-	}()
+	go answer(messages, handler)
 }
 
 // fail gives every topic n messages that succeed at last and n that do not, and waits for their

@@ -25,14 +25,6 @@ import (
 // A middleware that was forgotten, and a subscriber that is not the retrier's, are said and do not
 // spin.
 
-// bare gives a service a router with these middlewares and no others.
-func bare(t *testing.T, svc *service, middlewares ...message.HandlerMiddleware) {
-	t.Helper()
-	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs))(t)
-	router.AddMiddleware(middlewares...)
-	svc.Router = router
-}
-
 // failingFirst fails the first calls of each message, whatever the library tells of them.
 func failingFirst(times int) func(*message.Message) error {
 	var (
@@ -192,8 +184,7 @@ func TestForeignSubscriberIsAnError(t *testing.T) {
 	c := setup{URI: uri}
 	var stock *amqp.Subscriber
 	c.Route = func(svc *service) {
-		conf := amqp.NewDurableQueueConfig(uri)
-		conf.Queue.Arguments = mainQueueArguments("classic")
+		conf := plainConfig(uri, "classic")
 		var err error
 		stock, err = amqp.NewSubscriber(conf, svc.Logs) // not with svc.Retrier.Config()
 		require.NoError(t, err)

@@ -123,8 +123,7 @@ func TestCheckRouter(t *testing.T) {
 			nil, 2},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: they share the logs
-			router := must(message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}))(t)
-			router.AddMiddleware(test.router...)
+			router := newRouter(t, watermill.NopLogger{}, test.router...)
 			topic := test.topic
 			if topic == "" {
 				topic = uniqueName("order")
@@ -161,7 +160,7 @@ func TestCheckRouterKnowsWhoWrapsByHand(t *testing.T) {
 	retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)),
 		amqpretry.Options{Logger: watermill.NopLogger{}})
 	own := must(retrier.NewSubscriber())(t)
-	router := must(message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}))(t)
+	router := newRouter(t, watermill.NopLogger{})
 	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	router.AddHandler("ship", uniqueName("order"), own, "out", gochannel.NewGoChannel(gochannel.Config{},
 		watermill.NopLogger{}), nothing)

@@ -182,8 +182,7 @@ var roles = map[string]func(*roleTest) error{
 }
 
 func queueConfig(uri string) amqp.Config {
-	conf := amqp.NewDurableQueueConfig(uri)
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(uri, "quorum")
 
 	return conf
 }
@@ -349,15 +348,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 
 		return nil, errFate
 	})
-	go func() {
-		for msg := range messages {
-			if _, err := handle(msg); err != nil {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		}
-	}()
+	go answer(messages, handle)
 
 	conf := configure(r.admin)
 	exchange, key := conf.Exchange.GenerateName(topic), ""
@@ -409,15 +400,7 @@ func (r *roleTest) canary() error {
 
 		return nil, nil
 	})
-	go func() {
-		for msg := range messages {
-			if _, err := handle(msg); err != nil {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		}
-	}()
+	go answer(messages, handle)
 
 	client := must(dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true}))(r.t)
 	defer func() { assert.NoError(r.t, client.Close()) }()

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,8 +41,7 @@ type command struct {
 	address string // of its probes and metrics
 	ended   chan error
 
-	mu    sync.Mutex
-	lines []string
+	lines records[string]
 }
 
 // runProcessor starts a process, and waits until it serves its probes.
@@ -60,9 +58,7 @@ func runProcessor(t *testing.T, path, uri string, args ...string) *command {
 	go func() {
 		defer close(read)
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			c.mu.Lock()
-			c.lines = append(c.lines, lines.Text())
-			c.mu.Unlock()
+			c.lines.put(lines.Text())
 		}
 	}()
 	go func() {
@@ -90,11 +86,8 @@ func runProcessor(t *testing.T, path, uri string, args ...string) *command {
 }
 
 func (c *command) logged(parts ...string) []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return slices.DeleteFunc(slices.Clone(c.lines), func(line string) bool {
-		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	return c.lines.where(func(line string) bool {
+		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
 	})
 }
 

@@ -163,8 +163,7 @@ type processed struct {
 	cancel context.CancelFunc
 	ended  chan error
 
-	mu     sync.Mutex
-	events []retry.Event
+	events records[retry.Event]
 }
 
 // newProcessor makes a processor that does not run.
@@ -174,9 +173,7 @@ func newProcessor(t *testing.T, conf processor.Config, options processor.Options
 	options.Logger = p.Logs
 	then := options.OnEvent
 	options.OnEvent = func(e retry.Event) {
-		p.mu.Lock()
-		p.events = append(p.events, e)
-		p.mu.Unlock()
+		p.events.put(e)
 		if then != nil {
 			then(e)
 		}
@@ -223,16 +220,8 @@ func (p *processed) stop() {
 	require.NoError(p.t, await.Value(p.t, p.ended, "the end of the processor"))
 }
 
-func (p *processed) Events(kind retry.EventKind) (events []retry.Event) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range p.events {
-		if e.Kind == kind {
-			events = append(events, e)
-		}
-	}
-
-	return events
+func (p *processed) Events(kind retry.EventKind) []retry.Event {
+	return p.events.where(func(e retry.Event) bool { return e.Kind == kind })
 }
 
 // of is the config of a processor of some queues on the shared broker.

@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -161,10 +160,9 @@ func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins
 	t.Helper()
 	logged := newLogs(t)
 	subscriber := must(amqp.NewSubscriber(conf, logged))(t)
-	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged))(t)
+	router := newRouter(t, logged)
 	router.AddConsumerHandler(who, queue, subscriber, j.handler(who))
-	go func() { assert.NoError(t, router.Run(context.Background())) }()
-	await.Closed(t, router.Running(), "the stock service runs")
+	runRouter(t, router)
 	stop = sync.OnceFunc(func() {
 		assert.NoError(t, router.Close())
 		if !spins {
@@ -281,10 +279,9 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 	instance := func(handler message.NoPublishHandlerFunc) (*message.Router, *logs) {
 		logged := newLogs(t)
 		subscriber := must(amqp.NewSubscriber(plain, logged))(t)
-		router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged))(t)
+		router := newRouter(t, logged)
 		router.AddConsumerHandler("stock", queue, subscriber, handler)
-		go func() { assert.NoError(t, router.Run(context.Background())) }()
-		await.Closed(t, router.Running(), "the stock service runs")
+		runRouter(t, router)
 
 		return router, logged
 	}

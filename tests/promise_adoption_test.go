@@ -89,7 +89,7 @@ func TestP8_PolicyOff(t *testing.T) {
 
 	for name, run := range map[string]func(*testing.T, setup) *service{
 		"own":   start,
-		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
+		"stock": startStock,
 	} {
 		t.Run(name+" declares nothing", func(t *testing.T) {
 			t.Parallel()

@@ -26,10 +26,7 @@ import (
 )
 
 // seen is what handlers saw of their messages.
-type seen struct {
-	mu  sync.Mutex
-	all []sight
-}
+type seen struct{ records[sight] }
 
 type sight struct {
 	ID       string
@@ -52,36 +49,14 @@ func (s *seen) handler(h func(*message.Message) error) func(*message.Message) er
 		}
 		defer func() { // also when it panics
 			v.Left = time.Now()
-
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.all = append(s.all, v)
+			s.put(v)
 		}()
 
 		return h(msg)
 	}
 }
 
-func (s *seen) of(id string) []sight {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	var found []sight
-	for _, v := range s.all {
-		if v.ID == id {
-			found = append(found, v)
-		}
-	}
-
-	return found
-}
-
-func (s *seen) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return len(s.all)
-}
+func (s *seen) of(id string) []sight { return s.where(func(v sight) bool { return v.ID == id }) }
 
 // ownKeys are the keys that no handler is to see.
 func ownKeys(metadata message.Metadata) []string {
@@ -221,7 +196,7 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 	each(t, map[string]row{
 		"classic": {"classic", start},
 		"quorum":  {"quorum", start},
-		"stock":   {"quorum", func(t *testing.T, c setup) *service { t.Helper(); return startStock(t, c).service }},
+		"stock":   {"quorum", startStock},
 	}, func(t *testing.T, _ string, test row) {
 		var before, after seen
 		entered := make(chan struct{}, 10)
@@ -284,11 +259,7 @@ func failsInAClose(attempt int) (handler func(*message.Message) error, closes fu
 	return handler, func(svc *service) {
 		svc.t.Helper()
 		await.Closed(svc.t, entered, "the last attempt before the close")
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			svc.close()
-		}()
+		closed := inBackground(func() { svc.close() })
 		await.Until(svc.t, func() bool {
 			// A quorum queue counts a consumer until its deliveries are settled.
 			begun := strategyMode != "" && len(svc.Logs.with("Waiting for subscriber to close")) > 0
@@ -547,10 +518,7 @@ func TestP4_MovedBackByHandIsAReplay(t *testing.T) {
 	})
 	t.Run("stock", func(t *testing.T) {
 		t.Parallel()
-		movedBackByHandIsAReplay(t, func(t *testing.T, c setup) *service {
-			t.Helper()
-			return startStock(t, c).service
-		})
+		movedBackByHandIsAReplay(t, startStock)
 	})
 }
 

@@ -93,7 +93,7 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 		dead := func() int { return first.deadLettered() + second.deadLettered() }
 		done := func() int {
 			succeeded := map[string]bool{}
-			for _, c := range s.everything() {
+			for _, c := range s.All() {
 				if succeeds(c.ID, c.Attempt.Number) {
 					succeeded[c.ID] = true
 				}
@@ -128,20 +128,12 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 	})
 }
 
-// everything that was seen, in order.
-func (s *seen) everything() []sight {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return slices.Clone(s.all)
-}
-
 // requireAttemptsInOrder holds the calls of each message, by whichever version, against its fate:
 // attempts 1, 2, 3 … with the tries of each, without a gap or a repetition, until it succeeds.
 func (s *seen) requireAttemptsInOrder(t *testing.T, ids []string) {
 	t.Helper()
 	calls := map[string][]sight{}
-	for _, c := range s.everything() {
+	for _, c := range s.All() {
 		calls[c.ID] = append(calls[c.ID], c)
 	}
 	wrong := 0

@@ -75,11 +75,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				await.Closed(t, running, "the handler runs")
 				await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 
-				closed := make(chan struct{})
-				go func() {
-					defer close(closed)
-					svc.close()
-				}()
+				closed := inBackground(func() { svc.close() })
 				await.Until(t, func() bool {
 					return svc.Broker.Depth(svc.Queue) == 9
 				}, "prefetched messages go back at once")
@@ -139,11 +135,7 @@ func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 		for range count {
 			await.Closed(t, arrived, "each message reaches its handler")
 		}
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			svc.close()
-		}()
+		closed := inBackground(func() { svc.close() })
 		close(goOn)
 		<-time.After(time.Duration(round%10) * 500 * time.Microsecond) // the others are being acknowledged
 		close(last)
@@ -240,11 +232,7 @@ func TestCloseWaitsForForwards(t *testing.T) {
 	svc.publish(rabbit.Numbered("never", 3)...)
 	await.Until(t, func() bool { return len(svc.Held()) > 0 && svc.Calls.count() == 3 }, "all are held")
 
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		svc.close()
-	}()
+	closed := inBackground(func() { svc.close() })
 	await.Until(t, func() bool { return len(svc.Logs.with("Closing router")) > 0 }, "the close has begun")
 	began := time.Now()
 	network.allow(forwarder)
@@ -271,7 +259,6 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 	await.Closed(t, running, "the handler runs")
 
 	var all sync.WaitGroup
-	closed := make(chan struct{})
 	for _, end := range []func() error{svc.Retrier.Close, svc.Retrier.Close, svc.Sub.Close, svc.Sub.Close,
 		svc.Router.Close, svc.Router.Close} {
 		all.Add(1)
@@ -280,10 +267,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 			assert.NoError(t, end())
 		}()
 	}
-	go func() {
-		defer close(closed)
-		all.Wait()
-	}()
+	closed := inBackground(all.Wait)
 	await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
 	began := time.Now()
 	close(goOn)

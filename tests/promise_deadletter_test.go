@@ -539,7 +539,7 @@ func TestP9_PoisonAlone(t *testing.T) {
 		handle := failing(9)
 		c.Route = func(svc *service) {
 			if !inner {
-				svc.Router = must(message.NewRouter(message.RouterConfig{}, svc.Logs))(t)
+				bare(t, svc)
 			}
 			h := svc.Router.AddConsumerHandler("once", queue, svc.Sub,
 				svc.recorded(func(msg *message.Message) error {
@@ -649,8 +649,7 @@ func runOwn(t *testing.T, retrier ownRetrier, queue string, stock bool, handler 
 	}
 	require.NoError(t, err)
 
-	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logs))(t)
-	router.AddMiddleware(retrier.Middleware)
+	router := newRouter(t, logs, retrier.Middleware)
 	router.AddConsumerHandler("handler", queue, subscriber, handler)
 	runRouter(t, router)
 

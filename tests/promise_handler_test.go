@@ -84,11 +84,8 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 		svc := start(t, setup{
 			URI: uri, Delays: ms(50, 50),
 			Route: func(s *service) {
-				router := must(message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs))(t)
-				router.AddMiddleware(test.outside...)
-				router.AddMiddleware(s.Retrier.Middleware)
-				router.AddConsumerHandler("odd", s.Queue, s.Sub, s.recorded(test.handler))
-				s.Router = router
+				bare(t, s, append(test.outside, s.Retrier.Middleware)...)
+				s.Router.AddConsumerHandler("odd", s.Queue, s.Sub, s.recorded(test.handler))
 			},
 		})
 		svc.publish("odd")

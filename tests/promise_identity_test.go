@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"sync"
 	"testing"
 	"time"
 
@@ -259,14 +258,9 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 func TestP6_BareMessage(t *testing.T) {
 	t.Parallel()
 
-	var (
-		mu  sync.Mutex
-		ids []string
-	)
+	var called records[string]
 	svc := start(t, setup{Delays: ms(50, 60), Handler: func(msg *message.Message) error {
-		mu.Lock()
-		ids = append(ids, msg.UUID)
-		mu.Unlock()
+		called.put(msg.UUID)
 
 		return failing(9)(msg)
 	}})
@@ -278,8 +272,7 @@ func TestP6_BareMessage(t *testing.T) {
 	assert.Equal(t, amqp091.Publishing{DeliveryMode: dead.DeliveryMode, Timestamp: time.Time{}.UTC()}, properties(dead))
 	assert.NotEqual(t, amqp091.Persistent, dead.DeliveryMode)
 
-	mu.Lock()
-	defer mu.Unlock()
+	ids := called.All()
 	require.Len(t, ids, 3)
 	assert.NotEmpty(t, ids[1])
 	assert.Equal(t, ids[1], ids[2], "the same message, by its name")

@@ -49,16 +49,8 @@ func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 	}, func(t *testing.T, _ string, test row) {
 		network := newProxy(t, brokertest.URI(t))
 		slow := late{&sync.Once{}, make(chan struct{})}
-		svc := newService(t, setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error {
-			return test.outcome
-		}})
-		router := must(message.NewRouter(message.RouterConfig{}, svc.Logs))(t)
-		router.AddMiddleware(slow.middleware, svc.Retrier.Middleware)
-		router.AddConsumerHandler("told", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
-			return test.outcome
-		}))
-		svc.Router = router
-		svc.run()
+		handler := func(*message.Message) error { return test.outcome }
+		svc := start(t, setup{URI: network.URI, QueueType: "quorum", Route: outside(slow.middleware, handler)})
 		svc.publish("message")
 		await.Closed(t, slow.answered, "the handler has answered")
 
@@ -101,11 +93,7 @@ func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
 	svc.publish("message")
 	await.Closed(t, publisher.publishing, "the handler has succeeded")
 
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		assert.NoError(t, svc.Sub.Close())
-	}()
+	closed := inBackground(func() { assert.NoError(t, svc.Sub.Close()) })
 	await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
 	close(publisher.goOn)
 	await.Closed(t, closed, "the close ends")

@@ -114,16 +114,13 @@ func TestRateLimitPostpones(t *testing.T) {
 	throttle := must(protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: burst,
 		MaxWait: 60 * time.Millisecond}))(t)
 	type span struct{ from, to time.Time }
-	var mu sync.Mutex
-	var turns []span // of the messages that had their turn: it was between these times
+	var had records[span] // of the messages that had their turn: it was between these times
 	watch := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			from := time.Now()
 			produced, err := h(msg)
 			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				turns = append(turns, span{from, time.Now()})
+				had.put(span{from, time.Now()})
 			}
 
 			return produced, err
@@ -144,6 +141,7 @@ func TestRateLimitPostpones(t *testing.T) {
 	}
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	svc.close()
+	turns := had.All()
 	require.Len(t, turns, n)
 	// A call is late on a busy machine, so what was certainly between two times is counted. It is
 	// at most the burst, and what the rate gives in that time.

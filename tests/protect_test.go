@@ -333,8 +333,7 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	broker := newRabbit(t, uri.String())
 
 	const name = `a.b's [x]+ $(id) "ü"`
-	conf := amqp.NewDurableQueueConfig(uri.String())
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(uri.String(), "quorum")
 	stock := must(amqp.NewSubscriber(conf, newLogs(t)))(t)
 	const lookalike = `aXb's x $(id) "ü"` // what the pattern would match if it were not quoted
 	for _, queue := range []string{name, lookalike, name + "2", "2" + name} {

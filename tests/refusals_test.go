@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -26,20 +25,6 @@ import (
 
 // ownRetrier shortens signatures.
 type ownRetrier = *adapter.Retrier
-
-// runRouter runs a router that the test closes.
-func runRouter(t *testing.T, router *message.Router) {
-	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	t.Cleanup(func() { require.NoError(t, router.Close()) })
-
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.FailNow(t, "the router does not run", "%v", err)
-	}
-}
 
 // What Subscribe refuses, it refuses before it has declared anything, and the subscriber works on
 // for other topics.
@@ -126,8 +111,7 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 			second := setup{URI: uri, Queue: queues[1]}
 			second.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 			svc := newService(t, withRoute(second, func(svc *service) {
-				router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs))(t)
-				svc.Router = router
+				bare(t, svc)
 			}))
 
 			// newService has put the second one's middleware into the router that was replaced;
@@ -173,11 +157,9 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	tries := 0
 	c := setup{Delays: ms(40), URI: brokertest.URI(t)}
 	c.Route = func(svc *service) {
-		router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs))(t)
-		svc.Router = router
 		immediate := routermiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware
-		router.AddMiddleware(immediate, svc.Retrier.Middleware, immediate)
-		router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
+		bare(t, svc, immediate, svc.Retrier.Middleware, immediate)
+		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
 			tries++
 			return errors.New("always")
 		}))

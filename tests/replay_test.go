@@ -21,12 +21,25 @@ import (
 )
 
 // lettersOf opens the dead-letter queue of a service.
-func lettersOf(t *testing.T, svc *service, uri string) *dlq.Queue {
+func lettersOf(t *testing.T, svc *service) *dlq.Queue {
 	t.Helper()
-	client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
-	t.Cleanup(func() { _ = client.Close() })
+	return openDLQ(t, svc.Broker.URI).Queue(svc.Queue)
+}
 
-	return client.Queue(svc.Queue)
+func openDLQ(t *testing.T, uri string) *dlq.Client {
+	t.Helper()
+	client := openDLQ(t, uri)
+
+	return client
+}
+
+// hasDead waits until a dead-letter queue has so many messages.
+func hasDead(t *testing.T, letters *dlq.Queue, n int) {
+	t.Helper()
+	await.Until(t, func() bool {
+		depth, err := letters.Depth(t.Context())
+		return err == nil && depth == n
+	}, "%d dead letters", n)
 }
 
 // A dead letter that is replayed has a new life, and only in the queue that has failed it; one that
@@ -62,16 +75,10 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			})
 			group("b", &other, succeed)
 			broker.PublishTo(topic, "", rabbit.Messages("1")...)
-			client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
-			defer func() { _ = client.Close() }()
+			client := openDLQ(t, uri)
 			letters := client.Queue(topic + "_a")
-			dead := func(n int) {
-				await.Until(t, func() bool {
-					depth, err := letters.Depth(t.Context())
-					return err == nil && depth == n
-				}, "%d dead", n)
-			}
-			dead(1)
+
+			hasDead(t, letters, 1)
 			letter := must(letters.Get(t.Context(), "1"))(t)
 			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
 			await.Stays(t, 3200*time.Millisecond, func() bool {
@@ -88,7 +95,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 				calls[2].Attempt.Replays, calls[3].Attempt.Replays})
 			assert.Empty(t, calls[2].Metadata, "neither our keys nor Watermill's")
 			assert.Equal(t, 1, other.count(), "nobody else sees it again")
-			dead(0)
+			hasDead(t, letters, 0)
 		})
 	}
 }
@@ -99,20 +106,15 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 	c := setup{Delays: ms(40), URI: brokertest.URI(t), Handler: s.handler(failing(99))}
 	svc := start(t, c)
 	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
-	letters := lettersOf(t, svc, c.URI)
-	dead := func(n int) {
-		await.Until(t, func() bool {
-			depth, err := letters.Depth(t.Context())
-			return err == nil && depth == n
-		}, "%d dead", n)
-	}
-	dead(3)
+	letters := lettersOf(t, svc)
+
+	hasDead(t, letters, 3)
 
 	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
 	require.NoError(t, err)
 	assert.Equal(t, "0 of 1 handled, 1 failed again", report.Canary.Stopped)
 	assert.Equal(t, 1, report.Done)
-	dead(3)
+	hasDead(t, letters, 3)
 	again := 0
 	for letter, err := range letters.Browse(t.Context(), dlq.Filter{MinReplays: 1}) {
 		require.NoError(t, err)

@@ -54,7 +54,7 @@ func TestSharedQueues(t *testing.T) {
 			runs := map[string]func(*testing.T, setup) *service{
 				"own":     start,
 				"another": start,
-				"stock":   func(t *testing.T, c setup) *service { return startStock(t, c).service },
+				"stock":   startStock,
 			}
 			services, views := map[string]*service{}, map[string]*seen{}
 			for name, run := range runs {

@@ -22,31 +22,22 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// stockService is a service on watermill-amqp's own subscriber and the retrier's config.
-type stockService struct {
-	*service
-	stock *amqp.Subscriber
-}
-
-// newStock makes such a service that does not run yet.
-func newStock(t *testing.T, c setup) stockService {
+// newStock makes a service on watermill-amqp's own subscriber and the retrier's config, which does
+// not run yet.
+func newStock(t *testing.T, c setup) *service {
 	t.Helper()
-
-	var s stockService
 	handler := c.Handler
 	c.Options.Policies = withoutStrategy(c.policies())
 	c.Route = func(svc *service) {
-		// The retrier's own subscriber, which the harness makes, stays unused.
-		require.NoError(t, svc.Sub.Close())
-		s.stock = must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)
-		svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, s.stock, svc.recorded(handler))
+		require.NoError(t, svc.Sub.Close()) // the one that the harness has made
+		stock := must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)
+		svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, stock, svc.recorded(handler))
 	}
-	s.service = newService(t, c)
 
-	return s
+	return newService(t, c)
 }
 
-func startStock(t *testing.T, c setup) stockService {
+func startStock(t *testing.T, c setup) *service {
 	t.Helper()
 	s := newStock(t, c)
 	s.run()

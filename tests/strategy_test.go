@@ -299,7 +299,7 @@ func TestStrategy_Replay(t *testing.T) {
 		svc := start(t, s)
 		svc.publish("a")
 		svc.Broker.Has(svc.dlq(), 1)
-		letters := lettersOf(t, svc, s.URI)
+		letters := lettersOf(t, svc)
 		report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
 		require.Equal(t, 1, report.Done)
 		await.Until(t, func() bool { return len(svc.Letters()) == 2 }, "it dies again")

@@ -42,10 +42,7 @@ func TestAttemptTimes(t *testing.T) {
 }
 
 // noise is how late messages come back by themselves from a queue with a TTL.
-type noise struct {
-	mu   sync.Mutex
-	late []disturbance
-}
+type noise struct{ records[disturbance] }
 
 type disturbance struct {
 	due time.Time
@@ -89,9 +86,7 @@ func measureNoise(t *testing.T) *noise {
 			if err != nil {
 				continue
 			}
-			n.mu.Lock()
-			n.late = append(n.late, disturbance{due, time.Since(due)})
-			n.mu.Unlock()
+			n.put(disturbance{due, time.Since(due)})
 		}
 	}()
 	t.Cleanup(func() {
@@ -105,11 +100,8 @@ func measureNoise(t *testing.T) *noise {
 
 // within is the worst of it between two times.
 func (n *noise) within(from, to time.Time) time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-
 	var worst time.Duration
-	for _, d := range n.late {
+	for _, d := range n.All() {
 		if d.due.After(from) && d.due.Before(to) {
 			worst = max(worst, d.by)
 		}
@@ -136,9 +128,7 @@ func measureAttempts(t *testing.T) (late []string) {
 	}{
 		"classic": {"classic", true, start},
 		"quorum":  {"quorum", false, start},
-		"stock": {"classic", false, func(t *testing.T, c setup) *service {
-			return startStock(t, c).service
-		}},
+		"stock":   {"classic", false, startStock},
 	} {
 		s := &seen{}
 		service := setup{QueueType: c.main}

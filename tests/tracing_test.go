@@ -86,8 +86,7 @@ func TestTracing(t *testing.T) {
 	require.NoError(t, publisher.Publish(svc.Queue, message.NewMessage("1", nil)))
 	await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "it is dead-lettered")
 
-	client := must(dlq.Open(t.Context(), dlq.Config{URI: brokertest.URI(t), NoDeliveryLimitPolicy: true}))(t)
-	t.Cleanup(func() { _ = client.Close() })
+	client := openDLQ(t, brokertest.URI(t))
 	letters := client.Queue(svc.Queue)
 	letter := must(letters.Get(t.Context(), "1"))(t)
 	replayed.Store(true)

@@ -56,8 +56,7 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 	}
 	declareAgain := func() {
 		for _, k := range kinds {
-			conf := amqp.NewDurableQueueConfig(broker.URI)
-			conf.Queue.Arguments = mainQueueArguments(k.queueType)
+			conf := plainConfig(broker.URI, k.queueType)
 			retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{Default: k.policy}})
 			own := must(retrier.NewSubscriber())(t)
 			require.NoError(t, own.SubscribeInitialize(k.queue))

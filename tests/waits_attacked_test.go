@@ -3,7 +3,6 @@ package tests
 import (
 	"errors"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,13 +48,10 @@ func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 func TestRetryAfterForUndecodable(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		var mu sync.Mutex
-		var asked []time.Time
+		var asked records[time.Time]
 		c := setup{Delays: ms(400), Handler: succeed}
 		c.Options.Decide = func(f retry.Failure) error {
-			mu.Lock()
-			defer mu.Unlock()
-			asked = append(asked, time.Now())
+			asked.put(time.Now())
 
 			return retry.RetryAfter(600*time.Millisecond, f.Err)
 		}
@@ -64,10 +60,9 @@ func TestRetryAfterForUndecodable(t *testing.T) {
 		svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
 		svc.Broker.Take(svc.dlq(), 1)
 
-		mu.Lock()
-		defer mu.Unlock()
-		require.Len(t, asked, 2)
-		assert.GreaterOrEqual(t, asked[1].Sub(asked[0]), 600*time.Millisecond)
+		times := asked.All()
+		require.Len(t, times, 2)
+		assert.GreaterOrEqual(t, times[1].Sub(times[0]), 600*time.Millisecond)
 	})
 }
 

@@ -26,9 +26,8 @@ import (
 // bothSubscribers runs a test with the retrier's own subscriber and with the stock one.
 func bothSubscribers(t *testing.T, test func(t *testing.T, run func(*testing.T, setup) *service)) {
 	t.Helper()
-	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		test(t, run)
-	})
+	each(t, map[string]func(*testing.T, setup) *service{"own": start, "stock": startStock},
+		func(t *testing.T, _ string, run func(*testing.T, setup) *service) { test(t, run) })
 }
 
 // gaps are the times between the end of one call and the begin of the next.

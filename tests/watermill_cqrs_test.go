@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -46,9 +45,13 @@ type partsApp struct {
 	logs   *logs
 	router *message.Router
 
-	mu       sync.Mutex
-	attempts map[string][]int // of each handler, in the order of its calls
-	events   []retry.Event
+	calls  records[partsCall]
+	events records[retry.Event]
+}
+
+type partsCall struct {
+	handler string
+	attempt int
 }
 
 // partsPolicies allow three attempts. What is no JSON has one.
@@ -56,16 +59,11 @@ var partsPolicies = config.Policies{Default: config.Policy{
 	Delays: ms(50, 50), NeverRetry: []config.ErrorMatch{config.TypeName("*json.SyntaxError")},
 }}
 
-func newPartsApp(t *testing.T, middlewares ...message.HandlerMiddleware) *partsApp {
+func newPartsApp(t *testing.T) *partsApp {
 	t.Helper()
 	uri := brokertest.URI(t)
-	a := &partsApp{t: t, uri: uri, prefix: uniqueName("parts"), broker: newRabbit(t, uri), logs: newLogs(t),
-		attempts: map[string][]int{}}
-	a.router = must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs))(t)
-	if middlewares == nil {
-		middlewares = []message.HandlerMiddleware{middleware.Retry{}.Middleware}
-	}
-	a.router.AddMiddleware(middlewares...)
+	a := &partsApp{t: t, uri: uri, prefix: uniqueName("parts"), broker: newRabbit(t, uri), logs: newLogs(t)}
+	a.router = newRouter(t, a.logs, middleware.Retry{}.Middleware)
 
 	return a
 }
@@ -76,8 +74,7 @@ func (a *partsApp) topic(name string) string { return a.prefix + "." + name }
 // queues makes a retrier for topics that are queues.
 func (a *partsApp) queues(topics ...string) *adapter.Retrier {
 	a.t.Helper()
-	conf := amqp.NewDurableQueueConfig(a.uri)
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(a.uri, "quorum")
 
 	return a.retrier(conf, topics...)
 }
@@ -99,11 +96,7 @@ func (a *partsApp) fanOut(reader string, topics ...string) *adapter.Retrier {
 func (a *partsApp) retrier(conf amqp.Config, topics ...string) *adapter.Retrier {
 	a.t.Helper()
 	retrier := newRetrier(a.t, conf, amqpretry.Options{Policies: partsPolicies, Logger: a.logs,
-		OnEvent: func(e retry.Event) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.events = append(a.events, e)
-		}})
+		OnEvent: func(e retry.Event) { a.events.put(e) }})
 	for _, topic := range topics {
 		plan := must(retrier.Plan(topic))(a.t)
 		a.t.Cleanup(func() { a.broker.RemovePlan(plan) })
@@ -125,49 +118,28 @@ func (a *partsApp) publisher(conf amqp.Config) message.Publisher {
 // run runs the router until the test ends.
 func (a *partsApp) run() {
 	a.t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- a.router.Run(context.Background()) }()
-	a.t.Cleanup(func() {
-		assert.NoError(a.t, a.router.Close())
-		assert.NoError(a.t, <-ended)
-	})
-	select {
-	case <-a.router.Running():
-	case err := <-ended:
-		ended <- err
-		require.NoError(a.t, err, "the router does not run")
-	}
+	runRouter(a.t, a.router)
 }
 
 // called records a call of a handler and returns what the handler is to return.
 func (a *partsApp) called(ctx context.Context, handler string, err error) error {
 	attempt, _ := retry.AttemptFromContext(ctx)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.attempts[handler] = append(a.attempts[handler], attempt.Number)
+	a.calls.put(partsCall{handler, attempt.Number})
 
 	return err
 }
 
-func (a *partsApp) attemptsOf(handler string) []int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (a *partsApp) attemptsOf(handler string) (attempts []int) {
+	for _, c := range a.calls.where(func(c partsCall) bool { return c.handler == handler }) {
+		attempts = append(attempts, c.attempt)
+	}
 
-	return append([]int(nil), a.attempts[handler]...)
+	return attempts
 }
 
 // count counts the events of a kind.
 func (a *partsApp) count(kind retry.EventKind) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := 0
-	for _, e := range a.events {
-		if e.Kind == kind {
-			n++
-		}
-	}
-
-	return n
+	return len(a.events.where(func(e retry.Event) bool { return e.Kind == kind }))
 }
 
 // ends waits until so many messages were handled, and so many are dead.

@@ -552,16 +552,10 @@ func (p *play) publisher(t *testing.T) message.Publisher {
 }
 
 // outputs is a publisher that keeps what handlers return.
-type outputs struct {
-	mu  sync.Mutex
-	all []*message.Message
-}
+type outputs struct{ records[*message.Message] }
 
 func (o *outputs) Publish(_ string, messages ...*message.Message) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.all = append(o.all, messages...)
-
+	o.put(messages...)
 	return nil
 }
 
@@ -569,11 +563,9 @@ func (*outputs) Close() error { return nil }
 
 // ids are the correlation ids of the outputs.
 func (o *outputs) ids() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	ids := make([]string, len(o.all))
-	for i, msg := range o.all {
-		ids[i] = wmmiddleware.MessageCorrelationID(msg)
+	var ids []string
+	for _, msg := range o.All() {
+		ids = append(ids, wmmiddleware.MessageCorrelationID(msg))
 	}
 
 	return strings.Join(ids, ",")

@@ -66,18 +66,6 @@ func (p *downFor) Publish(topic string, messages ...*message.Message) error {
 	return p.Publisher.Publish(topic, messages...)
 }
 
-// runs runs a component with a router of its own until the test ends.
-func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}, shut func() error) {
-	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- run(context.Background()) }()
-	t.Cleanup(func() {
-		assert.NoError(t, shut())
-		assert.NoError(t, <-ended)
-	})
-	await.Closed(t, running, "the start")
-}
-
 // envelope is a message in the outbox, as the forwarder's own publisher makes it.
 func envelope(t *testing.T, uuid, topic string) amqp091.Publishing {
 	t.Helper()
@@ -115,8 +103,7 @@ func TestForwarder(t *testing.T) {
 	forwarded := a.broker.Drain(fine)
 	require.Len(t, forwarded, 1)
 	assert.Equal(t, []string{"_watermill_message_uuid", "kind"}, slices.Sorted(maps.Keys(forwarded[0].Headers)))
-	client := must(dlq.Open(t.Context(), dlq.Config{URI: a.uri, NoDeliveryLimitPolicy: true}))(t)
-	t.Cleanup(func() { _ = client.Close() })
+	client := openDLQ(t, a.uri)
 	for letter, err := range client.Queue(outbox).Browse(t.Context(), dlq.Filter{}) {
 		require.NoError(t, err)
 		assert.Equal(t, retry.ReasonExhausted, letter.Reason)
@@ -193,7 +180,7 @@ func TestForwarder_OwnRouter(t *testing.T) {
 // requeue runs a requeuer that takes from a topic and publishes to a queue.
 func (a *partsApp) requeue(subscriber message.Subscriber, from, to string) {
 	a.t.Helper()
-	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs))(a.t)
+	router := newRouter(a.t, a.logs)
 	r := must(requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: from, Router: router,
 		Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), Delay: 10 * time.Millisecond,
 		GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return to, nil },
@@ -258,8 +245,7 @@ func TestReplayWhereARequeuerLoops(t *testing.T) {
 	a.run()
 	a.broker.Publish(queue, rabbit.Message("1", "body"))
 	a.ends(0, 1)
-	client := must(dlq.Open(t.Context(), dlq.Config{URI: a.uri, NoDeliveryLimitPolicy: true}))(t)
-	t.Cleanup(func() { _ = client.Close() })
+	client := openDLQ(t, a.uri)
 	_, err := client.Queue(queue).Replay(t.Context(), dlq.ReplayOptions{})
 	require.NoError(t, err)
 	a.ends(0, 2)
@@ -312,8 +298,7 @@ func TestFanIn(t *testing.T) {
 	for _, queue := range []string{one, two} {
 		a.broker.Declare(queue, mainQueueArguments("quorum"))
 	}
-	conf := amqp.NewDurableQueueConfig(a.uri)
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(a.uri, "quorum")
 	f := must(fanin.NewFanIn(stockOf(t, conf), a.publisher(retrier.Config()), fanin.Config{
 		SourceTopics: []string{one, two}, TargetTopic: all}, a.logs))(t)
 	subscriber := must(retrier.NewSubscriber())(t)
@@ -452,11 +437,9 @@ func TestSignalsHandler(t *testing.T) {
 // servesUntilSignalled is the service, which tells its parent what happens in it.
 func servesUntilSignalled(t *testing.T, queue string) {
 	t.Helper()
-	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(brokertest.URI(t), "quorum")
 	retrier := must(adapter.New(conf, amqpretry.Options{Policies: retries(time.Hour), Prefetch: 1}))(t)
-	router := must(message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}))(t)
-	router.AddMiddleware(retrier.Middleware)
+	router := newRouter(t, watermill.NopLogger{}, retrier.Middleware)
 	router.AddPlugin(plugin.SignalsHandler, retrier.CheckRouter)
 	subscriber := must(retrier.NewSubscriber())(t)
 	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {

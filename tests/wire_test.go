@@ -3,7 +3,6 @@ package tests
 import (
 	"encoding/binary"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -13,10 +12,7 @@ import (
 )
 
 // sentMethods are some of the AMQP methods that a service sends, in their order.
-type sentMethods struct {
-	mu    sync.Mutex
-	names []string
-}
+type sentMethods struct{ records[string] }
 
 var methodNames = map[uint32]string{
 	60<<16 | 20: "basic.consume", 60<<16 | 30: "basic.cancel", 60<<16 | 80: "basic.ack",
@@ -43,18 +39,9 @@ func wrapConnections(conf *amqp.Config, wrap func(net.Conn) net.Conn) {
 }
 
 func (s *sentMethods) add(method uint32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if name := methodNames[method]; name != "" {
-		s.names = append(s.names, name)
+		s.put(name)
 	}
-}
-
-func (s *sentMethods) all() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.names
 }
 
 type recordedConn struct {
