@@ -12,7 +12,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -23,7 +22,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var fixed, postponed, failuresTold atomic.Bool
-		c := setup{Delays: ms(100, 100), URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
+		svc := run(t, setup{Delays: ms(100, 100), QueueType: "quorum", Handler: func(msg *message.Message) error {
 			a, _ := retry.AttemptFromContext(msg.Context())
 			switch {
 			case !fixed.Load(), msg.UUID == "3 dies":
@@ -40,8 +39,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			}
 
 			return nil
-		}}
-		svc := run(t, c)
+		}})
 		letters := lettersOf(t, svc)
 
 		for i, id := range []string{"1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed",

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -20,7 +19,7 @@ func TestConsumerTagOfAnyLength(t *testing.T) {
 	svc := start(t, setup{
 		QueueType: "quorum",
 		Configure: func(c *amqp.Config) { c.Consume.Consumer = strings.Repeat("x", 255) },
-		Handler:   func(*message.Message) error { return nil },
+		Handler:   succeed,
 	})
 	svc.publish(rabbit.Numbered("message", 30)...)
 	await.Until(t, func() bool { return len(svc.Calls.ids()) == 30 }, "all are handled")

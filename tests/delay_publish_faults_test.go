@@ -27,9 +27,7 @@ import (
 func TestDelayPublish_Refused(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
+	d, topic, got := newDelayed(t, brokertest.URI(t), nil)
 	with := func(key, value string) *message.Message {
 		msg := message.NewMessage("bad", nil)
 		msg.Metadata.Set(key, value)
@@ -127,9 +125,7 @@ func TestDelayPublish_RefusedForGood(t *testing.T) {
 func TestDelayPublish_LadderDeleted(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), withOwnLadder)
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
+	d, topic, got := newDelayed(t, brokertest.URI(t), withOwnLadder)
 	shared := d.Ladder.Shared()
 	for i, remove := range []func(){
 		func() {}, // the first time nothing is there

@@ -135,9 +135,7 @@ func TestDelayPublish_PastKeepsItsProperties(t *testing.T) {
 func TestDelayPublish_Pipelined(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), withOwnLadder)
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
+	d, topic, got := newDelayed(t, brokertest.URI(t), withOwnLadder)
 	batch := func(prefix string, n int) []*message.Message {
 		var messages []*message.Message
 		for _, uuid := range rabbit.Numbered(prefix, n) {
@@ -236,11 +234,9 @@ func TestDelayPublish_Alarm_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.Start(t)
-	d := newDelays(t, amqp.NewDurableQueueConfig(broker.URI), func(o *delay.Options, _ *amqpretry.Options) {
+	d, topic, got := newDelayed(t, broker.URI, func(o *delay.Options, _ *amqpretry.Options) {
 		o.PublishTimeout = time.Second
 	})
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
 	d.publishes(topic, "before")
 	got.wait(t, 1)
 	broker.Ctl("set_vm_memory_high_watermark", "0.00001")

@@ -114,6 +114,16 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	return d
 }
 
+// newDelayed makes a service with a topic that is a queue, and what comes to it.
+func newDelayed(
+	t *testing.T, uri string, configure func(*delay.Options, *amqpretry.Options),
+) (*delays, string, *arrivals) {
+	t.Helper()
+	d, topic := newDelays(t, amqp.NewDurableQueueConfig(uri), configure), uniqueName("delayed")
+
+	return d, topic, d.queue(topic)
+}
+
 // queue gives a queue with its topic, and what comes to it.
 func (d *delays) queue(topic string) *arrivals {
 	d.t.Helper()
@@ -405,9 +415,7 @@ func TestDelayPublish_ConnectionCut(t *testing.T) {
 	t.Parallel()
 
 	proxy := newProxy(t, brokertest.URI(t))
-	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), withOwnLadder)
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
+	d, topic, got := newDelayed(t, proxy.URI, withOwnLadder)
 	require.NoError(t, d.Publisher.Publish(topic, delayed("first", wmdelay.For(100*time.Millisecond))))
 
 	stop := make(chan struct{})
@@ -490,11 +498,9 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	t.Parallel()
 
 	proxy := newProxy(t, brokertest.URI(t))
-	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), func(o *delay.Options, _ *amqpretry.Options) {
+	d, topic, got := newDelayed(t, proxy.URI, func(o *delay.Options, _ *amqpretry.Options) {
 		o.PublishTimeout = time.Second
 	})
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
 	d.publishes(topic, "before")
 	got.wait(t, 1)
 	options := d.Options

@@ -13,7 +13,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -28,7 +27,7 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 			t.Parallel()
 			const far = int64(253402300799000) // year 9999
 			var s seen
-			c := setup{Tiers: true, URI: brokertest.URI(t), QueueType: "classic",
+			c := setup{Tiers: true, QueueType: "classic",
 				Handler: s.handler(func(msg *message.Message) error {
 					if msg.UUID == "permanent" {
 						return retry.Permanent(errors.New("at once"))

@@ -220,7 +220,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		t.Parallel()
 		const id = "fails, and its connection is lost before the copy is confirmed"
 		network := newProxy(t, brokertest.URI(t))
-		c := setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return errFate }}
+		c := setup{URI: network.URI, QueueType: "quorum", Handler: alwaysFails}
 		c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 		svc := start(t, c)
 		network.refuse(forwarder)

@@ -150,7 +150,7 @@ func (b *blocked) during(name string, configure func(*amqp.Config), block, unblo
 	b.t.Helper()
 	c := setup{
 		URI: b.broker.URI, QueueType: "quorum", Prefetch: 100, Queue: uniqueName("blocked"),
-		Options: amqpretry.Options{Policies: b.policies}, Handler: func(*message.Message) error { return nil },
+		Options: amqpretry.Options{Policies: b.policies}, Handler: succeed,
 		Configure: configure,
 	}
 	first := start(b.t, c)

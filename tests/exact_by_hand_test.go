@@ -32,7 +32,7 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 	stuck := first.Broker.Take(unroutable, 2)
 	require.Len(t, stuck, 2)
 	first.close()
-	c.Handler = func(*message.Message) error { return nil }
+	c.Handler = succeed
 	second := start(t, c) // declares the landing queue again
 	for _, d := range stuck {
 		assert.Regexp(t, `^0\.0\.3\.q\.`+c.Queue+`$`, d.RoutingKey, "it names the target")

@@ -465,7 +465,7 @@ func TestGroups_CheckRouter(t *testing.T) {
 	router := newRouter(t, logged)
 	for _, group := range []string{"off", "on"} {
 		subscriber := must(retrier.Group(group).NewSubscriber())(t)
-		router.AddConsumerHandler(group, topic, subscriber, func(*message.Message) error { return nil })
+		router.AddConsumerHandler(group, topic, subscriber, succeed)
 	}
 	err := retrier.CheckRouter(router)
 	forgotten := errorAs[*middleware.NoMiddlewareError](t, err)

@@ -39,6 +39,11 @@ func elect(broker *brokertest.Broker, queue string) {
 	broker.Ctl("eval", fmt.Sprintf(`ok = ra:trigger_election({list_to_atom("%%2F_%s"), node()}).`, queue))
 }
 
+func onPrivate(uri, queueType string) setup {
+	return setup{URI: uri, QueueType: queueType, KeepObjects: true, Handler: byFate,
+		Options: amqpretry.Options{CloseTimeout: time.Second}}
+}
+
 // A quorum queue without leader answers nobody: no confirm, no nack, no consume-ok. What is to go
 // into it is held, and who wants to consume from it is told.
 func TestLeaderless_OwnBroker(t *testing.T) {
@@ -47,9 +52,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 
 	t.Run("dead-letter queue", func(t *testing.T) {
 		t.Parallel()
-		svc := start(t, setup{
-			URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: time.Second}, Handler: byFate,
-		})
+		svc := start(t, onPrivate(broker.URI, ""))
 		leaderless(broker, svc.dlq())
 		svc.publish("never-0", "ok-0", "once-0")
 		held := svc.reportedHeld(1)
@@ -65,9 +68,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 
 	t.Run("close while it is held", func(t *testing.T) {
 		t.Parallel()
-		svc := start(t, setup{
-			URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: time.Second}, Handler: byFate,
-		})
+		svc := start(t, onPrivate(broker.URI, ""))
 		leaderless(broker, svc.dlq())
 		svc.publish("never-0")
 		_ = svc.reportedHeld(1)
@@ -77,10 +78,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 
 	t.Run("main queue", func(t *testing.T) {
 		t.Parallel()
-		svc := newService(t, setup{
-			URI: broker.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate,
-			Options: amqpretry.Options{CloseTimeout: time.Second},
-		})
+		svc := newService(t, onPrivate(broker.URI, "quorum"))
 		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 		leaderless(broker, svc.Queue)
 
@@ -111,10 +109,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 	t.Run("main queue, reconnect", func(t *testing.T) {
 		t.Parallel()
 		network := newProxy(t, broker.URI)
-		svc := start(t, setup{
-			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate,
-			Options: amqpretry.Options{CloseTimeout: time.Second},
-		})
+		svc := start(t, onPrivate(network.URI, "quorum"))
 		network.refuse(subscriber)
 		leaderless(broker, svc.Queue)
 		network.allow(subscriber)
@@ -131,10 +126,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 	t.Run("close while it waits for a leader", func(t *testing.T) {
 		t.Parallel()
 		network := newProxy(t, broker.URI)
-		svc := start(t, setup{
-			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate,
-			Options: amqpretry.Options{CloseTimeout: time.Second},
-		})
+		svc := start(t, onPrivate(network.URI, "quorum"))
 		network.refuse(subscriber)
 		leaderless(broker, svc.Queue)
 		network.allow(subscriber)

@@ -115,7 +115,7 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	t.Parallel()
 
 	var locked calls
-	c := setup{Handler: func(*message.Message) error { return nil }}
+	c := setup{Handler: succeed}
 	c.Route = func(svc *service) {
 		bare(t, svc, func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
@@ -128,9 +128,7 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 				return h(msg)
 			}
 		}, svc.Retrier.Middleware)
-		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
-			return nil
-		}))
+		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(succeed))
 	}
 	svc := start(t, c)
 	svc.publish("first")

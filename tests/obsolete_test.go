@@ -129,16 +129,16 @@ func (b *obsoleteBroker) retireWithin(t *testing.T, queue retire.Queue, timeout 
 
 // keeps begins to retire a queue that has messages. The returned function waits until the API has
 // shown so many for some seconds, which is as late as the broker likes, and at least as long as
-// lasting. Then it ends Retire, and returns its error.
+// lasting. Then it ends Retire, which tells of them.
 func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
-	lasting time.Duration) func(*testing.T) *retire.Error {
+	lasting time.Duration) func(*testing.T) {
 	t.Helper()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
 	began := time.Now()
 	go func() { done <- retire.Delete(ctx, b.client, queue) }()
-	return func(t *testing.T) *retire.Error {
+	return func(t *testing.T) {
 		t.Helper()
 		var shown time.Time
 		await.Until(t, func() bool {
@@ -155,8 +155,22 @@ func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
 		cancel()
 		kept := errorAs[*retire.Error](t, await.Value(t, done, "the end of Retire"))
 		require.ErrorIs(t, kept, context.Canceled)
-		return kept
+		assert.False(t, kept.InUse)
+		assert.Equal(t, messages, kept.Messages)
 	}
+}
+
+var (
+	hourly        = config.Policy{Delays: []time.Duration{time.Hour}}
+	hourlyClassic = config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true}
+)
+
+// inUse wants Retire's error of a queue that is in use.
+func inUse(t *testing.T, err error, found string) {
+	t.Helper()
+	used := errorAs[*retire.Error](t, err)
+	assert.True(t, used.InUse)
+	assert.Contains(t, used.Found, found)
 }
 
 // said is how many messages the API says that the queue has; nil if it does not know yet.
@@ -234,7 +248,7 @@ func (b *obsoleteBroker) put(t *testing.T, body string, path ...string) {
 
 // It takes no more permissions than the docs say.
 func retiresEmpty(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	plan, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	user := uniqueName("user")
 	b.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
 	b.permit(t, "/", user, "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry$")
@@ -271,8 +285,7 @@ func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), ClassicQueues: true},
 		topology.Names{})
 	b.send(t, queue, 5)
-	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true},
-		topology.Names{})
+	_, full := b.obsoletePlan(t, hourlyClassic, topology.Names{})
 	b.send(t, full, 1)
 	retired, kept := b.retire(t, queue), b.keeps(t, full, 1, classicTime)
 	return func(t *testing.T) {
@@ -280,17 +293,14 @@ func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		assert.False(t, b.exists(t, queue.Name))
 		assert.Equal(t, 5, b.ready(t, plan.Queue))
 
-		waiting := kept(t)
-		assert.False(t, waiting.InUse)
-		assert.EqualValues(t, 1, waiting.Messages)
+		kept(t)
 		assert.Equal(t, 1, b.ready(t, full.Name))
 	}
 }
 
 // AMQP says 0 ready, and a deletion "if empty" would take it away.
 func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true},
-		topology.Names{})
+	_, queue := b.obsoletePlan(t, hourlyClassic, topology.Names{})
 	b.send(t, queue, 1)
 	ch := b.channel()
 	_, ok, err := ch.Get(queue.Name, false)
@@ -298,9 +308,7 @@ func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.True(t, ok)
 	kept := b.keeps(t, queue, 1, classicTime)
 	return func(t *testing.T) {
-		held := kept(t)
-		assert.False(t, held.InUse)
-		assert.EqualValues(t, 1, held.Messages)
+		kept(t)
 		assert.Zero(t, b.ready(t, queue.Name))
 		require.NoError(t, ch.Close())
 		await.Until(t, func() bool { return b.ready(t, queue.Name) == 1 })
@@ -320,7 +328,7 @@ func retiresShared(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func retiresWithoutExchange(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	plan, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	require.NoError(t, b.channel().ExchangeDelete(plan.RetryExchange, false, false))
 	retired := b.retire(t, queue)
 	return func(t *testing.T) {
@@ -339,7 +347,7 @@ func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	odd.topologyBroker = newTopologyBroker(t, strings.TrimSuffix(b.broker.URI, "/")+"/"+url.PathEscape(oddName))
 	odd.client = b.asIn(t, oddName, "guest", "guest")
 
-	plan := must(topology.New(oddName, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{}))(t)
+	plan := must(topology.New(oddName, hourly, topology.Names{}))(t)
 	require.NoError(t, plan.Declare(odd.channel()))
 	off := must(topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{}))(t)
 	obsolete := must(retire.Find(t.Context(), odd.client, topology.Names{}, off))(t)
@@ -373,7 +381,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 // Right after a message was confirmed the API still says 0.
 func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	_, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	require.Nil(t, b.said(t, queue), "a queue without statistics is not an empty one")
 	return func(t *testing.T) {
 		saysNone := func() bool {
@@ -389,24 +397,20 @@ func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*test
 			b.send(t, queue, 1)
 		}
 		require.Equal(t, 1, b.ready(t, queue.Name))
-		waiting := b.keeps(t, queue, 1, 0)(t)
-		assert.False(t, waiting.InUse)
-		assert.EqualValues(t, 1, waiting.Messages)
+		b.keeps(t, queue, 1, 0)(t)
 		assert.Equal(t, 1, b.ready(t, queue.Name))
 	}
 }
 
 func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	plan, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	require.True(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}), "nobody can route into it: returned")
 	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
 	require.False(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}))
 	return func(t *testing.T) {
-		inUse := errorAs[*retire.Error](t, <-retired)
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, "again, as an instance with the old policy does")
+		inUse(t, <-retired, "again, as an instance with the old policy does")
 		assert.Equal(t, 1, b.ready(t, queue.Name))
 		bindings := b.bindings(t, queue.Name)
 		require.Len(t, bindings, 1, "the instance's own, without the mark")
@@ -415,7 +419,7 @@ func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
@@ -423,14 +427,13 @@ func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	// Without its binding: what shows that it is another one is that the mark is gone.
 	require.NoError(t, topology.Plan{Queues: []topology.Queue{queue.Queue}}.Declare(b.channel()))
 	return func(t *testing.T) {
-		inUse := errorAs[*retire.Error](t, <-retired)
-		assert.True(t, inUse.InUse)
+		inUse(t, <-retired, "")
 		assert.True(t, b.exists(t, queue.Name))
 	}
 }
 
 func acceptsGone(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
@@ -439,44 +442,38 @@ func acceptsGone(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	first := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	second := b.retire(t, queue)
 	return func(t *testing.T) {
-		inUse := errorAs[*retire.Error](t, <-first)
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, "another Retire")
+		inUse(t, <-first, "another Retire")
 		require.NoError(t, <-second)
 		assert.False(t, b.exists(t, queue.Name))
 	}
 }
 
 func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	b.consume(queue.Name)
 	retired := b.retire(t, queue)
 	return func(t *testing.T) {
-		inUse := errorAs[*retire.Error](t, <-retired)
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, "consumers on it: 1")
+		inUse(t, <-retired, "consumers on it: 1")
 		assert.True(t, b.exists(t, queue.Name))
 	}
 }
 
 func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	require.NoError(t, b.channel().QueueBind(queue.Name, "audit", "amq.topic", false, nil))
-	inUse := errorAs[*retire.Error](t, <-b.retire(t, queue))
-	assert.True(t, inUse.InUse)
+	inUse(t, <-b.retire(t, queue), "amq.topic")
 	return func(t *testing.T) {
-		assert.Contains(t, inUse.Found, "amq.topic")
 		assert.Len(t, b.bindings(t, queue.Name), 2, "nothing was changed")
 	}
 }
 
 func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	for argument, value := range map[string]any{"x-message-ttl": int64(1000), "x-dead-letter-routing-key": "other",
 		"x-queue-type": "classic"} {
 		other := queue
@@ -485,9 +482,7 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		if argument == "x-message-ttl" {
 			other.Delay = time.Second
 		}
-		inUse := errorAs[*retire.Error](t, <-b.retire(t, other))
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, argument)
+		inUse(t, <-b.retire(t, other), argument)
 	}
 	return func(t *testing.T) {
 		assert.Len(t, b.bindings(t, queue.Name), 1, "nothing was changed")
@@ -535,7 +530,7 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	user := uniqueName("user")
 	refused := func(api *httpapi.Client, status int, texts ...string) {
 		err := retire.Delete(t.Context(), api, queue)

@@ -128,9 +128,7 @@ func TestCheckRouter(t *testing.T) {
 			if topic == "" {
 				topic = uniqueName("order")
 			}
-			router.AddConsumerHandler("ship", topic, test.subscriber, func(*message.Message) error {
-				return nil
-			}).AddMiddleware(test.handler...)
+			router.AddConsumerHandler("ship", topic, test.subscriber, succeed).AddMiddleware(test.handler...)
 
 			before := len(logs.with("A middleware is in the wrong place"))
 			err := test.retrier.CheckRouter(router)

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,37 +93,16 @@ type roleTest struct {
 
 // roles are the lives: each does all that its role is for and gives the first refusal.
 var roles = map[string]func(*roleTest) error{
-	"consumer": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-shared": func(r *roleTest) error {
-		r.strategy = config.StrategyShared
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-exact": func(r *roleTest) error {
-		r.strategy = config.StrategyLadder
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-cycle": func(r *roleTest) error {
-		r.strategy = config.StrategyCycle
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-fanout": func(r *roleTest) error {
-		return r.consume(billing, "events", declares)
-	},
-	"worker": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", assumes)
-	},
-	"worker-canary": (*roleTest).canary,
-	"worker-shared": func(r *roleTest) error {
-		r.strategy = config.StrategyShared
-		return r.consume(queueConfig, "orders", assumes)
-	},
-	"worker-exact": func(r *roleTest) error {
-		r.strategy = config.StrategyLadder
-		return r.consume(queueConfig, "orders", assumes)
-	},
-	"observer": func(r *roleTest) error { return r.observe(2) },
+	"consumer":        consumesWith("", declares),
+	"consumer-shared": consumesWith(config.StrategyShared, declares),
+	"consumer-exact":  consumesWith(config.StrategyLadder, declares),
+	"consumer-cycle":  consumesWith(config.StrategyCycle, declares),
+	"consumer-fanout": func(r *roleTest) error { return r.consume(billing, "events", declares) },
+	"worker":          consumesWith("", assumes),
+	"worker-canary":   (*roleTest).canary,
+	"worker-shared":   consumesWith(config.StrategyShared, assumes),
+	"worker-exact":    consumesWith(config.StrategyLadder, assumes),
+	"observer":        func(r *roleTest) error { return r.observe(2) },
 	"observer-exact": func(r *roleTest) error {
 		r.strategy = config.StrategyLadder
 		return r.observe(56) // those of the ladder with its unroutable queue, and the dead-letter queue
@@ -130,15 +110,10 @@ var roles = map[string]func(*roleTest) error{
 	"dead-letters":         func(r *roleTest) error { return r.deadLetters(declares) },
 	"dead-letters-assumed": func(r *roleTest) error { return r.deadLetters(assumes) },
 	"replay":               (*roleTest).replay,
-	"browser": func(r *roleTest) error {
-		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			stat, err := q.Stat(r.t.Context(), dlq.Filter{})
-			if err == nil {
-				assert.Equal(r.t, 1, stat.Matched)
-			}
-			return err
-		})
-	},
+	"browser": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
+		stat, err := q.Stat(r.t.Context(), dlq.Filter{})
+		return stat.Matched, err
+	}),
 	"replayer": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
 			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1}})
@@ -153,24 +128,14 @@ var roles = map[string]func(*roleTest) error{
 			return err
 		})
 	},
-	"purger": func(r *roleTest) error {
-		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Purge(r.t.Context(), dlq.PurgeOptions{})
-			if err == nil {
-				assert.Equal(r.t, 1, report.Done)
-			}
-			return err
-		})
-	},
-	"importer": func(r *roleTest) error {
-		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Import(r.t.Context(), strings.NewReader(`{"v":1,"body":"1"}`+"\n"), dlq.ImportOptions{})
-			if err == nil {
-				assert.Equal(r.t, 1, report.Done)
-			}
-			return err
-		})
-	},
+	"purger": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
+		report, err := q.Purge(r.t.Context(), dlq.PurgeOptions{})
+		return report.Done, err
+	}),
+	"importer": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
+		report, err := q.Import(r.t.Context(), strings.NewReader(`{"v":1,"body":"1"}`+"\n"), dlq.ImportOptions{})
+		return report.Done, err
+	}),
 	"publisher": func(r *roleTest) error { return r.publish(queueConfig, "orders", declares) },
 	"publisher-fanout": func(r *roleTest) error {
 		return r.publish(billing, "events", declares)
@@ -179,6 +144,27 @@ var roles = map[string]func(*roleTest) error{
 	"delay-publisher-assumed":  func(r *roleTest) error { return r.publishLater(assumes) },
 	"publisher-fanout-assumed": func(r *roleTest) error { return r.publish(billing, "events", assumes) },
 	"retire":                   (*roleTest).retire,
+}
+
+func consumesWith(strategy config.Strategy, assume bool) func(*roleTest) error {
+	return func(r *roleTest) error {
+		r.strategy = cmp.Or(strategy, r.strategy)
+		return r.consume(queueConfig, "orders", assume)
+	}
+}
+
+// counts does something with a dead-letter queue that has one message, and finds it.
+func counts(do func(*roleTest, *dlq.Queue) (int, error)) func(*roleTest) error {
+	return func(r *roleTest) error {
+		return r.deadLetterQueue(func(q *dlq.Queue) error {
+			n, err := do(r, q)
+			if err == nil {
+				assert.Equal(r.t, 1, n)
+			}
+
+			return err
+		})
+	}
 }
 
 func queueConfig(uri string) amqp.Config {

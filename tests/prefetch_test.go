@@ -191,7 +191,7 @@ func TestPrefetch_SuspectsAmongOthers(t *testing.T) {
 	var redelivered redeliveries
 	svc := newService(t, setup{QueueType: "quorum",
 		Configure: func(c *amqp.Config) { c.Marshaler = &redelivered },
-		Handler:   func(*message.Message) error { return nil }})
+		Handler:   succeed})
 	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 	messages := rabbit.Messages(rabbit.Numbered("ok", count)...)
 	for i := range messages {
@@ -221,7 +221,7 @@ func TestPrefetch_SuspectAmongFew(t *testing.T) {
 	t.Parallel()
 	const prefetch, every = 100, 10 * time.Millisecond
 	svc := start(t, setup{QueueType: "quorum", Prefetch: prefetch,
-		Handler: func(*message.Message) error { return nil }})
+		Handler: succeed})
 	svc.publish("first")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it is open")
 	svc.Broker.Publish(svc.Queue, crashed(svc.Queue, "crashed"))
@@ -248,7 +248,7 @@ func TestPrefetch_SuspectsAmongInstances(t *testing.T) {
 	var pods []*service
 	for range instances {
 		pods = append(pods, start(t, setup{Queue: queue, QueueType: "quorum",
-			Handler: func(*message.Message) error { return nil }}))
+			Handler: succeed}))
 	}
 	calls := func() (n int) {
 		for _, p := range pods {

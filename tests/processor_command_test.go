@@ -2,6 +2,7 @@ package tests
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,7 +23,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // buildCommand builds the command amqpretry.
@@ -195,40 +196,71 @@ func TestProcessorCommand(t *testing.T) {
 	assert.Empty(t, c.logged("guest:guest"), "no password")
 }
 
-// Two processes side by side share the work. Killing one costs no message, and at most its
-// deliveries in flight are doubled, which keep their message ids.
+// Processes that are killed and closed while another goes on lose no message and mix up none. What
+// is doubled, with its message id, was in flight.
 func TestProcessorCommand_Killed(t *testing.T) {
 	t.Parallel()
+	killProcessors(t, "", "twice", 2, 1, 600)
+}
+
+func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
+	t.Parallel()
+	killProcessors(t, "direct", "once", 1, 4, 100)
+}
+
+// killProcessors has main queues with one failed queue, see declareShared. The first has that many
+// retries, and each other one more. Each gets so many messages that die, and that survive.
+func killProcessors(t *testing.T, form, survives string, tries, mains, each int) {
+	t.Helper()
+	const prefetch = 20
 	uri := brokertest.URI(t)
 	broker := newRabbit(t, uri)
-	q := declareForeign(t, broker, uniqueName("proc"))
-	options := processor.Options{Policies: retries(ms(100, 300)...)}
-	removeTopology(t, broker, q.Main, options)
-	args := []string{"--policies", policyFile(t, "default: {delays: [100ms, 300ms]}"), "--queues",
-		q.Failed + "=" + q.Main, "--log-level", "warn", "--prefetch", "20"}
+	names, args, policies := []string{}, []string{"--prefetch", strconv.Itoa(prefetch)}, "topics:\n"
+	for i := range mains {
+		name := uniqueName(fmt.Sprintf("proc-%d", i))
+		names = append(names, name)
+		delays := ms(100, 150, 200, 250)[:tries+i]
+		removeTopology(t, broker, name, processor.Options{Policies: retries(delays...)})
+		policies += fmt.Sprintf("  %s: {delays: %s}\n", name, strings.ReplaceAll(fmt.Sprint(delays), " ", ", "))
+	}
+	queues := declareShared(t, broker, form, names...)
+	for _, q := range queues {
+		args = append(args, "--queues", q.Failed+"="+q.Main)
+	}
+	args = append(args, "--policies", policyFile(t, policies))
 	path := buildCommand(t)
 	start := func() *command {
-		c := runProcessor(t, path, uri, append(slices.Clone(args), "--log-level", "info")...)
+		c := runProcessor(t, path, uri, args...)
 		c.ready()
+
 		return c
 	}
-	survivor := start()
-	victim := start()
-	service := consumeForeign(t, broker, q.Main)
+	survivor, victim := start(), start()
+	services := map[string]*foreigner{}
+	for _, name := range names {
+		services[name] = consumeForeign(t, broker, name)
+	}
 
-	dead, once := rabbit.Numbered("never", 600), rabbit.Numbered("twice", 600)
-	published := make(chan struct{})
-	go func() {
-		defer close(published)
-		for i := 0; i < len(dead); i += 20 {
-			broker.Publish(q.Main, foreigns(slices.Concat(dead[i:i+20], once[i:i+20])...)...)
+	published := inBackground(func() {
+		batch := 20 / min(mains, 2)
+		for i := 0; i < each; i += batch {
+			for _, name := range names {
+				for j := range batch {
+					id := fmt.Sprintf("-%d-%s", i+j, name)
+					broker.Publish(name, foreigns("never"+id, survives+id)...)
+				}
+			}
 			<-time.After(200 * time.Millisecond)
 		}
-	}()
+	})
 	kills := 0
 	for publishing := true; publishing; {
 		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
-		victim.kill()
+		if kills%3 == 2 {
+			victim.exit(syscall.SIGTERM)
+		} else {
+			victim.kill()
+		}
 		kills++
 		victim = start()
 		select {
@@ -238,28 +270,38 @@ func TestProcessorCommand_Killed(t *testing.T) {
 		}
 	}
 
-	letters := map[string]int{}
-	await.Until(t, func() bool {
-		for _, d := range broker.Drain(q.Main + ".dlq") {
-			letters[d.MessageId]++
-			assert.Equal(t, []string{"rejected", "3"}, []string{rabbit.Text(d, header.Reason), rabbit.Text(d,
-				header.Attempts)})
-		}
-		handled := func(id string) bool { return service.handled(id) > 0 }
-		return len(letters) >= len(dead) && !slices.ContainsFunc(once, func(id string) bool { return !handled(id) })
-	}, "each message comes to its end")
 	doubled := 0
-	for _, id := range dead {
-		require.NotZero(t, letters[id], id)
-		doubled += letters[id] - 1
+	for i, name := range names {
+		letters := map[string]int{}
+		await.Until(t, func() bool {
+			for _, d := range broker.Drain(name + ".dlq") {
+				letters[d.MessageId]++
+				says(t, d, "rejected", strconv.Itoa(1+tries+i))
+				hasHeaders(t, d, headers{header.Queue: name})
+				assert.Regexp(t, "^never-.*-"+name+"$", d.MessageId)
+			}
+			handled := 0
+			for n := range each {
+				handled += min(1, services[name].handled(fmt.Sprintf("%s-%d-%s", survives, n, name)))
+			}
+
+			return len(letters) == each && handled == each
+		}, "each message comes to its end")
+		for _, n := range letters {
+			doubled += n - 1
+		}
+		for n := range each {
+			doubled += services[name].handled(fmt.Sprintf("%s-%d-%s", survives, n, name)) - 1
+		}
+		services[name].mu.Lock()
+		for id := range services[name].seen {
+			assert.True(t, strings.HasSuffix(id, name), "%s came to %s", id, name)
+		}
+		services[name].mu.Unlock()
 	}
-	for _, id := range once {
-		require.Zero(t, letters[id], id)
-		doubled += service.handled(id) - 1
-	}
-	t.Logf("%d kills, %d doubled", kills, doubled)
-	assert.LessOrEqual(t, doubled, kills*20)
-	broker.Has(q.Failed, 0)
+	t.Logf("%d processes ended, %d doubled", kills, doubled)
+	assert.LessOrEqual(t, doubled, kills*prefetch)
+	broker.Has(queues[0].Failed, 0)
 	survivor.exit(os.Interrupt)
 	victim.exit(syscall.SIGTERM)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/amqpretry/processor"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -184,6 +185,23 @@ func newProcessor(t *testing.T, conf processor.Config, options processor.Options
 	p.Processor = must(processor.New(conf, options))(t)
 
 	return p
+}
+
+// processQueue runs a processor for one queue of a service in another language.
+func processQueue(t *testing.T, policies config.Policies) (*rabbit.Client, foreignQueue, *processed, *foreigner) {
+	t.Helper()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	options := processor.Options{Policies: policies}
+	removeTopology(t, broker, q.Main, options)
+
+	return broker, q, process(t, of(t, q), options), consumeForeign(t, broker, q.Main)
+}
+
+// says compares the reason and the number of attempts of a dead letter.
+func says(t *testing.T, letter amqp091.Delivery, reason, attempts string) {
+	t.Helper()
+	hasHeaders(t, letter, headers{header.Reason: reason, header.Attempts: attempts})
 }
 
 // process runs a processor until the test ends, and waits until it is ready.

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -327,99 +325,6 @@ func TestProcessor_SharedFailedQueue_PoliciesChange(t *testing.T) {
 	for _, e := range p.Events(retry.EventStoppedConsuming) {
 		assert.NotEqual(t, alone.Failed, e.Queue, "nothing of it has changed")
 	}
-}
-
-// Processes that are killed and closed while others go on lose no message of a failed queue of many
-// main queues, and mix up none.
-func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
-	t.Parallel()
-	const mains, each, prefetch = 4, 100, 20
-	uri := brokertest.URI(t)
-	broker := newRabbit(t, uri)
-	names, args, policies := []string{}, []string{"--prefetch", strconv.Itoa(prefetch)}, "topics:\n"
-	for i := range mains {
-		name := uniqueName(fmt.Sprintf("proc-%d", i))
-		names = append(names, name)
-		delays := ms(100, 150, 200, 250)[:1+i]
-		removeTopology(t, broker, name, processor.Options{Policies: retries(delays...)})
-		policies += fmt.Sprintf("  %s: {delays: [%s]}\n", name,
-			strings.Join([]string{"100ms", "150ms", "200ms", "250ms"}[:1+i], ", "))
-	}
-	queues := declareShared(t, broker, "direct", names...)
-	for _, q := range queues {
-		args = append(args, "--queues", q.Failed+"="+q.Main)
-	}
-	args = append(args, "--policies", policyFile(t, policies))
-	path := buildCommand(t)
-	start := func() *command {
-		c := runProcessor(t, path, uri, args...)
-		c.ready()
-		return c
-	}
-	survivor, victim := start(), start()
-	services := map[string]*foreigner{}
-	for _, name := range names {
-		services[name] = consumeForeign(t, broker, name)
-	}
-	published := make(chan struct{})
-	go func() {
-		defer close(published)
-		for i := range each / 10 {
-			for _, name := range names {
-				for j := range 10 {
-					id := fmt.Sprintf("-%d-%s", i*10+j, name)
-					broker.Publish(name, foreigns("never"+id, "once"+id)...)
-				}
-			}
-			<-time.After(300 * time.Millisecond)
-		}
-	}()
-	kills := 0
-	for publishing := true; publishing; {
-		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
-		if kills%3 == 2 {
-			victim.exit(syscall.SIGTERM)
-		} else {
-			victim.kill()
-		}
-		kills++
-		victim = start()
-		select {
-		case <-published:
-			publishing = false
-		default:
-		}
-	}
-
-	doubled := 0
-	for i, name := range names {
-		letters := map[string]int{}
-		await.Until(t, func() bool {
-			for _, d := range broker.Drain(name + ".dlq") {
-				letters[d.MessageId]++
-				assert.Equal(t, []string{"rejected", strconv.Itoa(2 + i), name}, []string{rabbit.Text(d, header.Reason),
-					rabbit.Text(d, header.Attempts), rabbit.Text(d, header.Queue)})
-				assert.True(t, strings.HasSuffix(d.MessageId, name), "%s in %s", d.MessageId, name)
-			}
-			handled := 0
-			for n := range each {
-				handled += min(1, services[name].handled(fmt.Sprintf("once-%d-%s", n, name)))
-			}
-			return len(letters) == each && handled == each
-		}, "each message comes to its end")
-		for _, n := range letters {
-			doubled += n - 1
-		}
-		services[name].mu.Lock()
-		for id := range services[name].seen {
-			assert.True(t, strings.HasSuffix(id, name), "%s came to %s", id, name)
-		}
-		services[name].mu.Unlock()
-	}
-	t.Logf("%d processes ended, %d doubled", kills, doubled)
-	broker.Has(queues[0].Failed, 0)
-	survivor.exit(syscall.SIGTERM)
-	victim.exit(syscall.SIGTERM)
 }
 
 // deadlyTo is a network that takes a connection away when something of a name is declared over it,

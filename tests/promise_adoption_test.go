@@ -205,18 +205,24 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 	assert.NotZero(t, retried, "some retries were handled by the instance that does not retry")
 }
 
-// subscribeFails starts nothing: Subscribe fails, for the retrier's own subscriber.
+// subscribeFails starts nothing: Subscribe fails, of the retrier's own subscriber and of a stock one.
 func subscribeFails(t *testing.T, uri, queue string, queueArguments amqp091.Table, options amqpretry.Options) error {
 	t.Helper()
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = queueArguments
 	options.Logger = newLogs(t)
-	subscriber := must(newRetrier(t, conf, options).NewSubscriber())(t)
-
+	retrier := newRetrier(t, conf, options)
+	_, stockErr := stockOf(t, retrier.Config()).Subscribe(t.Context(), queue)
+	subscriber := must(retrier.NewSubscriber())(t)
 	require.Error(t, subscriber.SubscribeInitialize(queue))
 	messages, err := subscriber.Subscribe(t.Context(), queue)
 	require.Error(t, err)
 	require.Nil(t, messages)
+	if conflict := (*topology.ConflictError)(nil); errors.As(err, &conflict) {
+		stock := *errorAs[*topology.ConflictError](t, stockErr)
+		stock.Err = conflict.Err
+		assert.Equal(t, *conflict, stock, "a stock subscriber says the same")
+	}
 
 	return err
 }

@@ -172,7 +172,7 @@ func closeBesideAHandler(t *testing.T, timeout time.Duration) time.Duration {
 	defer close(goOn)
 	svc := newService(t, setup{
 		Options: amqpretry.Options{CloseTimeout: timeout},
-		Handler: func(*message.Message) error { return nil },
+		Handler: succeed,
 	})
 	messages := must(svc.Sub.Subscribe(context.Background(), svc.Queue))(t)
 	svc.publish("message")
@@ -289,7 +289,7 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	svc := newService(t, setup{
 		Prefetch: 5,
 		Options:  amqpretry.Options{Concurrency: 2, CloseTimeout: time.Minute},
-		Handler:  func(*message.Message) error { return nil },
+		Handler:  succeed,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -352,7 +352,7 @@ func TestCloseWithoutABroker_OwnBroker(t *testing.T) {
 			services := []*service{busy("ok"), busy("never")}
 			idle := start(t, setup{
 				URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: timeout},
-				Handler: func(*message.Message) error { return nil },
+				Handler: succeed,
 			})
 			await.Until(t, func() bool { return running.Load() == 2 }, "the handlers run")
 

@@ -158,7 +158,7 @@ func TestCloseDuringNewSubscriber(t *testing.T) {
 func TestConnectionsOfSharedConfig(t *testing.T) {
 	t.Parallel()
 	svc := newService(t, setup{
-		Handler: func(*message.Message) error { return nil },
+		Handler: succeed,
 	})
 	properties := amqp091.Table{"connection_name": "ours"}
 	conf := svc.Retrier.Config()

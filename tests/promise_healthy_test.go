@@ -182,7 +182,7 @@ func TestHealthyFromTheStart(t *testing.T) {
 	svc := newService(t, setup{QueueType: "quorum",
 		Options:   amqpretry.Options{Concurrency: 4},
 		Configure: func(c *amqp.Config) { sent.record(c) },
-		Handler:   func(*message.Message) error { return nil }})
+		Handler:   succeed})
 	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 	before := len(sent.All()) // of the strategy native, the trial
 	svc.publish(rabbit.Numbered("ok", count)...)

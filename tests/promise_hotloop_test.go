@@ -56,7 +56,7 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 	var asked atomic.Int32
 	svc := start(t, setup{
 		Configure: func(c *amqp.Config) { c.Marshaler = choosy{asked: &asked} },
-		Handler:   func(*message.Message) error { return nil },
+		Handler:   succeed,
 	})
 	ids := []string{"rejected-1", "panics-1", "nothing-1", "rejected-2", "fine", "panics-2"}
 	svc.publish(ids...)
@@ -79,7 +79,7 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 	t.Parallel()
 	eachQueueType(t, func(t *testing.T, queueType string) {
 		svc := start(t, setup{
-			QueueType: queueType, Handler: func(*message.Message) error { return errFate },
+			QueueType: queueType, Handler: alwaysFails,
 		})
 		death := func(queue any, count int64) amqp091.Table {
 			return amqp091.Table{"queue": queue, "reason": "expired", "count": count, "exchange": "x",
@@ -263,7 +263,7 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 	provision()
 	svc := start(t, setup{Tiers: true,
 		Queue: queue, Options: amqpretry.Options{AssumeTopology: true},
-		Handler: func(*message.Message) error { return nil },
+		Handler: succeed,
 	})
 	broker.Remove("", queue)
 	const reported = "Cannot consume"
@@ -314,7 +314,7 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 			QueueType: "quorum",
 			Options:   amqpretry.Options{Policies: config.Policies{Default: test.policy}},
 			Configure: func(c *amqp.Config) { c.Marshaler = decoded },
-			Handler:   func(*message.Message) error { return nil },
+			Handler:   succeed,
 		})
 		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 		svc.publish("killer")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
@@ -124,7 +123,7 @@ func TestLosslessNoAnswer(t *testing.T) {
 		svc := start(t, setup{Tiers: true,
 			URI: network.URI, QueueType: "quorum",
 			Options: amqpretry.Options{Policies: retries(time.Hour), CloseTimeout: time.Minute},
-			Handler: func(*message.Message) error { return errFate },
+			Handler: alwaysFails,
 		})
 		waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
 		svc.publish("first") // opens the forwarder's connection
@@ -158,41 +157,13 @@ func TestLosslessNoAnswer(t *testing.T) {
 	})
 }
 
-// The consumer's connection is cut while a handler runs, as if its process had been killed: the
-// broker delivers again, and that is not an attempt.
-func TestLosslessConsumerCutMidHandler(t *testing.T) {
-	t.Parallel()
-	eachQueueType(t, func(t *testing.T, queueType string) {
-		network := newProxy(t, brokertest.URI(t))
-		var handled atomic.Int32
-		svc := start(t, setup{
-			URI: network.URI, QueueType: queueType,
-			Handler: func(msg *message.Message) error {
-				if handled.Add(1) == 1 {
-					network.cut(subscriber)
-					<-msg.Context().Done() // its end tells the handler that the broker has taken the message back
-				}
-				return errFate
-			},
-		})
-		svc.publish("message")
-
-		letter := svc.Broker.Take(svc.dlq(), 1)[0]
-		assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
-		assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("message"))
-		svc.close()
-		assert.Zero(t, svc.Broker.Depth(svc.dlq()), "there is one copy")
-		assert.Zero(t, svc.Broker.Depth(svc.Queue))
-	})
-}
-
 // A held delivery whose channel goes is delivered again; its copy must not be published any more:
 // there would be two.
 func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
 	svc := start(t, setup{
-		URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return errFate },
+		URI: network.URI, QueueType: "quorum", Handler: alwaysFails,
 	})
 	network.refuse(forwarder)
 	ids := rabbit.Numbered("message", 5)

@@ -24,7 +24,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -129,7 +128,7 @@ func TestRateLimitPostpones(t *testing.T) {
 	svc := start(t, setup{
 		QueueType: "quorum", Prefetch: n,
 		Options: amqpretry.Options{Concurrency: 8, Policies: retries(ms(200, 1000)...)},
-		Route:   guarded(func(*message.Message) error { return nil }, watch, throttle.Middleware),
+		Route:   guarded(succeed, watch, throttle.Middleware),
 	})
 	ids := rabbit.Numbered("m", n)
 	svc.publish(ids...)
@@ -169,7 +168,7 @@ func TestRateLimitAndClose(t *testing.T) {
 		MaxWait: 2 * time.Hour}))(t)
 	svc := start(t, setup{
 		QueueType: "quorum", Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond},
-		Route: guarded(func(*message.Message) error { return nil }, limit.Middleware),
+		Route: guarded(succeed, limit.Middleware),
 	})
 	svc.publish("first", "waiting")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the first is handled")
@@ -212,44 +211,6 @@ func memory(t *testing.T) store.Inbox {
 	m := must(store.NewMemory(store.MemoryConfig{}))(t)
 
 	return m
-}
-
-// A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within
-// the window is dropped, wherever it is in the chain, and the message is gone.
-func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
-	t.Parallel()
-	for name, outside := range map[string]bool{"outside of the retry middleware": true, "inside of it": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			svc := start(t, setup{
-				Options: amqpretry.Options{Policies: retries(ms(100, 100)...),
-					MiddlewareOrder: middleware.OrderLog},
-				Route: func(s *service) {
-					router := must(message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs))(t)
-					middle := []message.HandlerMiddleware{s.Retrier.Middleware, watermillsDeduplicator()}
-					if outside {
-						middle[0], middle[1] = middle[1], middle[0]
-					}
-					router.AddMiddleware(middle...)
-					router.AddConsumerHandler("lost", s.Queue, s.Sub, s.recorded(func(*message.Message) error {
-						return errFate
-					}))
-					s.Router = router
-				},
-			})
-			svc.publish("lost")
-			await.Until(t, func() bool {
-				return len(svc.Events(retry.EventRetried)) == 1 && svc.Broker.Depth(svc.Queue) == 0 &&
-					svc.Broker.Depth(svc.retryQueue(100*time.Millisecond)) == 0
-			}, "it fails once, and comes back")
-			await.Stays(t, 300*time.Millisecond, func() bool { return svc.Calls.count() == 1 },
-				"it is never tried again")
-			svc.close()
-			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
-				assert.Zero(t, svc.Broker.Depth(queue), queue)
-			}
-		})
-	}
 }
 
 // Inside of the retry middleware, with keys that tell attempts apart or with ours: duplicates are

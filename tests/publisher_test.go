@@ -50,12 +50,27 @@ func withTimeout(d time.Duration) amqpretry.Options {
 	return amqpretry.Options{Publisher: publish.Options{Timeout: d}}
 }
 
+// newTopic declares a queue.
+func newTopic(t *testing.T) (uri string, broker *rabbit.Client, topic string) {
+	t.Helper()
+	uri, topic = brokertest.URI(t), uniqueName("publisher")
+	broker = newRabbit(t, uri)
+	broker.Declare(topic, nil)
+
+	return uri, broker, topic
+}
+
 // failures gives what an error says of messages.
 func failures(t *testing.T, err error) *publish.Error {
 	t.Helper()
-	failed := errorAs[*publish.Error](t, err)
+	return errorAs[*publish.Error](t, err)
+}
 
-	return failed
+// isFailure compares the cause and the type of an error.
+func isFailure(t *testing.T, err, cause error, errorType string) {
+	t.Helper()
+	require.ErrorIs(t, err, cause)
+	assert.Equal(t, errorType, failures(t, err).ErrorType())
 }
 
 // watermillMessages are some with these UUIDs, which are their payloads as well.
@@ -132,8 +147,7 @@ func TestPublisher_Unroutable(t *testing.T) {
 		began := time.Now()
 		err := publisher.Publish(topic, watermillMessages("a", "b")...)
 		assert.Less(t, time.Since(began), 30*time.Second, "it is not tried until the end")
-		require.ErrorIs(t, err, publish.ErrUnroutable)
-		assert.Equal(t, "unroutable", failures(t, err).ErrorType())
+		isFailure(t, err, publish.ErrUnroutable, "unroutable")
 		failed := failures(t, err)
 		assert.Equal(t, topic, failed.Topic)
 		assert.Equal(t, 2, failed.Of)
@@ -156,8 +170,7 @@ func TestPublisher_Unroutable(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, publish.ErrUnroutable)
-			assert.Equal(t, "unroutable", failures(t, err).ErrorType())
+			isFailure(t, err, publish.ErrUnroutable, "unroutable")
 			assert.Contains(t, err.Error(), `none is bound to the exchange "`+topic+`"`)
 		})
 	}
@@ -176,8 +189,7 @@ func TestPublisher_FullQueue(t *testing.T) {
 		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(3*time.Second))
 		began := time.Now()
 		err := publisher.Publish(topic, watermillMessages(uuids...)...)
-		require.ErrorIs(t, err, publish.ErrNacked)
-		assert.Equal(t, "nacked", failures(t, err).ErrorType())
+		isFailure(t, err, publish.ErrNacked, "nacked")
 		assert.GreaterOrEqual(t, time.Since(began), 3*time.Second, "it is tried until the end")
 		named := map[string]bool{}
 		for _, f := range failures(t, err).Failed {
@@ -221,8 +233,7 @@ func TestPublisher_FullQueue(t *testing.T) {
 		publisher := newPublisher(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("x")),
 			amqpretry.Options{})
 		err := publisher.Publish(topic, watermillMessages(uuids...)...)
-		require.ErrorIs(t, err, publish.ErrNacked)
-		assert.Equal(t, "nacked", failures(t, err).ErrorType())
+		isFailure(t, err, publish.ErrNacked, "nacked")
 		for _, f := range failures(t, err).Failed {
 			assert.True(t, f.MayBeStored && f.RefusedEachTime)
 		}
@@ -326,9 +337,7 @@ func TestPublisher_RefusedForGood(t *testing.T) {
 
 func testRefusedForGood(t *testing.T, spoil func(*message.Message), text string) {
 	t.Helper()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Marshaler = odd{}
 	publisher := newPublisher(t, conf, amqpretry.Options{})
@@ -401,9 +410,7 @@ func TestPublisher_WrongPassword(t *testing.T) {
 // What cannot be published at all is an error before anything is.
 func TestPublisher_NothingPublished(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 
 	large := watermillMessages("a", "large")
@@ -446,9 +453,7 @@ func (c elapsing) Err() error {
 // A message's context ends the wait for it, and says so. That of one does not end the others'.
 func TestPublisher_Context(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	p := newProxy(t, uri)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(await.Bound))
 	require.NoError(t, publisher.Publish(topic, watermillMessages("first")...))
@@ -475,17 +480,14 @@ func TestPublisher_Context(t *testing.T) {
 	assert.Equal(t, "bounded", failed[0].UUID)
 	assert.True(t, failed[0].MayBeStored && !failed[0].RefusedEachTime)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorIs(t, err, publish.ErrUnconfirmed)
-	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
+	isFailure(t, err, publish.ErrUnconfirmed, "unconfirmed")
 }
 
 // A broker that is not there is waited for, so long and no longer, and nothing may be stored then.
 // When it comes back, the same publisher goes on.
 func TestPublisher_Outage(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	p := newProxy(t, uri)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(5*time.Second))
 	p.refuse(anyone)
@@ -493,8 +495,7 @@ func TestPublisher_Outage(t *testing.T) {
 	err := publisher.Publish(topic, watermillMessages("a")...)
 	assert.GreaterOrEqual(t, time.Since(began), 5*time.Second)
 	assert.Less(t, time.Since(began), 25*time.Second, "less than the default timeout")
-	require.ErrorIs(t, err, publish.ErrUnconfirmed)
-	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
+	isFailure(t, err, publish.ErrUnconfirmed, "unconfirmed")
 	assert.False(t, failures(t, err).Failed[0].MayBeStored, "it was never sent")
 	p.allow(anyone)
 	require.NoError(t, publisher.Publish(topic, watermillMessages("b")...))
@@ -541,10 +542,7 @@ func TestPublisher_WritesTogether(t *testing.T) {
 	t.Parallel()
 	var writes atomic.Int64
 	conf, topic := amqp.NewDurableQueueConfig(brokertest.URI(t)), uniqueName("publisher")
-	conf.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
-		conn, err := net.DialTimeout(network, address, 10*time.Second)
-		return countedWrites{conn, &writes}, err
-	}}
+	wrapConnections(&conf, func(conn net.Conn) net.Conn { return countedWrites{conn, &writes} })
 	newRabbit(t, brokertest.URI(t)).Declare(topic, nil)
 	publisher := newPublisher(t, conf, amqpretry.Options{})
 	require.NoError(t, publisher.Publish(topic, watermillMessages("first")...))
@@ -567,9 +565,7 @@ func TestPublisher_WritesTogether(t *testing.T) {
 // Many callers share a connection and four channels, and each gets its own answer.
 func TestPublisher_Concurrent(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	p := newProxy(t, uri)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), amqpretry.Options{})
 	const callers, each = 100, 30
@@ -606,9 +602,7 @@ func TestPublisher_Concurrent(t *testing.T) {
 // A call with more messages than a channel has room for keeps their order.
 func TestPublisher_LargeCall(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 	uuids := rabbit.Numbered("m", 5000)
 	require.NoError(t, publisher.Publish(topic, watermillMessages(uuids...)...))

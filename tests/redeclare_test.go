@@ -53,13 +53,8 @@ func (s *slowDeclares) Held() int {
 	return s.held
 }
 
-func (s *slowDeclares) dial(network, address string) (net.Conn, error) {
-	conn, err := amqp091.DefaultDial(await.Bound)(network, address)
-	if err != nil {
-		return nil, err
-	}
-
-	return &slowConn{Conn: conn, slow: s, held: map[uint16][]byte{}}, nil
+func (s *slowDeclares) wrap(conn net.Conn) net.Conn {
+	return &slowConn{Conn: conn, slow: s, held: map[uint16][]byte{}}
 }
 
 type slowConn struct {
@@ -68,31 +63,15 @@ type slowConn struct {
 	slow *slowDeclares
 
 	mu     sync.Mutex
-	began  bool // the protocol header is through
-	unread []byte
+	frames frameReader
 	held   map[uint16][]byte // by channel
 }
-
-const (
-	frameHead = 1 + 2 + 4
-	frameRest = frameHead + 1
-)
 
 func (c *slowConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unread = append(c.unread, b...)
 	var pass []byte
-	if !c.began && len(c.unread) >= 8 {
-		c.began, pass, c.unread = true, c.unread[:8:8], c.unread[8:]
-	}
-	for c.began && len(c.unread) >= frameHead {
-		size := frameRest + int(binary.BigEndian.Uint32(c.unread[3:]))
-		if len(c.unread) < size {
-			break
-		}
-		frame := c.unread[:size:size]
-		c.unread = c.unread[size:]
+	header := c.frames.read(b, func(frame []byte) {
 		channel := binary.BigEndian.Uint16(frame[1:])
 		if kept, ok := c.held[channel]; ok {
 			c.held[channel] = append(kept, frame...)
@@ -102,8 +81,8 @@ func (c *slowConn) Write(b []byte) (int, error) {
 		} else {
 			pass = append(pass, frame...)
 		}
-	}
-	if _, err := c.Conn.Write(pass); err != nil {
+	})
+	if _, err := c.Conn.Write(append(header, pass...)); err != nil {
 		return 0, err
 	}
 
@@ -175,7 +154,7 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	t.Parallel()
 	var slow slowDeclares
 	svc := start(t, setup{Tiers: true,
-		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{Dial: slow.dial} },
+		Configure: func(c *amqp.Config) { wrapConnections(c, slow.wrap) },
 		Delays:    ms(200, 400),
 		Handler: func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())

@@ -155,7 +155,7 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	t.Parallel()
 
 	tries := 0
-	c := setup{Delays: ms(40), URI: brokertest.URI(t)}
+	c := setup{Delays: ms(40)}
 	c.Route = func(svc *service) {
 		immediate := routermiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware
 		bare(t, svc, immediate, svc.Retrier.Middleware, immediate)

@@ -103,8 +103,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 func TestReplayedMessagesDieAgain(t *testing.T) {
 	t.Parallel()
 	var s seen
-	c := setup{Delays: ms(40), URI: brokertest.URI(t), Handler: s.handler(failing(99))}
-	svc := start(t, c)
+	svc := start(t, setup{Delays: ms(40), Handler: s.handler(failing(99))})
 	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
 	letters := lettersOf(t, svc)
 

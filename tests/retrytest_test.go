@@ -447,7 +447,7 @@ func TestRetrytestNames(t *testing.T) {
 				"it is undecoded")
 			return nil
 		},
-		ConsumerHandler: func(*message.Message) error { return nil },
+		ConsumerHandler: succeed,
 	}, message.NewMessage(faithful, nil))
 	r.AssertDeadLettered(t, retry.ReasonUndecodable)
 }

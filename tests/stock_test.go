@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"context"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -13,8 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -206,25 +203,4 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 		assert.Equal(t, 1, broker.Consumers(q), q)
 		broker.Remove(q+".retry", q, q+".dlq", q+".retry.50ms")
 	}
-}
-
-// What the broker refuses comes out of a stock subscriber's Subscribe as the same typed errors.
-func TestStock_TypedErrors(t *testing.T) {
-	t.Parallel()
-
-	uri, queue := brokertest.URI(t), uniqueName("promise")
-	broker := newRabbit(t, uri)
-	broker.Declare(queue+".retry.50ms", amqp091.Table{"x-message-ttl": int64(7)})
-	t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
-
-	conf := amqp.NewDurableQueueConfig(uri)
-	retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{
-		Default: config.Policy{Delays: ms(50)},
-	}})
-	stock := must(amqp.NewSubscriber(retrier.Config(), newLogs(t)))(t)
-	t.Cleanup(func() { _ = stock.Close() })
-
-	_, err := stock.Subscribe(context.Background(), queue)
-	conflict := errorAs[*topology.ConflictError](t, err)
-	assert.Equal(t, queue+".retry.50ms", conflict.Name)
 }

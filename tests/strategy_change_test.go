@@ -70,7 +70,7 @@ func TestStrategy_QueueExists(t *testing.T) {
 		s := withPolicy(t, policy)
 		s.Queue = uniqueName("exists")
 		newRabbit(t, s.URI).Declare(s.Queue, amqp091.Table{"x-queue-type": "quorum"})
-		s.Handler = func(*message.Message) error { return nil }
+		s.Handler = succeed
 		svc := newService(t, s)
 		_, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
 		errorAs[*topology.ConflictError](t, err)
@@ -133,7 +133,7 @@ func TestStrategy_OwnDeliveryLimit(t *testing.T) {
 func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return nil }
+		s.Handler = succeed
 		svc := newService(t, s)
 		stock := must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)
 		t.Cleanup(func() { _ = stock.Close() })
@@ -148,7 +148,7 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 func TestStrategy_NativeIsTried(t *testing.T) {
 	t.Parallel()
 	s := withPolicy(t, nativePolicy())
-	s.Handler = func(*message.Message) error { return nil }
+	s.Handler = succeed
 	svc := newService(t, s)
 	_, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
 	if hasNative(t) {

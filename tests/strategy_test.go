@@ -67,6 +67,14 @@ func withPolicy(t *testing.T, policy config.Policy) setup {
 	return s
 }
 
+func startPolicy(t *testing.T, policy config.Policy, handler func(*message.Message) error) *service {
+	t.Helper()
+	s := withPolicy(t, policy)
+	s.Handler = handler
+
+	return start(t, s)
+}
+
 // byBroker and byCopy count the retries of either kind.
 func (s *service) byBroker() int {
 	return len(slices.DeleteFunc(s.Events(retry.EventRetried), func(e retry.Event) bool { return !e.Verdict.ByBroker }))
@@ -78,9 +86,7 @@ func (s *service) byCopy() int { return len(s.Events(retry.EventRetried)) - s.by
 // published before the end.
 func TestStrategy_Fates(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = byFate
-		svc := start(t, s)
+		svc := startPolicy(t, policy, byFate)
 		ids := fates(100)
 		svc.publish(ids...)
 		svc.finish(ids, await.Bound, 0)
@@ -112,9 +118,7 @@ func TestStrategy_Delays(t *testing.T) {
 		for i := range policy.Delays {
 			policy.Delays[i] *= 4
 		}
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		var late []string
 		for round := range 4 { // a busy machine makes some of them late, which is measured again
 			late = lateRetries(t, svc, policy, rabbit.Numbered(fmt.Sprintf("round-%d", round), 4), round)
@@ -188,8 +192,7 @@ func TestStrategy_DeadLetter(t *testing.T) {
 // A permanent failure is the end at once; a dropped message is gone; a panic is a failure.
 func TestStrategy_Errors(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(msg *message.Message) error {
+		svc := startPolicy(t, policy, func(msg *message.Message) error {
 			switch msg.UUID {
 			case "permanent":
 				return retry.Permanent(errFate)
@@ -198,8 +201,7 @@ func TestStrategy_Errors(t *testing.T) {
 			default:
 				panic("oops")
 			}
-		}
-		svc := start(t, s)
+		})
 		svc.publish("permanent", "drop", "panic")
 		svc.Broker.Has(svc.dlq(), 2)
 		await.Until(t, func() bool { return svc.Calls.count() >= 6 }, "all are handled")
@@ -213,8 +215,7 @@ func TestStrategy_Errors(t *testing.T) {
 // What the broker cannot do is done by a copy, and the attempts go on counting.
 func TestStrategy_Copies(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(msg *message.Message) error {
+		svc := startPolicy(t, policy, func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			switch {
 			case msg.UUID == "after" && attempt.Number == 2:
@@ -224,8 +225,7 @@ func TestStrategy_Copies(t *testing.T) {
 			default:
 				return errFate
 			}
-		}
-		svc := start(t, s)
+		})
 		svc.publish("after", "postponed")
 		svc.Broker.Has(svc.dlq(), 2)
 		assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts("after"))
@@ -265,9 +265,7 @@ func TestStrategy_Expiration(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Retries = 30
 		policy.Delays = []time.Duration{policy.Delays[0]}
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		svc.publish("first") // so that the consumer is there
 		await.Until(t, func() bool { return svc.Calls.count() > 0 }, "it consumes")
 		expires := rabbit.Message("expires", "")
@@ -294,9 +292,7 @@ func TestStrategy_Expiration(t *testing.T) {
 // A replayed dead letter has all its attempts again, and its story goes on.
 func TestStrategy_Replay(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		svc.publish("a")
 		svc.Broker.Has(svc.dlq(), 1)
 		letters := lettersOf(t, svc)
@@ -313,9 +309,7 @@ func TestStrategy_Replay(t *testing.T) {
 // A publisher's x-death and counts are worth nothing, and nothing is lost or stuck because of them.
 func TestStrategy_ForgedHeaders(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		deaths := func(deaths ...amqp091.Table) []any {
 			list := []any{}
 			for _, d := range deaths {
@@ -360,9 +354,7 @@ func TestStrategy_ForgedHeaders(t *testing.T) {
 // A message that other services have dead-lettered into the queue has no failures here.
 func TestStrategy_DeadLetteredInto(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		from := uniqueName("from")
 		svc.Broker.Declare(from, amqp091.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
 			"x-dead-letter-routing-key": svc.Queue})
@@ -466,9 +458,7 @@ func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
 	t.Parallel()
 	policy := cyclePolicy()
 	policy.Delays, policy.Retries, policy.CrashLimit = ms(20), 25, 2
-	s := withPolicy(t, policy)
-	s.Handler = func(*message.Message) error { return errFate }
-	svc := start(t, s)
+	svc := startPolicy(t, policy, alwaysFails)
 	svc.publish("a")
 	svc.Broker.Has(svc.dlq(), 1)
 	assert.Equal(t, map[string]string{"a": "exhausted"}, reasons(svc.Broker.Drain(svc.dlq())))
@@ -481,9 +471,7 @@ func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
 func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Delays, policy.Retries = ms(20), 45
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		svc.publish("a")
 		await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "its end")
 		assert.Equal(t, numbersTo(46), svc.Calls.attempts("a"))
@@ -501,7 +489,7 @@ func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 		policy := cyclePolicy()
 		policy.ClassicQueues = classic
 		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
+		s.Handler = alwaysFails
 		svc := newService(t, s)
 		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 		var ids []string
@@ -530,9 +518,7 @@ func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 // A header frame that would become too large on its return goes by a copy, which makes room.
 func TestStrategy_LargeHeaders(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		large := rabbit.Message("large", "")
 		large.Headers["large"] = strings.Repeat("x", 131072-450)
 		svc.Broker.Publish(svc.Queue, large)

@@ -109,55 +109,44 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 	plan := b.plan(config.Policy{Delays: []time.Duration{time.Hour}})
 	require.NoError(t, plan.Declare(b.channel()))
 
-	t.Run("ttl", func(t *testing.T) {
-		other := plan.Queues[0]
-		other.Arguments = maps.Clone(other.Arguments)
-		other.Arguments["x-message-ttl"] = int64(2000)
-		err := topology.Plan{Queues: []topology.Queue{other}}.Declare(b.channel())
-		conflict := errorAs[*topology.ConflictError](t, err)
-		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".retry.1h", Argument: "x-message-ttl",
-			Wanted: "2000", Found: "3600000", Err: conflict.Err}, *conflict)
-		broker := errorAs[*amqp.Error](t, err)
-		assert.Equal(t, amqp.PreconditionFailed, broker.Code)
-	})
+	ttl := maps.Clone(plan.Queues[0].Arguments)
+	ttl["x-message-ttl"] = int64(2000)
+	typed := func(queueType string) amqp.Table { return amqp.Table{"x-queue-type": queueType} }
+	long := plan.Queue + strings.Repeat("q", 255-len(plan.Queue))
+	b.Declare(long, nil)
+	unlimited := amqp.Table{"x-queue-type": "classic", "x-delivery-limit": int64(3)}
+	for name, test := range map[string]struct {
+		queue     string
+		arguments amqp.Table
+		want      topology.ConflictError // but for the kind and the cause
+	}{
+		"ttl": {plan.Queue + ".retry.1h", ttl,
+			topology.ConflictError{Argument: "x-message-ttl", Wanted: "2000", Found: "3600000"}},
+		"dead-letter queue type": {plan.DeadLetterQueue, typed("classic"),
+			topology.ConflictError{Argument: "x-queue-type", Wanted: "classic", Found: "quorum"}},
+		"invalid argument": {plan.Queue + ".bad", unlimited,
+			topology.ConflictError{Argument: "x-delivery-limit", Wanted: "3"}},
+		"long name": {long, amqp.Table{"x-message-ttl": int64(2000)},
+			topology.ConflictError{Argument: "x-message-ttl", Wanted: "2000"}},
+		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its type.
+		"queue type": {plan.Queue, typed("quorum"), topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum",
+			Found: map[bool]string{true: "classic", false: "none"}[b.AtLeast(4, 0)]}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queues := []topology.Queue{{Name: test.queue, Arguments: test.arguments}}
+			err := topology.Plan{Queues: queues}.Declare(b.channel())
+			conflict := errorAs[*topology.ConflictError](t, err)
+			test.want.Kind, test.want.Name, test.want.Err = "queue", test.queue, conflict.Err
+			assert.Equal(t, test.want, *conflict)
+			assert.Equal(t, amqp.PreconditionFailed, errorAs[*amqp.Error](t, err).Code)
+		})
+	}
 	t.Run("exchange", func(t *testing.T) {
 		fanout := topology.Exchange{Name: plan.RetryExchange, Type: "fanout", Durable: true}
 		err := topology.Plan{Exchanges: []topology.Exchange{fanout}}.Declare(b.channel())
 		conflict := errorAs[*topology.ConflictError](t, err)
 		assert.Equal(t, topology.ConflictError{Kind: "exchange", Name: plan.RetryExchange, Argument: "type",
 			Wanted: "fanout", Found: "headers", Err: conflict.Err}, *conflict)
-	})
-	t.Run("queue type", func(t *testing.T) {
-		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue,
-			Arguments: amqp.Table{"x-queue-type": "quorum"}}}}.Declare(b.channel())
-		conflict := errorAs[*topology.ConflictError](t, err)
-		assert.Equal(t, "quorum", conflict.Wanted)
-		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its
-		// type.
-		assert.Contains(t, []string{"none", "classic"}, conflict.Found)
-	})
-	t.Run("dead-letter queue type", func(t *testing.T) {
-		err := topology.Plan{Queues: []topology.Queue{{Name: plan.DeadLetterQueue,
-			Arguments: amqp.Table{"x-queue-type": "classic"}}}}.Declare(b.channel())
-		conflict := errorAs[*topology.ConflictError](t, err)
-		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.DeadLetterQueue, Argument: "x-queue-type",
-			Wanted: "classic", Found: "quorum", Err: conflict.Err}, *conflict)
-	})
-	t.Run("invalid argument", func(t *testing.T) {
-		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue + ".bad",
-			Arguments: amqp.Table{"x-queue-type": "classic", "x-delivery-limit": int64(3)}}}}.Declare(b.channel())
-		conflict := errorAs[*topology.ConflictError](t, err)
-		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".bad", Argument: "x-delivery-limit",
-			Wanted: "3", Err: conflict.Err}, *conflict)
-	})
-	t.Run("long name", func(t *testing.T) {
-		long := plan.Queue + strings.Repeat("q", 255-len(plan.Queue))
-		b.Declare(long, nil)
-		err := topology.Plan{Queues: []topology.Queue{{Name: long,
-			Arguments: amqp.Table{"x-message-ttl": int64(2000)}}}}.Declare(b.channel())
-		conflict := errorAs[*topology.ConflictError](t, err)
-		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: long, Argument: "x-message-ttl", Wanted: "2000",
-			Err: conflict.Err}, *conflict)
 	})
 	t.Run("missing exchange", func(t *testing.T) {
 		err := topology.Plan{Bindings: []topology.Binding{{Exchange: plan.Queue + ".gone", Queue: plan.Queue}}}.Declare(

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -26,13 +25,8 @@ type poison struct {
 	on    atomic.Bool
 }
 
-func (p *poison) dial(network, address string) (net.Conn, error) {
-	conn, err := amqp091.DefaultDial(await.Bound)(network, address)
-	if err != nil {
-		return nil, err
-	}
-
-	return &poisonConn{Conn: conn, of: p, closed: make(chan struct{}, 1)}, nil
+func (p *poison) wrap(conn net.Conn) net.Conn {
+	return &poisonConn{Conn: conn, of: p, closed: make(chan struct{}, 1)}
 }
 
 // poisonConn reads ahead, so that it can read something else.
@@ -81,9 +75,9 @@ func TestTrouble_OneQueueCostsTheConnection(t *testing.T) {
 	bad := &poison{queue: uniqueName("bad")}
 	var fromBad calls
 	svc := start(t, setup{QueueType: "quorum",
-		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{Dial: bad.dial} },
+		Configure: func(c *amqp.Config) { wrapConnections(c, bad.wrap) },
 		Route: func(s *service) {
-			s.Router.AddConsumerHandler("good", s.Queue, s.Sub, s.recorded(func(*message.Message) error { return nil }))
+			s.Router.AddConsumerHandler("good", s.Queue, s.Sub, s.recorded(succeed))
 			s.Router.AddConsumerHandler("bad", bad.queue, s.Sub, func(m *message.Message) error {
 				fromBad.add(m)
 				return nil

@@ -22,47 +22,33 @@ import (
 )
 
 // P2: what cannot be decoded has no handler that could be called again at once: with immediate
-// tries it waits like anything else.
+// tries it waits like anything else, and for as long as RetryAfter says.
 func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		var asked atomic.Int64
-		c := setup{Handler: succeed}
-		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 150), Immediate: 5}}
-		c.Options.Decide = func(f retry.Failure) error {
-			asked.Add(1)
-			return retry.Transient(f.Err)
-		}
-		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
-		svc := run(t, c)
-		svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
-		svc.publish("healthy")
-
-		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the healthy one behind it")
-		svc.Broker.Take(svc.dlq(), 1)
-		assert.EqualValues(t, 3, asked.Load())
-	})
-}
-
-// RetryAfter beyond the longest delay holds for what cannot be decoded, too.
-func TestRetryAfterForUndecodable(t *testing.T) {
-	t.Parallel()
-	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		var asked records[time.Time]
-		c := setup{Delays: ms(400), Handler: succeed}
-		c.Options.Decide = func(f retry.Failure) error {
-			asked.put(time.Now())
-
-			return retry.RetryAfter(600*time.Millisecond, f.Err)
-		}
-		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
-		svc := run(t, c)
-		svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
-		svc.Broker.Take(svc.dlq(), 1)
-
-		times := asked.All()
-		require.Len(t, times, 2)
-		assert.GreaterOrEqual(t, times[1].Sub(times[0]), 600*time.Millisecond)
+		each(t, map[string]func(error) error{
+			"transient":   retry.Transient,
+			"retry after": func(err error) error { return retry.RetryAfter(600*time.Millisecond, err) },
+		}, func(t *testing.T, name string, decide func(error) error) {
+			var asked records[time.Time]
+			c := setup{Handler: succeed}
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 150), Immediate: 5}}
+			c.Options.Decide = func(f retry.Failure) error {
+				asked.put(time.Now())
+				return decide(f.Err)
+			}
+			c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
+			svc := run(t, c)
+			svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
+			svc.publish("healthy")
+			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the healthy one behind it")
+			svc.Broker.Take(svc.dlq(), 1)
+			times := asked.All()
+			require.Len(t, times, 3)
+			if name == "retry after" {
+				assert.GreaterOrEqual(t, times[1].Sub(times[0]), 600*time.Millisecond)
+			}
+		})
 	})
 }
 

@@ -44,30 +44,48 @@ func (s *sentMethods) add(method uint32) {
 	}
 }
 
+// recordedConn tells what is sent.
 type recordedConn struct {
 	net.Conn
-	to      *sentMethods
-	greeted bool   // the protocol header, which is no frame, is over
-	rest    []byte // the frame that is not yet whole
+	to     *sentMethods
+	frames frameReader
 }
 
 // Write is called by one goroutine at a time.
 func (c *recordedConn) Write(b []byte) (int, error) {
-	const header, frameHeader, frameEnd, methodFrame = 8, 7, 1, 1
-	c.rest = append(c.rest, b...)
-	if !c.greeted && len(c.rest) >= header {
-		c.greeted, c.rest = true, c.rest[header:]
-	}
-	for c.greeted && len(c.rest) >= frameHeader {
-		size := int(binary.BigEndian.Uint32(c.rest[3:]))
-		if len(c.rest) < frameHeader+size+frameEnd {
-			break
+	c.frames.read(b, func(frame []byte) {
+		const methodFrame = 1
+		if frame[0] == methodFrame {
+			c.to.add(binary.BigEndian.Uint32(frame[frameHead:]))
 		}
-		if c.rest[0] == methodFrame {
-			c.to.add(binary.BigEndian.Uint32(c.rest[frameHeader:]))
-		}
-		c.rest = c.rest[frameHeader+size+frameEnd:]
-	}
+	})
 
 	return c.Conn.Write(b)
+}
+
+const frameHead, frameEnd = 1 + 2 + 4, 1
+
+// frameReader finds the frames in what a client sends.
+type frameReader struct {
+	greeted bool   // the protocol header, which is no frame, is over
+	rest    []byte // the frame that is not yet whole
+}
+
+// read returns the protocol header, if it is there now, and calls do with each whole frame.
+func (r *frameReader) read(b []byte, do func(frame []byte)) (header []byte) {
+	const headerSize = 8
+	r.rest = append(r.rest, b...)
+	if !r.greeted && len(r.rest) >= headerSize {
+		r.greeted, header, r.rest = true, r.rest[:headerSize:headerSize], r.rest[headerSize:]
+	}
+	for r.greeted && len(r.rest) >= frameHead {
+		size := frameHead + int(binary.BigEndian.Uint32(r.rest[3:])) + frameEnd
+		if len(r.rest) < size {
+			break
+		}
+		do(r.rest[:size:size])
+		r.rest = r.rest[size:]
+	}
+
+	return header
 }
