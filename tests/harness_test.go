@@ -72,16 +72,22 @@ func errorAs[E error](t testing.TB, err error, what ...any) (found E) {
 // both types of a main queue.
 func each[C any](t *testing.T, cases map[string]C, test func(t *testing.T, name string, c C)) {
 	t.Helper()
-	each(t, cases, func(t *testing.T, name string, c C) {
-		test(t, name, c)
-	})
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, name, c)
+		})
+	}
 }
 
 func eachOf(t *testing.T, names []string, test func(t *testing.T, name string)) {
 	t.Helper()
-	eachOf(t, names, func(t *testing.T, name string) {
-		test(t, name)
-	})
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, name)
+		})
+	}
 }
 
 func eachQueueType(t *testing.T, test func(t *testing.T, queueType string)) {
