@@ -28,7 +28,7 @@ func lettersOf(t *testing.T, svc *service) *dlq.Queue {
 
 func openDLQ(t *testing.T, uri string) *dlq.Client {
 	t.Helper()
-		client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
+	client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
 	t.Cleanup(func() { _ = client.Close() })
 
 	return client
