@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -460,4 +461,194 @@ func TestDeadLetters_Close(t *testing.T) {
 	require.NoError(t, sub.Close())
 	_, err := retrier.NewDeadLetterSubscriber()
 	assert.ErrorContains(t, err, "closed")
+}
+
+// lettersOf opens the dead-letter queue of a service.
+func lettersOf(t *testing.T, svc *service) *dlq.Queue {
+	t.Helper()
+	return openDLQ(t, svc.Broker.URI).Queue(svc.Queue)
+}
+
+func openDLQ(t *testing.T, uri string) *dlq.Client {
+	t.Helper()
+	client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
+	t.Cleanup(func() { _ = client.Close() })
+
+	return client
+}
+
+// hasDead waits until a dead-letter queue has so many messages.
+func hasDead(t *testing.T, letters *dlq.Queue, n int) {
+	t.Helper()
+	await.Until(t, func() bool {
+		depth, err := letters.Depth(t.Context())
+		return err == nil && depth == n
+	}, "%d dead letters", n)
+}
+
+// A dead letter that is replayed has a new life, and only in the queue that has failed it; one that
+// dies again says so.
+func TestReplayedMessagesLiveAgain(t *testing.T) {
+	t.Parallel()
+	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			uri, topic := brokertest.URI(t), uniqueName("events")
+			group := func(name string, s *seen, h func(*message.Message) error) *service {
+				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
+				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Strategy: strategy,
+					MaxAge: 3 * time.Second}}
+				c.Options.Names.Shared = topic + "-shared"
+				c.Configure = func(conf *amqp.Config) {
+					*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
+				}
+
+				return start(t, c)
+			}
+			var failed, other seen
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() {
+				_ = broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+			})
+			group("a", &failed, func(msg *message.Message) error { // the first life, and the first call of the second
+				if a, _ := retry.AttemptFromContext(msg.Context()); a.Replays == 1 && a.Number == 2 {
+					return nil
+				}
+
+				return errors.New("not yet")
+			})
+			group("b", &other, succeed)
+			broker.PublishTo(topic, "", rabbit.Messages("1")...)
+			client := openDLQ(t, uri)
+			letters := client.Queue(topic + "_a")
+
+			hasDead(t, letters, 1)
+			letter := must(letters.Get(t.Context(), "1"))(t)
+			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
+			await.Stays(t, 3200*time.Millisecond, func() bool {
+				return failed.count() == 2
+			}, "it gets too old for its first life")
+
+			report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
+			assert.Equal(t, 1, report.Done)
+			await.Until(t, func() bool { return failed.count() == 4 }, "called twice again")
+			calls := failed.of("1")
+			assert.Equal(t, []int{1, 2, 1, 2}, []int{calls[0].Attempt.Number, calls[1].Attempt.Number,
+				calls[2].Attempt.Number, calls[3].Attempt.Number})
+			assert.Equal(t, []int{0, 0, 1, 1}, []int{calls[0].Attempt.Replays, calls[1].Attempt.Replays,
+				calls[2].Attempt.Replays, calls[3].Attempt.Replays})
+			assert.Empty(t, calls[2].Metadata, "neither our keys nor Watermill's")
+			assert.Equal(t, 1, other.count(), "nobody else sees it again")
+			hasDead(t, letters, 0)
+		})
+	}
+}
+
+func TestReplayedMessagesDieAgain(t *testing.T) {
+	t.Parallel()
+	var s seen
+	svc := start(t, setup{Delays: ms(40), Handler: s.handler(failing(99))})
+	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
+	letters := lettersOf(t, svc)
+
+	hasDead(t, letters, 3)
+
+	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
+	require.NoError(t, err)
+	assert.Equal(t, "0 of 1 handled, 1 failed again", report.Canary.Stopped)
+	assert.Equal(t, 1, report.Done)
+	hasDead(t, letters, 3)
+	again := 0
+	for letter, err := range letters.Browse(t.Context(), dlq.Filter{MinReplays: 1}) {
+		require.NoError(t, err)
+		again++
+		assert.Equal(t, 4, letter.Calls)
+		require.Len(t, letter.History, 4)
+		assert.Equal(t, retry.ReasonExhausted, letter.History[1].Reason, "the earlier reason")
+		assert.Equal(t, report.Run, letter.Message.Headers[header.Replay])
+	}
+	assert.Equal(t, 1, again)
+}
+
+// What becomes of a canary is told by whoever handles it, through its retries, on both subscribers;
+// and nobody is told of other messages.
+func TestCanariesAreToldOf(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var fixed, postponed, failuresTold atomic.Bool
+		svc := run(t, setup{Delays: ms(100, 100), QueueType: "quorum", Handler: func(msg *message.Message) error {
+			a, _ := retry.AttemptFromContext(msg.Context())
+			switch {
+			case !fixed.Load(), msg.UUID == "3 dies":
+				return retry.Permanent(errFate)
+			case msg.UUID == "2 is retried" && a.Number < 3:
+				return errFate
+			case msg.UUID == "2 is retried" && !failuresTold.Load():
+				// those that fail are known first: else the others may follow before
+				return retry.Postpone(100 * time.Millisecond)
+			case msg.UUID == "4 is dropped":
+				return retry.Drop(errFate)
+			case msg.UUID == "5 is postponed" && postponed.CompareAndSwap(false, true):
+				return retry.Postpone(100 * time.Millisecond)
+			}
+
+			return nil
+		}})
+		letters := lettersOf(t, svc)
+
+		for i, id := range []string{"1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed",
+			"6 waits for those"} {
+			svc.publish(id)
+			hasDead(t, letters, i+1) // in this order
+		}
+		fixed.Store(true)
+
+		var told []dlq.CanaryReport
+		canary := dlq.Canary{Messages: 5, Tolerate: 2, Watch: time.Minute, OnChange: func(r dlq.CanaryReport) {
+			told = append(told, r)
+			failuresTold.Store(r.DeadLettered == 1 && r.Dropped == 1)
+		}}
+		report := must(letters.Replay(t.Context(), dlq.ReplayOptions{Canary: canary}))(t)
+		assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true},
+			report.Canary)
+		retried := 0
+		for _, r := range told {
+			retried = max(retried, r.Retried)
+		}
+		assert.Positive(t, retried, "it was told of retries as well: %v", told)
+		assert.Equal(t, 6, report.Done, "the other one has followed")
+		await.Until(t, func() bool {
+			return svc.told("6 waits for those") == "call failed dead-lettered call succeeded"
+		}, "it is handled")
+		hasDead(t, letters, 1)
+
+		again := svc.Broker.Take(svc.dlq(), 1)[0]
+		assert.NotContains(t, again.Headers, header.Canary, "a dead letter is no canary any more")
+		svc.close()
+	})
+}
+
+// A publisher writes the header as it likes: it makes nobody publish to a queue that no run listens
+// to, and what nobody takes is nobody's error.
+func TestForgedCanariesTellNobody(t *testing.T) {
+	t.Parallel()
+	svc := start(t, setup{Handler: succeed})
+	other := uniqueName("other")
+	svc.Broker.Declare(other, amqp091.Table{"x-expires": int32(60_000), "x-queue-type": "classic"})
+	forged := func(canary string) amqp091.Publishing {
+		p := with("forged "+canary, nil)
+		for key, value := range (wire.State{Count: header.CountDead, Queue: svc.Queue, Canary: canary}).Headers("id") {
+			p.Headers[key] = value
+		}
+
+		return p
+	}
+	svc.Broker.Publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"),
+		forged("1"), forged("-1 run x.lock"), forged("\xff"))
+	await.Until(t, func() bool { return svc.Calls.count() == 6 }, "all are handled")
+	svc.publish("afterwards")
+	await.Until(t, func() bool { return svc.Calls.count() == 7 }, "and so is the next one")
+	svc.close()
+	assert.Zero(t, svc.Broker.Depth(other))
+	assert.Zero(t, svc.Broker.Depth(svc.Queue))
 }
