@@ -80,7 +80,6 @@ func (c *told) value(where string, v any) {
 	c.text(where, fmt.Sprintf("%v\n%+v\n%#v\n%q", v, v, v, v))
 }
 
-// failed wants an error and checks it and all that is in it.
 func (c *told) failed(where string, err error) {
 	c.t.Helper()
 	require.Error(c.t, err, where)
@@ -427,7 +426,6 @@ func TestTLS_OwnBroker(t *testing.T) {
 
 const endedUnheard = "does the broker accept the client's certificate?"
 
-// dials counts the attempts to connect of one config.
 func dials(conf *amqp.Config) *atomic.Int32 {
 	own := amqp091.Config{}
 	if conf.Connection.AmqpConfig != nil {
@@ -507,7 +505,6 @@ func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokerte
 	}
 }
 
-// testTLSMixedUp asks a port for TLS without it, and one without it for TLS.
 func testTLSMixedUp(t *testing.T, broker *brokertest.Broker) {
 	t.Helper()
 	for uri, says := range map[string]string{

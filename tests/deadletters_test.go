@@ -85,7 +85,6 @@ func (a *archive) get(id string) (retry.DeadLetter, string, bool) {
 	return l, a.bodies[id], ok
 }
 
-// file adds a handler of dead letters to the service's router, as users do.
 func (s *service) file(a *archive) {
 	s.t.Helper()
 	sub := must(s.Retrier.NewDeadLetterSubscriber())(s.t)
@@ -279,7 +278,6 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 	})
 }
 
-// declareDeadLetters declares a dead-letter queue as an operator does, of either type.
 func declareDeadLetters(t *testing.T, broker *rabbit.Client, queue, queueType string) {
 	t.Helper()
 	arguments := amqp091.Table{"x-queue-type": queueType}
@@ -463,7 +461,6 @@ func TestDeadLetters_Close(t *testing.T) {
 	assert.ErrorContains(t, err, "closed")
 }
 
-// lettersOf opens the dead-letter queue of a service.
 func lettersOf(t *testing.T, svc *service) *dlq.Queue {
 	t.Helper()
 	return openDLQ(t, svc.Broker.URI).Queue(svc.Queue)
@@ -477,7 +474,6 @@ func openDLQ(t *testing.T, uri string) *dlq.Client {
 	return client
 }
 
-// hasDead waits until a dead-letter queue has so many messages.
 func hasDead(t *testing.T, letters *dlq.Queue, n int) {
 	t.Helper()
 	await.Until(t, func() bool {

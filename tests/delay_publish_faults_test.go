@@ -436,7 +436,6 @@ func TestDelayPublish_Close(t *testing.T) {
 	require.ErrorIs(t, err, amqpretry.ErrClosed)
 }
 
-// closer is a publisher that only closes.
 type closer struct{ err error }
 
 func (c closer) Publish(string, ...*message.Message) error { return errors.New("not asked for") }

@@ -45,7 +45,6 @@ type delays struct {
 	topics []string // to be removed
 }
 
-// wrapped counts what reaches the wrapped publisher.
 type wrapped struct {
 	message.Publisher
 	uuids  records[string]
@@ -66,7 +65,6 @@ func (w *wrapped) Close() error {
 	return w.Publisher.Close()
 }
 
-// withOwnLadder is for newDelays, see [ownLadder].
 func withOwnLadder(o *delay.Options, _ *amqpretry.Options) { o.Ladder = ownLadder() }
 
 // newDelays makes a retrier with a delay publisher that uses [commonLadder]. configure may be nil.
@@ -114,7 +112,6 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	return d
 }
 
-// newDelayed makes a service with a topic that is a queue, and what comes to it.
 func newDelayed(
 	t *testing.T, uri string, configure func(*delay.Options, *amqpretry.Options),
 ) (*delays, string, *arrivals) {
@@ -124,7 +121,6 @@ func newDelayed(
 	return d, topic, d.queue(topic)
 }
 
-// queue gives a queue with its topic, and what comes to it.
 func (d *delays) queue(topic string) *arrivals {
 	d.t.Helper()
 	if d.Sub == nil {
@@ -152,10 +148,8 @@ func (d *delays) declareLadder() {
 	d.Broker.Do(func(channel *amqp091.Channel) error { return d.Ladder.Shared().Declare(channel) })
 }
 
-// removeTopic removes all that the topic may have at the end of the test.
 func (d *delays) removeTopic(topic string) { d.topics = append(d.topics, topic) }
 
-// arrivals are the messages that a subscription gets.
 type arrivals struct{ records[arrival] }
 
 type arrival struct {
@@ -165,7 +159,6 @@ type arrival struct {
 	Payload  string
 }
 
-// collect acknowledges everything.
 func collect(messages <-chan *message.Message) *arrivals {
 	a := &arrivals{}
 	go func() {
@@ -182,7 +175,6 @@ func (a *arrivals) of(uuid string) []arrival {
 	return a.where(func(one arrival) bool { return one.UUID == uuid })
 }
 
-// wait waits until n messages have come, and gives them by their UUIDs.
 func (a *arrivals) wait(t *testing.T, n int) map[string]arrival {
 	t.Helper()
 	await.Until(t, func() bool { return len(a.All()) >= n }, "%d messages arrive", n)
@@ -195,7 +187,6 @@ func (a *arrivals) wait(t *testing.T, n int) map[string]arrival {
 	return byUUID
 }
 
-// first waits for a message, and gives its first arrival.
 func (a *arrivals) first(t *testing.T, uuid string) arrival {
 	t.Helper()
 	await.Until(t, func() bool { return len(a.of(uuid)) > 0 }, "%s arrives", uuid)
@@ -371,7 +362,6 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	assert.Equal(t, map[retry.QueueRole]int{retry.QueueRoleDelay: 27, retry.QueueRoleUnroutable: 1}, waits)
 }
 
-// notStored are the messages that an error names as not known to be stored.
 func notStored(t *testing.T, err error) []string {
 	t.Helper()
 	failed := errorAs[*publish.Error](t, err)

@@ -75,7 +75,6 @@ func without(output string) string {
 	return regexp.MustCompile(`  \d+s  +`).ReplaceAllString(output, "  AGE  ")
 }
 
-// tutorial is a reader of the page.
 type tutorial struct {
 	t       *testing.T
 	dir     string
@@ -157,7 +156,6 @@ func (r *tutorial) serve(line string) {
 		"the log of the service is\n%s", &r.log)
 }
 
-// stop ends the service as Ctrl-C does.
 func (r *tutorial) stop() {
 	if r.service == nil {
 		return
@@ -167,7 +165,6 @@ func (r *tutorial) stop() {
 	r.service = nil
 }
 
-// output is what a program has printed so far.
 type output struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -304,7 +301,6 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 	await.Closed(t, inBackground(healthy.Wait), "5 healthy messages pass the held one")
 }
 
-// removeService removes what a service with default options declares for a topic.
 func removeService(broker *rabbit.Client, queue string) {
 	queues := []string{queue, queue + ".dlq"}
 	for _, delay := range []string{"1s", "5s", "30s", "2m", "10m"} {
@@ -328,7 +324,6 @@ type alternative struct {
 	route func(t *testing.T, a *alternativeRun)
 }
 
-// alternativeRun is a service that deals with failures in one of these ways.
 type alternativeRun struct {
 	queue      string
 	poison     string // where the way puts what it gives up; empty: nowhere
@@ -465,8 +460,6 @@ func (a alternative) watch(t *testing.T, uri, queueType string, expected func(be
 	return told + " | " + run.where(broker, a.circulates)
 }
 
-// inWords tells in words what the handler was called with. The others wait for the retries of the
-// message that fails if all calls for it come before theirs, and there are several.
 func inWords(calls []call) string {
 	failed, before := 0, 0
 	handled := map[string]bool{}
@@ -528,8 +521,6 @@ func othersMeanwhile(handled int, wait bool) string {
 	}
 }
 
-// where finds the message that fails. A queue that delays its own retries shows it only after the
-// delay.
 func (a *alternativeRun) where(broker *rabbit.Client, circulates bool) string {
 	has := func(queue string) bool {
 		return queue != "" && slices.ContainsFunc(broker.Drain(queue), func(d amqp091.Delivery) bool {

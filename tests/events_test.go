@@ -29,7 +29,6 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// told gives the events of one message, as one line.
 func (s *service) told(id string) string {
 	var kinds []string
 	for _, e := range s.Events() {
@@ -41,7 +40,6 @@ func (s *service) told(id string) string {
 	return strings.Join(kinds, " ")
 }
 
-// documentedEvents reads the table of the docs: the events of a message, by what happens to it.
 func documentedEvents(t *testing.T) map[string]string {
 	t.Helper()
 	text := must(os.ReadFile("../docs/reference/events.md"))(t)
@@ -238,7 +236,6 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 	})
 }
 
-// outside adds a middleware outside of the retry middleware.
 func outside(m message.HandlerMiddleware, handler func(*message.Message) error) func(*service) {
 	return func(s *service) {
 		bare(s.t, s, m, s.Retrier.Middleware)
@@ -462,7 +459,6 @@ var (
 	errNever  = errors.New("an error of NeverRetry")
 )
 
-// opinionError says of itself that no retry helps.
 type opinionError struct{ error }
 
 func (opinionError) Retryable() bool { return false }
@@ -502,7 +498,6 @@ var stages = map[string]config.Policy{
 	"policy without retries":              {Mode: config.ModeDeadLetter},
 }
 
-// documented reads the table of the docs: what is to happen, by row and column.
 func documented(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	text := must(os.ReadFile("../docs/reference/outcomes.md"))(t)
@@ -606,7 +601,6 @@ func newStageTest(t *testing.T, stage string, policy config.Policy) *stageTest {
 	return s
 }
 
-// refusing is a publisher of outputs that cannot be published.
 type refusing struct{}
 
 func (refusing) Publish(string, ...*message.Message) error { return errors.New("refused") }
@@ -737,7 +731,6 @@ func equal(a, b map[string]string) bool {
 	return len(a) == len(b)
 }
 
-// words says in those of the docs what has happened to a message.
 func (s *stageTest) words(row, reason string) string {
 	s.mu.Lock()
 	then, acted := s.acted[row]

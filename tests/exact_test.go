@@ -32,7 +32,6 @@ import (
 // 100 ms, up to 99.9 s. A ladder for each test would be more than a thousand quorum queues.
 var commonLadder = ownLadder()
 
-// exact are retries with exact delays.
 func exact(delays ...time.Duration) config.Policies {
 	return config.Policies{
 		Default: config.Policy{Delays: delays, Strategy: config.StrategyLadder, Ladder: commonLadder},
@@ -363,7 +362,6 @@ func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 	assert.Less(t, 3*exact.late(95), 2*tiers.late(95), "95 of 100")
 }
 
-// late is by how much so many of a hundred come later than they are due, at most.
 func (b burst) late(percent int) time.Duration {
 	all := make([]time.Duration, len(b))
 	for i, one := range b {
@@ -374,7 +372,6 @@ func (b burst) late(percent int) time.Duration {
 	return all[(len(all)-1)*percent/100]
 }
 
-// waited says when a message was due, and when it was back, after it failed.
 type waited struct{ due, back time.Duration }
 
 type burst []waited
@@ -401,7 +398,6 @@ func (b burst) dueBy(end time.Duration) int {
 	return n
 }
 
-// failTogether fails messages that lie in a queue, once each.
 func failTogether(t *testing.T, policy config.Policy, messages int) burst {
 	t.Helper()
 	c := setup{QueueType: "quorum", Prefetch: 100, Handler: failing(1)}

@@ -30,7 +30,6 @@ import (
 // Consumer groups of one retrier: docs/how-to/use-watermill-parts.md and amqpretry.Group say what
 // they do.
 
-// groupsApp is a service with one router, one retrier and a handler for each group.
 type groupsApp struct {
 	t       *testing.T
 	topic   string
@@ -67,7 +66,6 @@ func (m remembers) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// startGroups runs the service until the test ends.
 func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 	t.Helper()
 	a := &groupsApp{t: t, topic: uniqueName("groups"), names: s.Groups, broker: newRabbit(t, s.URI), logs: newLogs(t),
@@ -103,7 +101,6 @@ func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 	return a
 }
 
-// add adds a handler of a group.
 func (a *groupsApp) add(name, group string, handler func(string, *message.Message) error) {
 	a.t.Helper()
 	sub := must(a.retrier.Group(group).NewSubscriber())(a.t)
@@ -123,10 +120,8 @@ func (a *groupsApp) publish(ids ...string) {
 	a.broker.PublishTo(a.topic, "", rabbit.Messages(ids...)...)
 }
 
-// queue is that of a group.
 func (a *groupsApp) queue(group string) string { return a.topic + "_" + group }
 
-// numberedGroups are n names.
 func numberedGroups(n int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -136,7 +131,6 @@ func numberedGroups(n int) []string {
 	return names
 }
 
-// handledBy waits until each of these messages has succeeded in a group.
 func (a *groupsApp) handledBy(group string, ids []string) {
 	a.t.Helper()
 	await.Until(a.t, func() bool {
@@ -193,8 +187,6 @@ func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 	})
 }
 
-// checkDeadLettersOf finds two dead letters by the depths, and takes them through a subscriber of
-// the group.
 func (a *groupsApp) checkDeadLettersOf(group string) {
 	a.t.Helper()
 	dlq := a.queue(group) + ".dlq"

@@ -35,12 +35,10 @@ func uniqueName(prefix string) string {
 	return prefix + "-" + watermill.NewShortUUID()
 }
 
-// retries is a policy of short delays.
 func retries(delays ...time.Duration) config.Policies {
 	return config.Policies{Default: config.Policy{Delays: delays}}
 }
 
-// ms counts n delays of so many milliseconds.
 func ms(n ...int) []time.Duration {
 	delays := make([]time.Duration, len(n))
 	for i := range n {
@@ -60,7 +58,6 @@ func must[V any](value V, err error) func(t testing.TB) V {
 	}
 }
 
-// errorAs gives the error of this type in an error.
 func errorAs[E error](t testing.TB, err error, what ...any) (found E) {
 	t.Helper()
 	require.ErrorAs(t, err, &found, what...)
@@ -123,7 +120,6 @@ func (r *records[V]) count() int { return len(r.All()) }
 // headers are headers of text; one that is missing is empty.
 type headers map[string]string
 
-// hasHeaders compares some headers of a message.
 func hasHeaders(t *testing.T, d amqp091.Delivery, want headers) {
 	t.Helper()
 	got := headers{}
@@ -133,7 +129,6 @@ func hasHeaders(t *testing.T, d amqp091.Delivery, want headers) {
 	assert.Equal(t, want, got, "headers of %s", rabbit.UUID(d))
 }
 
-// newRouter makes a router with these middlewares.
 func newRouter(t *testing.T, logger watermill.LoggerAdapter, middlewares ...message.HandlerMiddleware) *message.Router {
 	t.Helper()
 	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger))(t)
@@ -171,7 +166,6 @@ func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}
 	}
 }
 
-// inBackground calls a function, and tells when it has returned.
 func inBackground(do func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -262,7 +256,6 @@ func (s setup) policies() config.Policies {
 	}
 }
 
-// newService makes a service that does not run yet.
 func newService(t *testing.T, s setup) *service {
 	t.Helper()
 
@@ -433,7 +426,6 @@ func (s *service) checkEvents() {
 	}
 }
 
-// recorded wraps a handler so that its calls are recorded.
 func (s *service) recorded(h func(*message.Message) error) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		s.Calls.add(msg)
@@ -448,8 +440,6 @@ func (s *service) retryQueue(d time.Duration) string {
 	return s.Queue + ".retry." + config.FormatDelay(d)
 }
 
-// publish publishes messages with the given ids to the main queue and waits for the broker's
-// confirmation.
 func (s *service) publish(ids ...string) {
 	s.t.Helper()
 	s.Broker.Publish(s.Queue, rabbit.Messages(ids...)...)
@@ -460,7 +450,6 @@ func (s *service) Events(kinds ...retry.EventKind) []retry.Event {
 	return s.events.where(func(e retry.Event) bool { return len(kinds) == 0 || slices.Contains(kinds, e.Kind) })
 }
 
-// Held are the reports of deliveries that are held.
 func (s *service) Held() []*topology.HeldError {
 	var held []*topology.HeldError
 	for _, e := range s.Events(retry.EventHeld) {
@@ -488,10 +477,8 @@ func (s *service) reportedHeld(n int) *topology.HeldError {
 	return last
 }
 
-// Letters are the dead letters that the broker has confirmed.
 func (s *service) Letters() []retry.Event { return s.Events(retry.EventDeadLettered) }
 
-// newRetrier makes a retrier that is closed when the test ends.
 func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *adapter.Retrier {
 	t.Helper()
 	options.Policies = withLadder(options.Policies)
@@ -502,7 +489,6 @@ func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *adap
 	return retrier
 }
 
-// fastReconnect keeps the tests short.
 func fastReconnect() *amqp.ReconnectConfig {
 	return &amqp.ReconnectConfig{
 		BackoffInitialInterval: 50 * time.Millisecond, BackoffRandomizationFactor: 0.2, BackoffMultiplier: 1.5,
@@ -513,7 +499,6 @@ func fastReconnect() *amqp.ReconnectConfig {
 // ---- what handlers were called with
 // --------------------------------------------------------------------------------
 
-// call is one call of a handler.
 type call struct {
 	At      time.Time
 	ID      string // message UUID
@@ -529,7 +514,6 @@ func (c *calls) add(msg *message.Message) {
 
 func (c *calls) of(id string) []call { return c.where(func(c call) bool { return c.ID == id }) }
 
-// attempts gives the attempt numbers that a message was handled with, in order.
 func (c *calls) attempts(id string) []int {
 	var numbers []int
 	for _, c := range c.of(id) {
@@ -539,7 +523,6 @@ func (c *calls) attempts(id string) []int {
 	return numbers
 }
 
-// ids counts the calls of each message.
 func (c *calls) ids() map[string]int {
 	n := map[string]int{}
 	for _, c := range c.All() {
@@ -601,7 +584,6 @@ func doomed(ids []string) map[string]string {
 	return expected
 }
 
-// processed counts the messages whose handler has succeeded.
 func (s *service) processed() int {
 	done := map[string]bool{}
 	for _, c := range s.Calls.All() {
@@ -660,7 +642,6 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 // newRabbit returns a client of the broker, also where the service reaches it through a proxy.
 func newRabbit(t *testing.T, uri string) *rabbit.Client { return rabbit.New(t, brokerBehind(uri)) }
 
-// reasons gives the reason of each dead letter by its UUID.
 func reasons(letters []amqp091.Delivery) map[string]string {
 	found := map[string]string{}
 	for _, d := range letters {

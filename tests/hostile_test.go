@@ -29,10 +29,8 @@ import (
 // What a publisher can do who wants to do harm: to loop for ever, to stop a consumer, to reach a
 // queue of its choice.
 
-// alwaysFails is the handler of these tests.
 func alwaysFails(*message.Message) error { return errFate }
 
-// nested puts a value into so many arrays and tables.
 func nested(depth int, value any) any {
 	for i := range depth {
 		if i%2 == 0 {
@@ -45,7 +43,6 @@ func nested(depth int, value any) any {
 	return value
 }
 
-// manyHeaders are so many headers that carry nothing.
 func manyHeaders(n int) amqp091.Table {
 	headers := amqp091.Table{}
 	for i := range n {

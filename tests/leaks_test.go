@@ -32,7 +32,6 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// occupied is what retriers have open at a broker.
 type occupied struct {
 	subscriber, letters, forwarder, observer, groups open // by the connection's name
 
@@ -103,7 +102,6 @@ func goroutinesOf(label string) []string {
 	return found
 }
 
-// leaks is a retrier with subscriptions to a few topics, whose services come and go.
 type leaks struct {
 	*service
 
@@ -248,7 +246,6 @@ func (l *leaks) live(t *testing.T) {
 	}
 }
 
-// handle subscribes and answers by fate, until that ends.
 func (l *leaks) handle(t *testing.T, sub message.Subscriber, topic string, by message.HandlerMiddleware) {
 	t.Helper()
 	messages := must(sub.Subscribe(t.Context(), topic))(t)
@@ -319,7 +316,6 @@ func (l *leaks) visit(t *testing.T, oneByOne bool) {
 	require.NoError(t, retrier.Close())
 }
 
-// withChannels makes a service without handlers whose connections have so many channels.
 func withChannels(t *testing.T, n uint16, warning time.Duration) *service {
 	t.Helper()
 
@@ -333,7 +329,6 @@ func withChannels(t *testing.T, n uint16, warning time.Duration) *service {
 	})
 }
 
-// failing subscribes with a handler that always fails.
 func (s *service) failing(ctx context.Context, sub message.Subscriber, topic string) (ended <-chan struct{},
 	err error) {
 	messages, err := sub.Subscribe(ctx, topic)
@@ -554,7 +549,6 @@ func leaderless(broker *brokertest.Broker, queue string) {
 		watermill.NewShortUUID()))
 }
 
-// elect lets its member become leader.
 func elect(broker *brokertest.Broker, queue string) {
 	broker.Ctl("eval", fmt.Sprintf(`ok = ra:trigger_election({list_to_atom("%%2F_%s"), node()}).`, queue))
 }

@@ -36,7 +36,6 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// measured is a service's Metrics with the registry that they are in.
 type measured struct {
 	*metrics.Metrics
 	t        *testing.T
@@ -89,7 +88,6 @@ func hasLabels(metric *dto.Metric, wanted []string) bool {
 	return true
 }
 
-// becomes waits for a value.
 func (m measured) becomes(want int, name string, labels ...string) {
 	m.t.Helper()
 	await.Until(m.t, func() bool { return m.sum(name, labels...) == want }, "%s%v becomes %v", name, labels, want)
@@ -441,7 +439,6 @@ func TestTracing_OfDeadLetters(t *testing.T) {
 	}, publish("reject", 3))
 }
 
-// inOrder sorts spans by when they began.
 func inOrder(spans []sdktrace.ReadOnlySpan) []sdktrace.ReadOnlySpan {
 	spans = slices.Clone(spans)
 	slices.SortStableFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })

@@ -59,7 +59,6 @@ type stall struct {
 	gate        chan struct{}
 }
 
-// flow is one connection through the proxy.
 type flow struct {
 	client, broker net.Conn
 
@@ -90,7 +89,6 @@ func brokerBehind(uri string) string {
 	return uri
 }
 
-// newProxy listens before the broker at uri until the test ends.
 func newProxy(t *testing.T, uri string) *proxy {
 	t.Helper()
 	u := must(url.Parse(uri))(t)
@@ -116,7 +114,6 @@ func newProxy(t *testing.T, uri string) *proxy {
 	return p
 }
 
-// stop ends the proxy with all its connections.
 func (p *proxy) stop() {
 	_ = p.listener.Close()
 	p.resume()
@@ -181,7 +178,6 @@ func (p *proxy) pump(f *flow, from, to net.Conn, upwards bool) {
 	}
 }
 
-// recognise finds the connection's name in what a client says first.
 func (p *proxy) recognise(f *flow, b []byte) {
 	f.mu.Lock()
 	known := f.name != ""
@@ -245,7 +241,6 @@ func (p *proxy) end(f *flow) {
 	})
 }
 
-// abort closes a connection with a reset: nothing that is still on its way arrives.
 func abort(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -298,7 +293,6 @@ func (p *proxy) addStall(s stall) {
 	p.stalls = append(p.stalls, s)
 }
 
-// resume ends all stalls; what was held passes.
 func (p *proxy) resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -334,7 +328,6 @@ func (p *proxy) refuses(f *flow) bool {
 	return false
 }
 
-// dialled is how many connections of this name there were so far.
 func (p *proxy) dialled(name string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -349,7 +342,6 @@ var methodNames = map[uint32]string{
 	60<<16 | 20: "basic.consume", 60<<16 | 30: "basic.cancel", 60<<16 | 80: "basic.ack",
 }
 
-// record makes the connections of a config tell what they send.
 func (s *sentMethods) record(conf *amqp.Config) {
 	wrapConnections(conf, func(conn net.Conn) net.Conn { return &recordedConn{Conn: conn, to: s} })
 }
@@ -375,7 +367,6 @@ func (s *sentMethods) add(method uint32) {
 	}
 }
 
-// recordedConn tells what is sent.
 type recordedConn struct {
 	net.Conn
 	to     *sentMethods

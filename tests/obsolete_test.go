@@ -26,7 +26,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// obsoleteBroker is a private broker with the management plugin.
 type obsoleteBroker struct {
 	*topologyBroker
 	broker *brokertest.Broker
@@ -92,7 +91,6 @@ func TestObsolete_OwnBroker(t *testing.T) {
 	})
 }
 
-// obsolete declares a plan with one delay and returns its retry queue.
 func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) retire.Queue {
 	t.Helper()
 	_, queue := b.obsoletePlan(t, policy, topology.Names{})
@@ -110,7 +108,6 @@ func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names 
 	return plan, obsolete[0]
 }
 
-// retire begins it in the background.
 func (b *obsoleteBroker) retire(t *testing.T, queue retire.Queue) <-chan error {
 	t.Helper()
 	return b.retireWithin(t, queue, await.Bound)
@@ -165,7 +162,6 @@ var (
 	hourlyClassic = config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true}
 )
 
-// inUse wants Retire's error of a queue that is in use.
 func inUse(t *testing.T, err error, found string) {
 	t.Helper()
 	used := errorAs[*retire.Error](t, err)
@@ -180,7 +176,6 @@ func (b *obsoleteBroker) said(t *testing.T, queue retire.Queue) *int64 {
 	return q.Messages
 }
 
-// unbound waits until Retire has left its mark and nothing else.
 func (b *obsoleteBroker) unbound(t *testing.T, queue string) {
 	t.Helper()
 	await.Until(t, func() bool {
@@ -195,13 +190,11 @@ func (b *obsoleteBroker) bindings(t *testing.T, queue string) []httpapi.Binding 
 	return bindings
 }
 
-// send puts messages into a retry queue and returns when the broker has confirmed them.
 func (b *obsoleteBroker) send(t *testing.T, queue retire.Queue, n int) {
 	t.Helper()
 	b.Publish(queue.Name, slices.Repeat([]amqp.Publishing{{DeliveryMode: amqp.Persistent}}, n)...)
 }
 
-// ready is what AMQP says of a queue.
 func (b *obsoleteBroker) ready(t *testing.T, queue string) int {
 	t.Helper()
 	n := b.Depth(queue)
@@ -226,7 +219,6 @@ func (b *obsoleteBroker) permit(t *testing.T, vhost, user, configure, write, rea
 		user)
 }
 
-// as is the API for another user.
 func (b *obsoleteBroker) as(t *testing.T, user, password string) *httpapi.Client {
 	t.Helper()
 	return b.asIn(t, "/", user, password)

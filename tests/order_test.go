@@ -44,7 +44,6 @@ type users struct{}
 
 func (users) Deduplicator(h message.HandlerFunc) message.HandlerFunc { return h }
 
-// stockOf connects a stock subscriber, which the test closes.
 func stockOf(t *testing.T, conf amqp.Config) message.Subscriber {
 	t.Helper()
 	subscriber := must(amqp.NewSubscriber(conf, watermill.NopLogger{}))(t)
@@ -363,7 +362,6 @@ func TestInstantAckOutside(t *testing.T) {
 	})
 }
 
-// ownRetrier shortens signatures.
 type ownRetrier = *adapter.Retrier
 
 // What Subscribe refuses, it refuses before it has declared anything, and the subscriber works on

@@ -35,15 +35,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// declares and assumes are who provides the topology: the service, or an operator.
 const declares, assumes = false, true
 
-// permissions are the patterns of one user: configure, write, read.
 type permissions [3]string
 
 var permissionNames = [3]string{"configure", "write", "read"}
 
-// documentedPermissions are those of docs/how-to/permissions.md, by role.
 func documentedPermissions(t *testing.T) map[string]permissions {
 	t.Helper()
 	page := must(os.ReadFile("../docs/how-to/permissions.md"))(t)
@@ -58,7 +55,6 @@ func documentedPermissions(t *testing.T) map[string]permissions {
 	return found
 }
 
-// narrowed gives all that is one name less, by what is missing.
 func (p permissions) narrowed(t *testing.T) map[string]permissions {
 	t.Helper()
 	all := map[string]permissions{}
@@ -81,7 +77,6 @@ func (p permissions) narrowed(t *testing.T) map[string]permissions {
 	return all
 }
 
-// roleTest is one role's life in a virtual host of its own.
 type roleTest struct {
 	t              *testing.T
 	admin, uri     string // of the virtual host, for one who may do everything and for the role
@@ -297,7 +292,6 @@ func (r *roleTest) retrier(conf amqp.Config, assume bool,
 	})
 }
 
-// provision declares everything, as somebody else.
 func (r *roleTest) provision(configure func(string) amqp.Config, topic string) topology.Plan {
 	r.t.Helper()
 	retrier := r.retrier(configure(r.admin), declares, nil)
@@ -358,7 +352,6 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 	return err
 }
 
-// canary handles the canary of a replay at its second attempt, and tells of it.
 func (r *roleTest) canary() error {
 	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1", "2")...)
@@ -406,7 +399,6 @@ func (r *roleTest) canary() error {
 	return refused()[0].Err
 }
 
-// observe only looks at the depths.
 func (r *roleTest) observe(queues int) error {
 	r.provision(queueConfig, "orders")
 	retrier := r.retrier(queueConfig(r.uri), assumes, nil)
@@ -420,7 +412,6 @@ func (r *roleTest) observe(queues int) error {
 	return err
 }
 
-// letters consumes a dead letter.
 func (r *roleTest) deadLetters(assume bool) error {
 	if assume {
 		r.provision(queueConfig, "orders")
@@ -440,7 +431,6 @@ func (r *roleTest) deadLetters(assume bool) error {
 	return nil
 }
 
-// deadLetterQueue works with a dead-letter queue that has one message.
 func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
 	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
@@ -487,8 +477,6 @@ func (r *roleTest) replay() error {
 	return err
 }
 
-// publish publishes with watermill-amqp's publisher, which does not say why it fails, and with the
-// retrier's.
 func (r *roleTest) publish(configure func(string) amqp.Config, topic string, assume bool) error {
 	r.provision(configure, topic)
 	conf := configure(r.uri)
@@ -514,7 +502,6 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, ass
 	return nil
 }
 
-// publishLater publishes a message that waits for a second, and one that is due already.
 func (r *roleTest) publishLater(assume bool) error {
 	r.provision(queueConfig, "orders")
 	if assume {
@@ -540,7 +527,6 @@ func (r *roleTest) publishLater(assume bool) error {
 	return nil
 }
 
-// retire lists the retry queue as obsolete and retires it.
 func (r *roleTest) retire() error {
 	plan := r.provision(queueConfig, "orders")
 	without := topology.Plan{Queue: plan.Queue} // as under the policy off

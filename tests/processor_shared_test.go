@@ -393,7 +393,6 @@ func TestProcessor_DeclarationCostsNoConsumer(t *testing.T) {
 	await.Until(t, func() bool { return service.handled("once-1")+service.handled("once-2") == 2 }, "retries")
 }
 
-// buildCommand builds the command amqpretry.
 func buildCommand(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "amqpretry")
@@ -403,7 +402,6 @@ func buildCommand(t *testing.T) string {
 	return path
 }
 
-// command is a process of amqpretry processor.
 type command struct {
 	t       *testing.T
 	cmd     *exec.Cmd
@@ -413,7 +411,6 @@ type command struct {
 	lines records[string]
 }
 
-// runProcessor starts a process, and waits until it serves its probes.
 func runProcessor(t *testing.T, path, uri string, args ...string) *command {
 	t.Helper()
 	c := &command{t: t, ended: make(chan error, 1)}
@@ -460,7 +457,6 @@ func (c *command) logged(parts ...string) []string {
 	})
 }
 
-// get is the answer of its HTTP server; 0 without one.
 func (c *command) get(path string) (int, string) {
 	response, err := http.Get("http://" + c.address + path)
 	if err != nil {
@@ -486,7 +482,6 @@ func (c *command) kill() {
 	require.Error(c.t, await.Value(c.t, c.ended, "the end of the process"), "it was killed")
 }
 
-// exit sends a signal and waits for the end, which must be a success.
 func (c *command) exit(signal os.Signal) {
 	c.t.Helper()
 	require.NoError(c.t, c.cmd.Process.Signal(signal))

@@ -636,7 +636,6 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 	}
 }
 
-// unlimited is a delivery limit that nothing reaches.
 const unlimitedDeliveries = int64(2147483647)
 
 // foreignQueue is a main queue of a service in another language: it dead-letters to its failed
@@ -651,7 +650,6 @@ func declareForeign(t *testing.T, broker *rabbit.Client, main string, arguments 
 	return declareForeignTo(t, broker, main, main+".failed", arguments...)
 }
 
-// declareForeignTo declares a main queue with a failed queue that may be that of others as well.
 func declareForeignTo(
 	t *testing.T, broker *rabbit.Client, main, failed string, arguments ...amqp091.Table,
 ) foreignQueue {
@@ -681,7 +679,6 @@ type foreigner struct {
 	seen map[string][]sighting // by message id
 }
 
-// sighting is a delivery.
 type sighting struct {
 	At       time.Time
 	Count    string // the header; empty without one
@@ -718,7 +715,6 @@ func (f *foreigner) consume(deliveries <-chan amqp091.Delivery) {
 	}
 }
 
-// of are the deliveries of a message.
 func (f *foreigner) of(id string) []sighting {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -726,7 +722,6 @@ func (f *foreigner) of(id string) []sighting {
 	return append([]sighting(nil), f.seen[id]...)
 }
 
-// counts are the count headers with which a message came.
 func (f *foreigner) counts(id string) []string {
 	var counts []string
 	for _, s := range f.of(id) {
@@ -736,7 +731,6 @@ func (f *foreigner) counts(id string) []string {
 	return counts
 }
 
-// handled tells how often a message was acknowledged.
 func (f *foreigner) handled(id string) int {
 	n := 0
 	for _, s := range f.of(id) {
@@ -749,7 +743,6 @@ func (f *foreigner) handled(id string) int {
 	return n
 }
 
-// foreign is a message of a publisher in another language.
 func foreign(id string) amqp091.Publishing {
 	return amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent, MessageId: id, ContentType: "application/json", Body: []byte(`{"id":"` + id +
@@ -766,7 +759,6 @@ func foreigns(ids ...string) []amqp091.Publishing {
 	return messages
 }
 
-// processed is a processor that runs.
 type processed struct {
 	*processor.Processor
 	Logs *logs
@@ -778,7 +770,6 @@ type processed struct {
 	events records[retry.Event]
 }
 
-// newProcessor makes a processor that does not run.
 func newProcessor(t *testing.T, conf processor.Config, options processor.Options) *processed {
 	t.Helper()
 	p := &processed{t: t, Logs: newLogs(t), ended: make(chan error, 1)}
@@ -798,7 +789,6 @@ func newProcessor(t *testing.T, conf processor.Config, options processor.Options
 	return p
 }
 
-// processQueue runs a processor for one queue of a service in another language.
 func processQueue(t *testing.T, policies config.Policies) (*rabbit.Client, foreignQueue, *processed, *foreigner) {
 	t.Helper()
 	broker := newRabbit(t, brokertest.URI(t))
@@ -809,13 +799,11 @@ func processQueue(t *testing.T, policies config.Policies) (*rabbit.Client, forei
 	return broker, q, process(t, of(t, q), options), consumeForeign(t, broker, q.Main)
 }
 
-// says compares the reason and the number of attempts of a dead letter.
 func says(t *testing.T, letter amqp091.Delivery, reason, attempts string) {
 	t.Helper()
 	hasHeaders(t, letter, headers{header.Reason: reason, header.Attempts: attempts})
 }
 
-// process runs a processor until the test ends, and waits until it is ready.
 func process(t *testing.T, conf processor.Config, options processor.Options) *processed {
 	t.Helper()
 	p := newProcessor(t, conf, options)
@@ -842,7 +830,6 @@ func (p *processed) ready() {
 	await.Until(p.t, func() bool { return p.Ready() == nil }, "the processor is ready")
 }
 
-// stop ends it as a signal does.
 func (p *processed) stop() {
 	p.t.Helper()
 	p.cancel()
@@ -864,7 +851,6 @@ func of(t *testing.T, queues ...foreignQueue) processor.Config {
 	return conf
 }
 
-// removeTopology deletes what a processor declares for a main queue, when the test ends.
 func removeTopology(t *testing.T, broker *rabbit.Client, main string, options processor.Options) {
 	t.Helper()
 	plan := must(topology.New(main, options.Policies.For(main), options.Names))(t)

@@ -81,8 +81,6 @@ func (j *journey) handler(who string) message.NoPublishHandlerFunc {
 
 func is(id, kind string) bool { return strings.HasPrefix(id, kind+"-") }
 
-// count counts the messages for which a condition on who was called with them, and who handled
-// them, holds.
 func (j *journey) count(condition func(id string, calls []string, done string) bool) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -101,14 +99,12 @@ func (j *journey) handledBy(who string) int {
 	return j.count(func(_ string, _ []string, done string) bool { return done == who })
 }
 
-// from counts the messages that failed with the one and were handled by the other.
 func (j *journey) from(one, other string) int {
 	return j.count(func(_ string, calls []string, done string) bool {
 		return len(calls) > 1 && calls[0] == one && done == other
 	})
 }
 
-// missing counts those that nobody has handled yet, of all that can be handled.
 func (j *journey) missing() int {
 	return j.count(func(id string, _ []string, done string) bool { return done == "" && !is(id, kindDoomed) })
 }
@@ -190,7 +186,6 @@ func (m bearing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-// route is a way to retries and back, for one kind of main queue.
 type route struct {
 	queueType string
 	marshaler amqp.Marshaler
@@ -357,7 +352,6 @@ func TestP8_PoisonQueueStaysWithPolicyOff(t *testing.T) {
 	}
 }
 
-// travel plays the whole way.
 func (r route) travel(t *testing.T, uri, queue string) {
 	t.Helper()
 	plain := plainConfig(uri, r.queueType)
@@ -497,7 +491,6 @@ func (r route) travel(t *testing.T, uri, queue string) {
 	j.check(t, broker.Drain(queue+".dlq"))
 }
 
-// check holds what became of every message against what had to.
 func (j *journey) check(t *testing.T, letters []amqp091.Delivery) {
 	t.Helper()
 	j.mu.Lock()

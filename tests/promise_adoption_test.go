@@ -29,7 +29,6 @@ import (
 
 func off() config.Policies { return config.Policies{Default: config.Policy{Mode: config.ModeOff}} }
 
-// plainConfig is that of a service that knows nothing of the library.
 func plainConfig(uri, queueType string) amqp.Config {
 	conf := amqp.NewDurableQueueConfig(uri)
 	if queueType != "" {
@@ -354,7 +353,6 @@ func TestP8_TopologyAssume(t *testing.T) {
 	})
 }
 
-// provision puts on the broker what an operator would, from the retrier's plan.
 func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 	t.Helper()
 	plan := must(newRetrier(t, amqp.NewDurableQueueConfig(uri), options).Plan(queue))(t)
@@ -480,7 +478,6 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	})
 }
 
-// subscribeOnlyFails is subscribeFails where declaring works.
 func subscribeOnlyFails(t *testing.T, uri, queue string, options amqpretry.Options) error {
 	t.Helper()
 	options.Logger = newLogs(t)

@@ -25,7 +25,6 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// seen is what handlers saw of their messages.
 type seen struct{ records[sight] }
 
 type sight struct {
@@ -38,7 +37,6 @@ type sight struct {
 	At, Left time.Time
 }
 
-// handler wraps a handler so that what it sees is kept.
 func (s *seen) handler(h func(*message.Message) error) func(*message.Message) error {
 	return func(msg *message.Message) error {
 		attempt, known := retry.AttemptFromContext(msg.Context())
@@ -58,7 +56,6 @@ func (s *seen) handler(h func(*message.Message) error) func(*message.Message) er
 
 func (s *seen) of(id string) []sight { return s.where(func(v sight) bool { return v.ID == id }) }
 
-// ownKeys are the keys that no handler is to see.
 func ownKeys(metadata message.Metadata) []string {
 	var found []string
 	for key := range metadata {
@@ -83,7 +80,6 @@ func failing(times int) func(*message.Message) error {
 	}
 }
 
-// ours makes the headers of a message that failed before in a queue.
 func ours(queue string, count any) amqp091.Table {
 	return amqp091.Table{
 		header.Version: "1", header.ID: "forged", header.Queue: queue, header.Count: count, header.Delay: "200ms",
@@ -91,7 +87,6 @@ func ours(queue string, count any) amqp091.Table {
 	}
 }
 
-// with is a message with more headers.
 func with(id string, headers amqp091.Table) amqp091.Publishing {
 	p := rabbit.Message(id, id)
 	maps.Copy(p.Headers, headers)
@@ -446,7 +441,6 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	assert.Equal(t, "body", string(d.Body))
 }
 
-// attemptOnWire is an entry of the history as it is written on a dead letter.
 type attemptOnWire struct {
 	Number int       `json:"n"`
 	At     time.Time `json:"at"`

@@ -169,7 +169,6 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	assert.Less(t, took, 2*timeout, "Close waits no longer for the handler, and not for the default of 10 s")
 }
 
-// closeBesideAHandler returns how long Close takes while a handler does not end.
 func closeBesideAHandler(t *testing.T, timeout time.Duration) time.Duration {
 	t.Helper()
 	running, goOn := make(chan struct{}), make(chan struct{})
@@ -469,7 +468,6 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 	})
 }
 
-// wait lets time pass in a handler.
 func wait(d time.Duration) { <-time.After(d) }
 
 // P1, P3: a held delivery, or a handler that takes its time, must not make the others dearer the
@@ -604,7 +602,6 @@ func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 	})
 }
 
-// failingPublisher publishes nothing.
 type failingPublisher struct{ publishing, goOn chan struct{} }
 
 func (p failingPublisher) Publish(string, ...*message.Message) error {

@@ -40,7 +40,6 @@ func added(d amqp091.Delivery) int {
 	return size
 }
 
-// requireReadable requires that everything that was added is valid UTF-8 and within its bounds.
 func requireReadable(t *testing.T, d amqp091.Delivery) {
 	t.Helper()
 	for key, value := range d.Headers {
@@ -404,7 +403,6 @@ func TestP9_Redaction(t *testing.T) {
 		"the hook is for texts; the callback gets the error itself")
 }
 
-// leaky is a marshaler whose errors show what they should not.
 type leaky struct{ amqp.DefaultMarshaler }
 
 func (m leaky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {

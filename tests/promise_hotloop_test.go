@@ -169,7 +169,6 @@ func TestNoHotLoopPanicAndGoexit(t *testing.T) {
 	}
 }
 
-// brokenPublisher cannot publish what handlers produce.
 type brokenPublisher struct{ asked *atomic.Int32 }
 
 func (p brokenPublisher) Publish(string, ...*message.Message) error {
@@ -342,7 +341,6 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 	})
 }
 
-// decoding counts how often the killer is decoded.
 type decoding struct {
 	amqp.DefaultMarshaler
 

@@ -43,7 +43,6 @@ func everyType() amqp091.Table {
 	}
 }
 
-// properties are those of a delivery that a publisher gives, without the headers.
 func properties(d amqp091.Delivery) amqp091.Publishing {
 	p := again(d)
 	p.Headers, p.Body = nil, nil
@@ -76,7 +75,6 @@ func utc(value any) any {
 	return value
 }
 
-// theirs are the headers of a delivery that are neither ours nor the broker's.
 func theirs(t *testing.T, d amqp091.Delivery, poisoned bool) amqp091.Table {
 	t.Helper()
 	headers, ok := utc(d.Headers).(amqp091.Table)

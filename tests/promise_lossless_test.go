@@ -345,8 +345,6 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, strategy config.St
 	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
 }
 
-// expectedCalls is how often handlers run when nothing is handled twice and there are so many
-// attempts.
 func expectedCalls(ids []string, attempts int) int {
 	calls := 0
 	for _, id := range ids {

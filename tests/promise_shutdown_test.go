@@ -44,7 +44,6 @@ const (
 	shutdownBound = 25 * time.Second
 )
 
-// wayToClose is one way to end a service.
 type wayToClose struct {
 	name string
 	// close returns when all is closed.
@@ -102,7 +101,6 @@ var waysToClose = []wayToClose{
 	}},
 }
 
-// shutdownQueue is a queue with the services that share it.
 type shutdownQueue struct {
 	name, queueType string
 	concurrency     int
@@ -114,7 +112,6 @@ type shutdownQueue struct {
 	sums shutdownSums
 }
 
-// shutdowns is one run of the test.
 type shutdowns struct {
 	t       *testing.T
 	uri     string
@@ -205,7 +202,6 @@ type stockSockets struct {
 	open []net.Conn
 }
 
-// dialling returns the config with a Dial whose sockets are known.
 func (k *stockSockets) dialling(conf amqp.Config) amqp.Config {
 	wrapConnections(&conf, func(conn net.Conn) net.Conn {
 		k.mu.Lock()
@@ -279,7 +275,6 @@ func (r *shutdowns) all(queues []*shutdownQueue, closes, seed int) time.Duration
 	return lasted
 }
 
-// lived is one service, from its start to its close.
 type lived struct {
 	number     int
 	retrier    *adapter.Retrier
@@ -295,7 +290,6 @@ type lived struct {
 	pause time.Duration
 }
 
-// ended waits for the end of Run, or of the loop over Subscribe's channel.
 func (s *lived) ended() error {
 	select {
 	case err := <-s.over:
@@ -316,7 +310,6 @@ func (s *lived) leave() error {
 	}
 }
 
-// live makes a service on a queue, lets it work for a while, and closes it in some way.
 func (r *shutdowns) live(q *shutdownQueue, random *rand.Rand) {
 	way := waysToClose[random.IntN(len(waysToClose))]
 	for q.stock && (way.plain || way.held || way.early) { // which it does not promise anything about
@@ -458,7 +451,6 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	return s, r.route(ctx, s, q, handler, way.early)
 }
 
-// route runs a router with a handler, that publishes.
 func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc,
 	early bool) error {
 	conf := r.stock.dialling(s.retrier.Config())
@@ -490,7 +482,6 @@ func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handl
 	}
 }
 
-// loop does without a router: it subscribes and calls the handler by itself.
 func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc,
 	early bool) error {
 	handler = s.retrier.Middleware(handler)
@@ -527,7 +518,6 @@ func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handle
 	return <-subscribed
 }
 
-// archive subscribes to dead letters as well. Its handler succeeds, so each one comes once.
 func (r *shutdowns) archive(s *lived, q *shutdownQueue) error {
 	letters, err := s.retrier.NewDeadLetterSubscriber()
 	if err != nil {
@@ -672,7 +662,6 @@ func (r *shutdowns) complain(format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
 }
 
-// report is a Markdown table of what was closed, and one of what became of the messages.
 func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Duration) string {
 	var b strings.Builder
 	total := 0
@@ -705,7 +694,6 @@ func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Durati
 // ---- small things
 // ----------------------------------------------------------------------------------------------------
 
-// firstError calls one after the other, all of them.
 func firstError(calls ...func() error) error {
 	var first error
 	for _, call := range calls {
@@ -717,7 +705,6 @@ func firstError(calls ...func() error) error {
 	return first
 }
 
-// atOnce calls all at the same time.
 func atOnce(calls ...func() error) error {
 	errs := make(chan error, len(calls))
 	for _, call := range calls {

@@ -29,7 +29,6 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// guarded adds middlewares right inside of the retry middleware.
 func guarded(h func(*message.Message) error, middle ...message.HandlerMiddleware) func(*service) {
 	return func(s *service) {
 		s.Router.AddMiddleware(middle...)
@@ -180,7 +179,6 @@ func TestRateLimitAndClose(t *testing.T) {
 	assert.Empty(t, rabbit.Text(left, header.Count), "uncounted")
 }
 
-// hasher is what a message is told by in these tests.
 var hasher = wmmiddleware.NewMessageHasherSHA256(math.MaxInt64)
 
 func stockByAttempt() message.HandlerMiddleware {
@@ -277,7 +275,6 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 	})
 }
 
-// republished is a dead letter as an operator moves it back.
 func republished(d amqp091.Delivery) amqp091.Publishing {
 	return amqp091.Publishing{Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body}
 }
@@ -367,7 +364,6 @@ func TestDeduplicatorAndUnpublishableOutputs(t *testing.T) {
 	await.Stays(t, 500*time.Millisecond, func() bool { return published.count() == 1 }, "and once")
 }
 
-// flakyPublisher fails some times.
 type flakyPublisher struct {
 	mu                  sync.Mutex
 	failures, published int
@@ -466,7 +462,6 @@ func TestRateLimitKeepsItsRate(t *testing.T) {
 	assert.Fail(t, "a burst takes too long", "%s", all)
 }
 
-// rateLimitedBurst returns how long a burst takes.
 func rateLimitedBurst(t *testing.T) time.Duration {
 	t.Helper()
 	const n, perSecond = 40, 40

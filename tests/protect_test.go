@@ -26,7 +26,6 @@ import (
 
 const canLose = "RabbitMQ drops messages that are requeued too often"
 
-// protected is a policy of one short retry.
 func protected(p config.Protection) config.Policies {
 	return config.Policies{Default: config.Policy{Delays: ms(50), Protect: p}}
 }
@@ -72,7 +71,6 @@ func reject(t *testing.T, broker *rabbit.Client, queue string, times int) {
 	})
 }
 
-// crash takes a message from a queue and dies of it, so many times.
 func crash(t *testing.T, broker *rabbit.Client, queue string, times int) {
 	t.Helper()
 	for range times {
@@ -394,7 +392,6 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	assert.NotContains(t, operator.run(commentedOut(policy.String(), "list_policies")), policy.Name)
 }
 
-// commentedOut is the command in the comments of a script.
 func commentedOut(script, command string) string {
 	for line := range strings.Lines(script) {
 		if strings.Contains(line, command) {

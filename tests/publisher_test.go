@@ -46,12 +46,10 @@ func newPublisher(t *testing.T, conf amqp.Config, options amqpretry.Options) *am
 	return publisher
 }
 
-// withTimeout are options of a publisher that gives up after a time.
 func withTimeout(d time.Duration) amqpretry.Options {
 	return amqpretry.Options{Publisher: publish.Options{Timeout: d}}
 }
 
-// newTopic declares a queue.
 func newTopic(t *testing.T) (uri string, broker *rabbit.Client, topic string) {
 	t.Helper()
 	uri, topic = brokertest.URI(t), uniqueName("publisher")
@@ -61,13 +59,11 @@ func newTopic(t *testing.T) (uri string, broker *rabbit.Client, topic string) {
 	return uri, broker, topic
 }
 
-// failures gives what an error says of messages.
 func failures(t *testing.T, err error) *publish.Error {
 	t.Helper()
 	return errorAs[*publish.Error](t, err)
 }
 
-// isFailure compares the cause and the type of an error.
 func isFailure(t *testing.T, err, cause error, errorType string) {
 	t.Helper()
 	require.ErrorIs(t, err, cause)
@@ -303,7 +299,6 @@ func publishIntoAFullQueue(t *testing.T, queueType string, publishers int) {
 	}
 }
 
-// odd marshals properties that metadata asks for.
 type odd struct{ amqp.DefaultMarshaler }
 
 func (m odd) Marshal(msg *message.Message) (amqp091.Publishing, error) {
@@ -526,7 +521,6 @@ func TestPublisher_ExchangeDeleted(t *testing.T) {
 	assert.Equal(t, []string{"b", "d"}, rabbit.Bodies(broker.Drain(queue)))
 }
 
-// countedWrites counts what goes to the socket.
 type countedWrites struct {
 	net.Conn
 	n *atomic.Int64
@@ -698,7 +692,6 @@ func TestPublisher_ManyTooLarge_OwnBroker(t *testing.T) {
 	assert.Less(t, twice, 350, "those on the channel that the first has cost: 176, where each cost one: 546")
 }
 
-// slowWriter takes so many bytes a second, and no more.
 type slowWriter struct {
 	net.Conn
 	rate int
@@ -715,7 +708,6 @@ func (c slowWriter) Write(p []byte) (written int, err error) {
 	return written, err
 }
 
-// slowly is a config whose connections send so many bytes a second.
 func slowly(uri string, rate int) amqp.Config {
 	conf := amqp.NewDurableQueueConfig(uri)
 	wrapConnections(&conf, func(conn net.Conn) net.Conn { return slowWriter{conn, rate} })
@@ -774,7 +766,6 @@ func TestPublisher_SlowLink(t *testing.T) {
 	})
 }
 
-// largeMessages have 64 KB each, and numbers as UUIDs.
 func largeMessages(from, n int) []*message.Message {
 	messages := make([]*message.Message, n)
 	for i := range messages {

@@ -47,12 +47,10 @@ func postponedUpTo(policy config.Policy, age time.Duration) config.Policy {
 
 var errUndecoded = errors.New("no such schema")
 
-// undecoding is a marshaler that understands nothing.
 type undecoding struct{ amqp.DefaultMarshaler }
 
 func (undecoding) Unmarshal(amqp091.Delivery) (*message.Message, error) { return nil, errUndecoded }
 
-// strategyScenarios are those of what the broker brings back.
 func strategyScenarios(t *testing.T) map[string]scenario {
 	t.Helper()
 	failed := errors.New("the warehouse does not answer")
@@ -272,7 +270,6 @@ func (w *witnessed) told(events []retry.Event) {
 	}
 }
 
-// ofMessages are the kinds of events about messages.
 var ofMessages = []retry.EventKind{
 	retry.EventCall, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued,
 	retry.EventRetried,

@@ -216,7 +216,6 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 	}
 }
 
-// either is a retrier for one version of watermill-amqp or the other.
 type either interface {
 	Middleware(message.HandlerFunc) message.HandlerFunc
 	Plan(topic string) (topology.Plan, error)

@@ -26,7 +26,6 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The policies of broker-driven strategies, with three retries each.
 func cyclePolicy() config.Policy {
 	return config.Policy{Strategy: config.StrategyCycle, Delays: ms(200), Retries: 3}
 }
@@ -45,7 +44,7 @@ func hasNative(t *testing.T) bool {
 	return rabbit.New(t, brokertest.URI(t)).AtLeast(4, 3)
 }
 
-// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsRefused is
+// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsTried is
 // what an older one has instead of native.
 func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	t.Helper()
@@ -79,7 +78,6 @@ func startPolicy(t *testing.T, policy config.Policy, handler func(*message.Messa
 	return start(t, s)
 }
 
-// byBroker and byCopy count the retries of either kind.
 func (s *service) byBroker() int {
 	return len(slices.DeleteFunc(s.Events(retry.EventRetried), func(e retry.Event) bool { return !e.Verdict.ByBroker }))
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// variant is one row of the product that Watermill's own suite is run over.
 type variant struct {
 	name        string
 	queueType   string
@@ -54,7 +53,6 @@ func variants() []variant {
 	return some
 }
 
-// inMakeTest returns one of them with -short, and else all.
 func inMakeTest(some []variant) []variant {
 	if testing.Short() {
 		return some[1:2]

@@ -100,7 +100,6 @@ func measureNoise(t *testing.T) *noise {
 	return n
 }
 
-// within is the worst of it between two times.
 func (n *noise) within(from, to time.Time) time.Duration {
 	var worst time.Duration
 	for _, d := range n.All() {
@@ -296,7 +295,7 @@ func TestEarly_NativeWithoutPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)
 	if !newRabbit(t, broker.URI).AtLeast(4, 3) {
-		return // refused there: TestStrategy_NativeIsRefused
+		return // refused there: TestStrategy_NativeIsTried
 	}
 	const delay = 2 * time.Second
 	var s seen

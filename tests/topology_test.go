@@ -56,7 +56,6 @@ func (b *topologyBroker) channel() *amqp091.Channel {
 	return ch
 }
 
-// plan makes a plan and its main queue, under a name that no other test has.
 func (b *topologyBroker) plan(policy config.Policy) topology.Plan {
 	b.t.Helper()
 	// Short, as the broker cuts its error texts at 255 bytes.
@@ -254,7 +253,6 @@ func TestTopologyRoutes(t *testing.T) {
 	}
 }
 
-// publish waits for the broker's confirm and reports whether the message was returned.
 func (b *topologyBroker) publish(plan topology.Plan, headers amqp091.Table) (returned bool) {
 	b.t.Helper()
 	ch := b.channel()
@@ -296,14 +294,12 @@ func (b *topologyBroker) none(deliveries <-chan amqp091.Delivery) {
 	}
 }
 
-// purge is how many messages were in the queue.
 func (b *topologyBroker) purge(queue string) int {
 	b.t.Helper()
 	n := must(b.channel().QueuePurge(queue, false))(b.t)
 	return n
 }
 
-// provisioned is a service as its operator knows it: what it subscribes to, and what it needs.
 type provisioned struct {
 	name      string
 	configure func(uri string) amqp.Config
@@ -558,7 +554,6 @@ type slowDeclares struct {
 	gate  chan struct{}
 }
 
-// hold holds the declarations of a queue until the function is called.
 func (s *slowDeclares) hold(queue string) (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -573,7 +568,6 @@ func (s *slowDeclares) hold(queue string) (release func()) {
 	})
 }
 
-// Held is how many declarations were held so far.
 func (s *slowDeclares) Held() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

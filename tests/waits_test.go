@@ -25,14 +25,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// bothSubscribers runs a test with the retrier's own subscriber and with the stock one.
 func bothSubscribers(t *testing.T, test func(t *testing.T, run func(*testing.T, setup) *service)) {
 	t.Helper()
 	each(t, map[string]func(*testing.T, setup) *service{"own": start, "stock": startStock},
 		func(t *testing.T, _ string, run func(*testing.T, setup) *service) { test(t, run) })
 }
 
-// gaps are the times between the end of one call and the begin of the next.
 func gaps(calls []sight) []time.Duration {
 	var all []time.Duration
 	for i := 1; i < len(calls); i++ {
@@ -246,7 +244,6 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 	})
 }
 
-// pickyMarshaler cannot decode one body.
 type pickyMarshaler struct{ amqp.DefaultMarshaler }
 
 func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -281,8 +278,6 @@ func TestJitter(t *testing.T) {
 	})
 }
 
-// jitteredInTime publishes a burst and then one message now and then, and tells whether they came
-// back in time.
 func jitteredInTime(t *testing.T, svc *service, s *seen, delay time.Duration, round int) bool {
 	t.Helper()
 	const n, apart = 60, 8

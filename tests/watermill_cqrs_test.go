@@ -68,10 +68,8 @@ func newPartsApp(t *testing.T) *partsApp {
 	return a
 }
 
-// topic names the topic of a command or an event.
 func (a *partsApp) topic(name string) string { return a.prefix + "." + name }
 
-// queues makes a retrier for topics that are queues.
 func (a *partsApp) queues(topics ...string) *adapter.Retrier {
 	a.t.Helper()
 	conf := plainConfig(a.uri, "quorum")
@@ -115,13 +113,11 @@ func (a *partsApp) publisher(conf amqp.Config) message.Publisher {
 	return publisher
 }
 
-// run runs the router until the test ends.
 func (a *partsApp) run() {
 	a.t.Helper()
 	runRouter(a.t, a.router)
 }
 
-// called records a call of a handler and returns what the handler is to return.
 func (a *partsApp) called(ctx context.Context, handler string, err error) error {
 	attempt, _ := retry.AttemptFromContext(ctx)
 	a.calls.put(partsCall{handler, attempt.Number})
@@ -137,12 +133,10 @@ func (a *partsApp) attemptsOf(handler string) (attempts []int) {
 	return attempts
 }
 
-// count counts the events of a kind.
 func (a *partsApp) count(kind retry.EventKind) int {
 	return len(a.events.where(func(e retry.Event) bool { return e.Kind == kind }))
 }
 
-// ends waits until so many messages were handled, and so many are dead.
 func (a *partsApp) ends(handled, dead int) {
 	a.t.Helper()
 	seen := func() bool {
@@ -157,7 +151,6 @@ func (a *partsApp) ends(handled, dead int) {
 	await.Stays(a.t, 300*time.Millisecond, seen, "%d handled, %d dead", handled, dead)
 }
 
-// letter takes the one dead letter of a queue.
 func (a *partsApp) letter(queue string) amqp091.Delivery {
 	a.t.Helper()
 	letters := a.broker.Drain(queue + ".dlq")
@@ -305,7 +298,6 @@ func TestCQRS_OnHandleMarksErrors(t *testing.T) {
 	assert.Equal(t, []int{1}, a.attemptsOf("place"))
 }
 
-// eventBus publishes all events to one topic each, or to the same one.
 func (a *partsApp) eventBus(conf amqp.Config, topic func(event string) string) *cqrs.EventBus {
 	a.t.Helper()
 	bus := must(cqrs.NewEventBusWithConfig(a.publisher(conf), cqrs.EventBusConfig{

@@ -70,7 +70,6 @@ func failsLate(*play, *message.Message) ([]*message.Message, error) {
 	return nil, errPlayed
 }
 
-// failsSecond fails each second call.
 func failsSecond(p *play, _ *message.Message) ([]*message.Message, error) {
 	if p.svc.Calls.count()%2 == 0 {
 		return nil, errPlayed
@@ -103,7 +102,6 @@ func failsForGood(*play, *message.Message) ([]*message.Message, error) {
 
 func works(*play, *message.Message) ([]*message.Message, error) { return nil, nil }
 
-// given are middlewares that need nothing of the play.
 func given(m ...message.HandlerMiddleware) func(*testing.T, *play) chained {
 	return func(*testing.T, *play) chained { return m }
 }
@@ -258,7 +256,6 @@ const (
 	refusedStops = "**refused**, stops; else "
 )
 
-// place is a row, and where it is played.
 type place struct {
 	name, handler  string
 	stock, outside bool
@@ -283,7 +280,6 @@ func (w watermills) does() string {
 	return w.handler
 }
 
-// cell says in words what happens in a place.
 func (w watermills) cell(t *testing.T, uri string, at place) string {
 	t.Helper()
 	p := w.start(t, uri, at, middleware.OrderEnforce)
@@ -365,7 +361,6 @@ func (p *play) handle(msg *message.Message) ([]*message.Message, error) {
 	return p.w.handle(p, msg)
 }
 
-// passing lets the message that passes through a random middleware, and no other.
 func passing(random func(float32) message.HandlerMiddleware) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		never, each := random(-1)(h), random(1)(h)
@@ -380,7 +375,6 @@ func passing(random func(float32) message.HandlerMiddleware) message.HandlerMidd
 	}
 }
 
-// counting is a middleware that counts how often the message comes by.
 func (p *play) counting(n *atomic.Int32) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -395,10 +389,8 @@ func (p *play) counting(n *atomic.Int32) message.HandlerMiddleware {
 	}
 }
 
-// waits tells whether a retry has not come back yet: on a busy machine it may take a while.
 func (p *play) waits() bool { return len(p.svc.Events(retry.EventRetried)) >= int(p.arrivals.Load()) }
 
-// watch runs the service until nothing happens any more, and says what has.
 func (p *play) watch() string {
 	p.t.Helper()
 	ended := make(chan error, 1)
@@ -440,7 +432,6 @@ func (p *play) watch() string {
 	return p.told()
 }
 
-// told says what was seen, in words.
 func (p *play) told() string {
 	p.t.Helper()
 	attempts := map[int]bool{}
@@ -473,7 +464,6 @@ func several(n int, what string) string {
 	return fmt.Sprint(n, " ", what, "s")
 }
 
-// where says where the message has ended.
 func (p *play) where() string {
 	p.t.Helper()
 	is := func(ds []amqp091.Delivery) []amqp091.Delivery {
@@ -515,7 +505,6 @@ func (p *play) where() string {
 	return "**lost**"
 }
 
-// letter gives a header of the dead letter.
 func (p *play) letter(key string) string {
 	if len(p.letters) == 0 {
 		return ""
@@ -524,7 +513,6 @@ func (p *play) letter(key string) string {
 	return rabbit.Text(p.letters[0], key)
 }
 
-// histogram counts what components/metrics have seen.
 func (p *play) histogram() (successes, failures int) {
 	p.t.Helper()
 	families := must(p.registry.Gather())(p.t)
@@ -551,7 +539,6 @@ func (p *play) publisher(t *testing.T) message.Publisher {
 	return publisher
 }
 
-// outputs is a publisher that keeps what handlers return.
 type outputs struct{ records[*message.Message] }
 
 func (o *outputs) Publish(_ string, messages ...*message.Message) error {
@@ -561,7 +548,6 @@ func (o *outputs) Publish(_ string, messages ...*message.Message) error {
 
 func (*outputs) Close() error { return nil }
 
-// ids are the correlation ids of the outputs.
 func (o *outputs) ids() string {
 	var ids []string
 	for _, msg := range o.All() {

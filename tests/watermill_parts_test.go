@@ -43,7 +43,6 @@ import (
 // These tests hold what docs/how-to/use-watermill-parts.md says of the forwarder, the requeuer and
 // smaller parts.
 
-// downFor is a publisher that fails the first messages for a topic, and hands all others on.
 type downFor struct {
 	message.Publisher
 	topic string
@@ -66,7 +65,6 @@ func (p *downFor) Publish(topic string, messages ...*message.Message) error {
 	return p.Publisher.Publish(topic, messages...)
 }
 
-// envelope is a message in the outbox, as the forwarder's own publisher makes it.
 func envelope(t *testing.T, uuid, topic string) amqp091.Publishing {
 	t.Helper()
 	body := must(json.Marshal(map[string]any{"destination_topic": topic, "uuid": uuid, "payload": []byte(uuid),
@@ -177,7 +175,6 @@ func TestForwarder_OwnRouter(t *testing.T) {
 	}
 }
 
-// requeue runs a requeuer that takes from a topic and publishes to a queue.
 func (a *partsApp) requeue(subscriber message.Subscriber, from, to string) {
 	a.t.Helper()
 	router := newRouter(a.t, a.logs)
@@ -256,7 +253,6 @@ func TestReplayWhereARequeuerLoops(t *testing.T) {
 	assert.Equal(t, 6, letter.Calls)
 }
 
-// failing adds a handler that fails.
 func (a *partsApp) failing(retrier *adapter.Retrier, queue string) *seen {
 	a.t.Helper()
 	subscriber := must(retrier.NewSubscriber())(a.t)
@@ -434,7 +430,6 @@ func TestSignalsHandler(t *testing.T) {
 	assert.Zero(t, a.broker.Depth(queue+".dlq"))
 }
 
-// servesUntilSignalled is the service, which tells its parent what happens in it.
 func servesUntilSignalled(t *testing.T, queue string) {
 	t.Helper()
 	conf := plainConfig(brokertest.URI(t), "quorum")
