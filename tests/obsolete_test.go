@@ -274,8 +274,7 @@ func retiresAfterWhatWaits(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 const classicTime = 18 * time.Second
 
 func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), ClassicQueues: true},
-		topology.Names{})
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), ClassicQueues: true}, topology.Names{})
 	b.send(t, queue, 5)
 	_, full := b.obsoletePlan(t, hourlyClassic, topology.Names{})
 	b.send(t, full, 1)

@@ -220,8 +220,7 @@ func crashed(queue, id string) amqp091.Publishing {
 func TestPrefetch_SuspectAmongFew(t *testing.T) {
 	t.Parallel()
 	const prefetch, every = 100, 10 * time.Millisecond
-	svc := start(t, setup{QueueType: "quorum", Prefetch: prefetch,
-		Handler: succeed})
+	svc := start(t, setup{QueueType: "quorum", Prefetch: prefetch, Handler: succeed})
 	svc.publish("first")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it is open")
 	svc.Broker.Publish(svc.Queue, crashed(svc.Queue, "crashed"))
@@ -247,8 +246,7 @@ func TestPrefetch_SuspectsAmongInstances(t *testing.T) {
 	queue := uniqueName("instances")
 	var pods []*service
 	for range instances {
-		pods = append(pods, start(t, setup{Queue: queue, QueueType: "quorum",
-			Handler: succeed}))
+		pods = append(pods, start(t, setup{Queue: queue, QueueType: "quorum", Handler: succeed}))
 	}
 	calls := func() (n int) {
 		for _, p := range pods {

@@ -455,8 +455,7 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	t.Run("the same, and nobody asks", func(t *testing.T) {
 		provision(t, broker.URI, "assumed", sharing(false))
 		var s seen
-		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(true), KeepObjects: true,
-			Prefetch: 40}
+		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(true), KeepObjects: true, Prefetch: 40}
 		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as }
 		c.Handler = s.handler(func(msg *message.Message) error {
 			if strings.HasPrefix(msg.UUID, "dead") {

@@ -173,10 +173,7 @@ func closeBesideAHandler(t *testing.T, timeout time.Duration) time.Duration {
 	t.Helper()
 	running, goOn := make(chan struct{}), make(chan struct{})
 	defer close(goOn)
-	svc := newService(t, setup{
-		Options: amqpretry.Options{CloseTimeout: timeout},
-		Handler: succeed,
-	})
+	svc := newService(t, setup{Options: amqpretry.Options{CloseTimeout: timeout}, Handler: succeed})
 	messages := must(svc.Sub.Subscribe(context.Background(), svc.Queue))(t)
 	svc.publish("message")
 	cause := make(chan error, 1)
@@ -527,9 +524,7 @@ func TestCloseDuringNewSubscriber(t *testing.T) {
 // Connections share nothing that amqp091-go writes into: the race detector tells.
 func TestConnectionsOfSharedConfig(t *testing.T) {
 	t.Parallel()
-	svc := newService(t, setup{
-		Handler: succeed,
-	})
+	svc := newService(t, setup{Handler: succeed})
 	properties := amqp091.Table{"connection_name": "ours"}
 	conf := svc.Retrier.Config()
 	conf.Connection.AmqpConfig = &amqp091.Config{Properties: properties}

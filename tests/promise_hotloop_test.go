@@ -82,9 +82,7 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 func TestNoHotLoopForeignHeaders(t *testing.T) {
 	t.Parallel()
 	eachQueueType(t, func(t *testing.T, queueType string) {
-		svc := start(t, setup{
-			QueueType: queueType, Handler: alwaysFails,
-		})
+		svc := start(t, setup{QueueType: queueType, Handler: alwaysFails})
 		death := func(queue any, count int64) amqp091.Table {
 			return amqp091.Table{"queue": queue, "reason": "expired", "count": count, "exchange": "x",
 				"routing-keys": []any{"k"}}
@@ -217,8 +215,7 @@ func TestNoHotLoopGhostDeliveries(t *testing.T) {
 		}
 		svc.publish("once", "never")
 
-		assert.Equal(t, map[string]string{"never": "exhausted"},
-			reasons(svc.Broker.Take(svc.dlq(), 1)))
+		assert.Equal(t, map[string]string{"never": "exhausted"}, reasons(svc.Broker.Take(svc.dlq(), 1)))
 		await.Until(t, func() bool { return svc.Calls.count() == 4 }, "handler calls")
 		assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
 		assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
@@ -435,8 +432,7 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 // It returns how long a close takes then.
 func closeDuringPause(t *testing.T, queueType string) time.Duration {
 	t.Helper()
-	c := setup{QueueType: queueType, Prefetch: 3,
-		Options: amqpretry.Options{CloseTimeout: 15 * time.Second}}
+	c := setup{QueueType: queueType, Prefetch: 3, Options: amqpretry.Options{CloseTimeout: 15 * time.Second}}
 	c.Route = func(svc *service) {
 		bare(t, svc)
 		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(byFate))

@@ -163,9 +163,7 @@ func TestLosslessNoAnswer(t *testing.T) {
 func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
-	svc := start(t, setup{
-		URI: network.URI, QueueType: "quorum", Handler: alwaysFails,
-	})
+	svc := start(t, setup{URI: network.URI, QueueType: "quorum", Handler: alwaysFails})
 	network.refuse(forwarder)
 	ids := rabbit.Numbered("message", 5)
 	svc.publish(ids...)

@@ -100,8 +100,7 @@ func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
-	svc := start(t, setup{Options: shared(t, prefix, true, ms(50)...),
-		Handler: succeed})
+	svc := start(t, setup{Options: shared(t, prefix, true, ms(50)...), Handler: succeed})
 	outsider := uniqueName("outsider")
 	svc.Broker.Declare(outsider, nil)
 
@@ -137,8 +136,7 @@ func TestSharedQueues_DeletedObjects(t *testing.T) {
 		},
 	}, func(t *testing.T, _ string, spoil func(*amqp091.Channel, string) error) {
 		prefix := uniqueName("shared")
-		svc := start(t, setup{Options: shared(t, prefix, false,
-			ms(100)...), Handler: failing(1)})
+		svc := start(t, setup{Options: shared(t, prefix, false, ms(100)...), Handler: failing(1)})
 		svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
 		svc.publish("1")
 		await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
@@ -180,8 +178,7 @@ func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	await.Stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
 
 	// With an own set it would.
-	own := start(t, setup{Delays: ms(300),
-		Handler: failing(1)})
+	own := start(t, setup{Delays: ms(300), Handler: failing(1)})
 	own.publish("1")
 	await.Until(t, func() bool { return own.Calls.count() == 2 }, "it comes back")
 }
@@ -194,8 +191,7 @@ func TestSharedQueues_Fanout(t *testing.T) {
 	options := shared(t, prefix, false, ms(100)...)
 	services := map[string]*service{}
 	for group, failures := range map[string]int{"a": 1, "b": 0} {
-		c := setup{Queue: topic, Options: options, Handler: failing(failures),
-			KeepObjects: true}
+		c := setup{Queue: topic, Options: options, Handler: failing(failures), KeepObjects: true}
 		c.Configure = func(conf *amqp.Config) {
 			group := amqp.NewDurablePubSubConfig(conf.Connection.AmqpURI,
 				amqp.GenerateQueueNameTopicNameWithSuffix(group))
@@ -229,8 +225,7 @@ func TestSharedQueues_WayBackIsLookedAfter(t *testing.T) {
 		},
 	}, func(t *testing.T, _ string, spoil func(ch *amqp091.Channel, prefix, queue string) error) {
 		prefix := uniqueName("shared")
-		svc := start(t, setup{Options: shared(t, prefix, true,
-			ms(18_000)...), Handler: failing(1)})
+		svc := start(t, setup{Options: shared(t, prefix, true, ms(18_000)...), Handler: failing(1)})
 		svc.publish("1")
 		await.Until(t, func() bool { return svc.Broker.Depth(prefix+".18s.classic") == 1 }, "it waits")
 		svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
