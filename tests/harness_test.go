@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -90,6 +91,16 @@ func eachOf(t *testing.T, names []string, test func(t *testing.T, name string)) 
 func eachQueueType(t *testing.T, test func(t *testing.T, queueType string)) {
 	t.Helper()
 	eachOf(t, []string{"classic", "quorum"}, test)
+}
+
+// bound declares an exchange until the test ends, and binds a queue to it.
+func bound(t *testing.T, broker *rabbit.Client, exchange, kind, queue, key string) {
+	t.Helper()
+	broker.Do(func(ch *amqp091.Channel) error {
+		return errors.Join(ch.ExchangeDeclare(exchange, kind, true, false, false, false, nil),
+			ch.QueueBind(queue, key, exchange, false, nil))
+	})
+	t.Cleanup(func() { broker.Remove(exchange) })
 }
 
 // records keeps values in the order in which they come, from several goroutines.
@@ -496,9 +507,6 @@ func fastReconnect() *amqp.ReconnectConfig {
 	}
 }
 
-// ---- what handlers were called with
-// --------------------------------------------------------------------------------
-
 type call struct {
 	At      time.Time
 	ID      string // message UUID
@@ -532,9 +540,6 @@ func (c *calls) ids() map[string]int {
 	return n
 }
 
-// ---- conditions
-// ----------------------------------------------------------------------------------------------------
-
 const tick = 20 * time.Millisecond
 
 // often returns how often a test repeats what chance decides: with -short, as in make test, a
@@ -546,9 +551,6 @@ func often(whole int) int {
 
 	return whole
 }
-
-// ---- many messages of known fates
-// ----------------------------------------------------------------------------------
 
 var errFate = fate.Err
 
@@ -636,9 +638,6 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 	require.LessOrEqual(s.t, duplicates, bound, "duplicates")
 }
 
-// ---- the broker, without the library
-// -------------------------------------------------------------------------------
-
 // newRabbit returns a client of the broker, also where the service reaches it through a proxy.
 func newRabbit(t *testing.T, uri string) *rabbit.Client { return rabbit.New(t, brokerBehind(uri)) }
 
@@ -650,9 +649,6 @@ func reasons(letters []amqp091.Delivery) map[string]string {
 
 	return found
 }
-
-// ---- logs
-// ----------------------------------------------------------------------------------------------------------
 
 // logs keeps what is logged, and shows it when the test fails.
 type logs struct {

@@ -358,17 +358,8 @@ func TestHostile_Destinations(t *testing.T) {
 				broker := svc.Broker
 
 				canary, exchange := svc.Queue+".retry.1ms", svc.Queue+".retry.canary" // as if they were ours
-				broker.Do(func(ch *amqp091.Channel) error {
-					if err := ch.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil); err != nil {
-						return err
-					}
-					if _, err := ch.QueueDeclare(canary, true, false, false, false, nil); err != nil {
-						return err
-					}
-
-					return ch.QueueBind(canary, "", exchange, false, nil)
-				})
-				t.Cleanup(func() { broker.Remove(exchange, canary) })
+				broker.Declare(canary, nil)
+				bound(t, broker, exchange, "fanout", canary, "")
 
 				forged := map[string]amqp091.Table{}
 				for _, target := range []string{canary, victim.Queue, victim.dlq(),

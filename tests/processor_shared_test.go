@@ -3,7 +3,6 @@ package tests
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -160,11 +159,7 @@ func TestProcessor_SharedFailedQueue_KeyOfThePublisher(t *testing.T) {
 	broker.Remove("", mails)
 	queues[1] = declareForeignTo(t, broker, mails, queues[0].Failed, amqp091.Table{
 		"x-dead-letter-exchange": queues[0].Failed + ".exchange", "x-dead-letter-routing-key": nil})
-	broker.Do(func(c *amqp091.Channel) error {
-		return errors.Join(c.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil),
-			c.QueueBind(mails, "", exchange, false, nil))
-	})
-	t.Cleanup(func() { broker.Remove(exchange) })
+	bound(t, broker, exchange, "fanout", mails, "")
 	options := processor.Options{Policies: retries(ms(100)...)}
 	removeTopology(t, broker, orders, options)
 	removeTopology(t, broker, mails, options)

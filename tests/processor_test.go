@@ -56,13 +56,7 @@ func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
 		service := consumeForeign(t, broker, q.Main)
 
 		exchange := uniqueName("proc-exchange")
-		broker.Do(func(c *amqp091.Channel) error {
-			if err := c.ExchangeDeclare(exchange, "topic", true, false, false, false, nil); err != nil {
-				return err
-			}
-			return c.QueueBind(q.Main, "orders.#", exchange, false, nil)
-		})
-		t.Cleanup(func() { broker.Remove(exchange) })
+		bound(t, broker, exchange, "topic", q.Main, "orders.#")
 		published := foreign("never-1")
 		published.CorrelationId, published.Type, published.AppId = "c-1", "order.created", "shop"
 		published.Priority, published.Timestamp = 3, time.Unix(1_700_000_000, 0)

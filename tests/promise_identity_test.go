@@ -151,20 +151,9 @@ func TestP6_MessageStaysItself(t *testing.T) {
 				start(t, c)
 			}
 
-			broker.Do(func(ch *amqp091.Channel) error {
-				if err := ch.ExchangeDeclare(exchange, "direct", true, false, false, false, nil); err != nil {
-					return err
-				}
-				if _, err := ch.QueueDeclare(other, true, false, false, false, nil); err != nil {
-					return err
-				}
-				if err := ch.QueueBind(queue, "orders", exchange, false, nil); err != nil {
-					return err
-				}
-
-				return ch.QueueBind(other, "carbon", exchange, false, nil)
-			})
-			t.Cleanup(func() { broker.Remove(exchange, other) })
+			broker.Declare(other, nil)
+			bound(t, broker, exchange, "direct", queue, "orders")
+			bound(t, broker, exchange, "direct", other, "carbon")
 
 			sent := amqp091.Publishing{
 				Headers: everyType(), ContentType: "application/octet-stream", ContentEncoding: "gzip",

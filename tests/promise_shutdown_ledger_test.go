@@ -250,9 +250,6 @@ func (l *shutdownLedger) calledAfter(life int, closed time.Time) {
 	}
 }
 
-// ---- fates
-// -----------------------------------------------------------------------------------------------------------
-
 const shutdownRetries = 2
 
 // shutdownFates gives n ids. What one begins with is its fate.

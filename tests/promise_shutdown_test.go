@@ -46,8 +46,9 @@ const (
 
 type wayToClose struct {
 	name string
-	// close returns when all is closed.
-	close func(*lived) error
+	// steps are taken one after the other, or all at the same time.
+	steps  []func(*lived) error
+	atOnce bool
 	// early closes at any moment from the start on, while Subscribe may still declare; else the
 	// service consumes before.
 	early bool
@@ -57,48 +58,45 @@ type wayToClose struct {
 	held bool
 }
 
-var waysToClose = []wayToClose{
-	{name: "Router.Close, Retrier.Close", close: func(s *lived) error {
-		return firstError(s.router.Close, s.retrier.Close)
-	}},
-	{name: "Retrier.Close, Router.Close", close: func(s *lived) error {
-		return firstError(s.retrier.Close, s.router.Close)
-	}},
-	{name: "context of Run, Retrier.Close", close: func(s *lived) error {
-		s.stop()
-		return firstError(s.ended, s.retrier.Close)
-	}},
-	{name: "Subscriber.Close, Router.Close, Retrier.Close", close: func(s *lived) error {
-		return firstError(s.subscriber.Close, s.router.Close, s.retrier.Close)
-	}},
-	{name: "all at the same time", close: func(s *lived) error {
-		return atOnce(s.router.Close, s.retrier.Close, s.subscriber.Close, s.retrier.Close, func() error {
-			s.stop()
-			return nil
-		})
-	}},
-	{name: "context of Subscribe, Retrier.Close", plain: true, close: func(s *lived) error {
-		s.stop()
-		return firstError(s.ended, s.retrier.Close)
-	}},
-	{name: "Retrier.Close without router", plain: true, close: func(s *lived) error {
-		return firstError(s.retrier.Close, s.ended)
-	}},
-	{name: "Retrier.Close at the start", early: true, close: func(s *lived) error {
-		return firstError(s.retrier.Close, s.leave)
-	}},
-	{name: "context of Run at the start", early: true, close: func(s *lived) error {
-		s.stop()
-		return firstError(s.leave, s.retrier.Close)
-	}},
-	{name: "context of Subscribe at the start", early: true, plain: true, close: func(s *lived) error {
-		s.stop()
-		return firstError(s.ended, s.retrier.Close)
-	}},
-	{name: "Router.Close, Retrier.Close, copies wait", held: true, close: func(s *lived) error {
+var waysToClose = func() []wayToClose {
+	type steps = []func(*lived) error
+	router := func(s *lived) error { return s.router.Close() }
+	retrier := func(s *lived) error { return s.retrier.Close() }
+	own := func(s *lived) error { return s.subscriber.Close() }
+	stop := func(s *lived) error { s.stop(); return nil }
+	store := func(s *lived) error {
 		time.AfterFunc(s.pause, func() { s.network.allow(forwarder) })
-		return firstError(s.router.Close, s.retrier.Close)
-	}},
+		return nil
+	}
+	ended, leave := (*lived).ended, (*lived).leave
+
+	return []wayToClose{
+		{name: "Router.Close, Retrier.Close", steps: steps{router, retrier}},
+		{name: "Retrier.Close, Router.Close", steps: steps{retrier, router}},
+		{name: "context of Run, Retrier.Close", steps: steps{stop, ended, retrier}},
+		{name: "Subscriber.Close, Router.Close, Retrier.Close", steps: steps{own, router, retrier}},
+		{name: "all at the same time", atOnce: true, steps: steps{router, retrier, own, retrier, stop}},
+		{name: "context of Subscribe, Retrier.Close", plain: true, steps: steps{stop, ended, retrier}},
+		{name: "Retrier.Close without router", plain: true, steps: steps{retrier, ended}},
+		{name: "Retrier.Close at the start", early: true, steps: steps{retrier, leave}},
+		{name: "context of Run at the start", early: true, steps: steps{stop, leave, retrier}},
+		{name: "context of Subscribe at the start", early: true, plain: true, steps: steps{stop, ended, retrier}},
+		{name: "Router.Close, Retrier.Close, copies wait", held: true, steps: steps{store, router, retrier}},
+	}
+}()
+
+func (w wayToClose) close(s *lived) error {
+	errs := make([]error, len(w.steps))
+	var all sync.WaitGroup
+	for i, step := range w.steps {
+		all.Go(func() { errs[i] = step(s) })
+		if !w.atOnce {
+			all.Wait()
+		}
+	}
+	all.Wait()
+
+	return errors.Join(errs...)
 }
 
 type shutdownQueue struct {
@@ -689,33 +687,6 @@ func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Durati
 	}
 
 	return b.String()
-}
-
-// ---- small things
-// ----------------------------------------------------------------------------------------------------
-
-func firstError(calls ...func() error) error {
-	var first error
-	for _, call := range calls {
-		if err := call(); err != nil && first == nil {
-			first = err
-		}
-	}
-
-	return first
-}
-
-func atOnce(calls ...func() error) error {
-	errs := make(chan error, len(calls))
-	for _, call := range calls {
-		go func() { errs <- call() }()
-	}
-	waits := make([]func() error, len(calls))
-	for i := range calls {
-		waits[i] = func() error { return <-errs }
-	}
-
-	return firstError(waits...)
 }
 
 // A service that is to stop while its router still subscribes, to a broker that does not answer,

@@ -222,11 +222,8 @@ func TestPublisher_FullQueue(t *testing.T) {
 		roomy, narrow := topic+"-roomy", topic+"-narrow"
 		broker.Declare(roomy, nil)
 		broker.Declare(narrow, full)
-		broker.Do(func(channel *amqp091.Channel) error {
-			return errors.Join(channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil),
-				channel.QueueBind(roomy, "", topic, false, nil), channel.QueueBind(narrow, "", topic, false, nil))
-		})
-		t.Cleanup(func() { broker.Remove(topic) })
+		bound(t, broker, topic, "fanout", roomy, "")
+		bound(t, broker, topic, "fanout", narrow, "")
 		publisher := newPublisher(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("x")),
 			amqpretry.Options{})
 		err := publisher.Publish(topic, watermillMessages(uuids...)...)

@@ -62,7 +62,7 @@ func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 
 func withPolicy(t *testing.T, policy config.Policy) setup {
 	t.Helper()
-	s := setup{QueueType: "quorum", Options: amqpretry.Options{
+	s := setup{URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Concurrency: 4}}
 	s.Options.Names.Shared = uniqueName("shared") // the test removes what it has declared
 	s.Options.CloseTimeout = time.Minute          // so that no close gives up what is in hand
