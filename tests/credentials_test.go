@@ -412,8 +412,7 @@ func (c *credentials) management(t *testing.T) {
 }
 
 // A broker that takes only clients with a certificate: all of the retrier's connections have it,
-// also when they come back; and who has none, or does not trust the broker, is told so, and nothing
-// spins.
+// also when they come back. Who has none, or does not trust the broker, is told so.
 func TestTLS_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -638,9 +637,8 @@ func (r renewed) Response() string {
 	return fmt.Sprintf("\x00%s\x00%s", "service", token(time.Now().Add(r.lives)))
 }
 
-// Tokens of OAuth 2 that end after seconds. With the time of their end connections live on, and
-// without it they are opened again: the broker refuses what is asked of them, or closes them.
-// Everything is handled and retried either way.
+// Tokens of OAuth 2 that end after seconds: with the time of their end connections live on, without
+// it they are opened again. Everything is handled and retried either way.
 func TestTokens_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)

@@ -150,8 +150,7 @@ func TestDelayPublish_LadderDeleted(t *testing.T) {
 }
 
 // An operator deletes the exchange of all targets. The first message of another topic brings it
-// back, with the bindings of the topics that the publisher has used: what waits for these is not
-// unroutable.
+// back, with the bindings of the topics that the publisher has used.
 func TestDelayPublish_DeliveryDeleted(t *testing.T) {
 	t.Parallel()
 
@@ -264,8 +263,7 @@ func (m hostileMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, err
 }
 
 // Headers that a broker would believe, and properties that would end the wait early, are removed:
-// on every version the message comes when it is due, to its own queue, and nothing stays in a
-// level.
+// the message comes when it is due, to its own queue.
 func TestDelayPublish_HostilePublisher(t *testing.T) {
 	t.Parallel()
 

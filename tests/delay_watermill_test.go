@@ -120,9 +120,8 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	assert.Len(t, d.Wrapped.uuids.All(), 2, "those without a delay")
 }
 
-// Watermill's delayed requeue, as its SQL requeuer puts it together: DelayOnError writes a growing
-// delay, PoisonQueue publishes to a topic of failed messages, in which they wait, and a requeuer
-// publishes them to where they failed.
+// Watermill's delayed requeue, as its SQL requeuer puts it together: DelayOnError, PoisonQueue with
+// a topic of failed messages, in which they wait, and a requeuer.
 func TestDelayPublish_Requeuer(t *testing.T) {
 	t.Parallel()
 

@@ -34,9 +34,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// The tutorial, to the letter: its program is built, its commands run in their order, and they
-// print what the page says. Two things differ: "go run ." runs the program that was built before,
-// and modules come from this checkout.
+// The tutorial, to the letter, but that "go run ." runs the program that was built before, and
+// modules come from this checkout.
 func TestGettingStarted_OwnBroker(t *testing.T) {
 	t.Parallel()
 

@@ -110,10 +110,8 @@ func TestExact_NobodyElse(t *testing.T) {
 	assert.Equal(t, key, left[0].RoutingKey, "the key is there, for whoever looks")
 }
 
-// P6: a priority that would hold up others on RabbitMQ 4.0 is lower while a message waits, and is
-// the message's own again for its handler, its next copy and its dead letter. Messages without a
-// priority are as punctual as the others: with their priorities, those of 4.0 were up to 2.7 s late
-// here.
+// P6: a priority that would hold up others on RabbitMQ 4.0 is lower while a message waits, and its
+// own again afterwards. Messages without one are as punctual as the others.
 func TestExact_Priority(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
@@ -272,9 +270,8 @@ func TestExact_NotProvisioned(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What docs/how-to/operate-exact-delays.md says of unroutable messages: they come without a landing
-// queue, and go on by hand, as retries through the landing queue, and as fresh messages straight to
-// the main queue.
+// What docs/how-to/operate-exact-delays.md says of unroutable messages: they go on by hand, as
+// retries through the landing queue, and as fresh messages straight to the main queue.
 func TestExactDelays_UnroutableByHand(t *testing.T) {
 	t.Parallel()
 	c := setup{Queue: uniqueName("promise")}
@@ -309,9 +306,8 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 	assert.Equal(t, []int{1}, second.Calls.attempts("direct"), "a fresh message")
 }
 
-// A burst of failures comes back spread evenly over the part of the delay that is random. Retry
-// queues hand it back near the end of the delay, which shows that this test can fail. Both are
-// measured at the same time, as a busy machine makes both late.
+// A burst of failures comes back spread evenly over the random part of the delay. Retry queues hand
+// it back near the end of the delay, which shows that this test can fail.
 func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 	t.Parallel()
 	const (

@@ -146,8 +146,7 @@ func (a *groupsApp) handledBy(group string, ids []string) {
 }
 
 // P5 for the groups of one retrier: only the group that fails gets the message again, under its own
-// policy, and only its dead-letter queue gets it. Depths, plan and the subscriber for dead letters
-// are those of the group.
+// policy. Depths, plan and dead letters are those of the group.
 func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 	t.Parallel()
 
@@ -315,9 +314,8 @@ func TestGroups_ComeBackAfterALostConnection(t *testing.T) {
 	await.Until(t, func() bool { return network.dialled(groupsName) == 4 }, "one connection each time")
 }
 
-// A group that closes while all are at work disturbs none: nothing is lost, the other groups get
-// each message once and none that was delivered before, and the closed group goes on where it was
-// when it comes back.
+// A group that closes while all are at work disturbs none: nothing is lost, the others get each
+// message once, and it goes on where it was when it comes back.
 func TestGroups_OneClosesUnderLoad(t *testing.T) {
 	t.Parallel()
 
@@ -386,8 +384,7 @@ func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...
 }
 
 // Two groups in one queue would each get some of the messages. A group and a subscriber without one
-// may share it, such as while a service moves from a retrier for each group, as long as they have
-// one policy.
+// may share it under one policy.
 func TestGroups_ShareNoQueue(t *testing.T) {
 	t.Parallel()
 

@@ -69,9 +69,8 @@ func framed(t *testing.T, id string, bytes int) amqp091.Publishing {
 	return p
 }
 
-// RabbitMQ hands on what amqp091-go cannot read, and for which that would give up its connection,
-// again and again. No such message stops a consumer: no handler sees it, and it is a dead letter
-// without the headers that cannot be read.
+// RabbitMQ hands on what amqp091-go cannot read, and gives up its connection for. No handler sees
+// it, and it is a dead letter without the headers that cannot be read.
 func TestHostile_UnreadableHeaders(t *testing.T) {
 	t.Parallel()
 

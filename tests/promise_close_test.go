@@ -117,8 +117,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 }
 
 // A close acknowledges all that was handled, also when that takes more commands than RabbitMQ's
-// channel sends to a quorum queue at a time: it drops the others when it closes. The first message
-// ends last, so each of the others needs an acknowledgement of its own.
+// channel sends to a quorum queue at a time. The first message ends last.
 func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const count = 200

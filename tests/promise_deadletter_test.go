@@ -315,9 +315,8 @@ func TestP9_TooLarge(t *testing.T) {
 	}
 }
 
-// P9: the broker adds headers of its own to what has waited and to what is delivered again. Not
-// even with these may a copy be larger than a frame: the client that gets it closes its connection,
-// and gets it again.
+// P9: no copy is larger than a frame with what the broker adds to it: the client that gets it would
+// close its connection, and get it again.
 func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 	t.Parallel()
 

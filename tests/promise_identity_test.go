@@ -104,9 +104,8 @@ func (m hostile) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// P6: body, properties and headers of a message that another AMQP client has published are the same
-// after its retries and in the dead-letter queue, whatever marshaler and handler do to what they
-// are given.
+// P6: body, properties and headers of a message are the same after its retries and in the dead-
+// letter queue, whatever marshaler and handler do to what they are given.
 func TestP6_MessageStaysItself(t *testing.T) {
 	t.Parallel()
 
@@ -274,9 +273,8 @@ func TestP6_BareMessage(t *testing.T) {
 	assert.NotContains(t, dead.Headers, amqp.DefaultMessageUUIDHeaderKey, "the publisher gave none")
 }
 
-// P1, P6: RabbitMQ 4.4 acts on x-opt-delivery-time, so that a copy with it is late, or stops its
-// queue for good. No copy has it: in a retry queue, as a dead letter, replayed, moved or imported.
-// The handler sees it at each attempt.
+// P1, P6: RabbitMQ 4.4 acts on x-opt-delivery-time, so no copy has it: in a retry queue, as a dead
+// letter, replayed, moved or imported. The handler sees it at each attempt.
 func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 	t.Parallel()
 	for _, stock := range []bool{false, true} {

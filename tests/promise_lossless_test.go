@@ -493,9 +493,8 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 	})
 }
 
-// What cannot be declared again after a reconnect, such as a classic retry queue whose node is
-// down, or here one that somebody has declared differently meanwhile, holds up those that need it,
-// and nobody else.
+// What cannot be declared again after a reconnect, here a retry queue that somebody has declared
+// differently, holds up those that need it, and nobody else.
 func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
@@ -525,10 +524,9 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
 }
 
-// A service that starts consumes one message at first, as it may be one that others have died of.
-// It consumes for all of its handlers before that message is acknowledged. Else the broker could
-// deliver another one to the consumer that is being cancelled: no handler would see it, and it
-// would come again, marked as redelivered.
+// A service that starts consumes one message at first, which others may have died of, and for all
+// of its handlers before that one is acknowledged: else the broker could deliver one to the
+// consumer that is being cancelled.
 func TestHealthyFromTheStart(t *testing.T) {
 	t.Parallel()
 	const count = 30

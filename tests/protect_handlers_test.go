@@ -279,9 +279,8 @@ func republished(d amqp091.Delivery) amqp091.Publishing {
 	return amqp091.Publishing{Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body}
 }
 
-// A message whose connection is lost while its handler runs comes again as it was. Watermill's
-// Deduplicator drops it then, also with keys by attempt: it is lost. Ours handles it, and only if
-// it has to.
+// A message whose connection is lost while its handler runs comes again. Watermill's Deduplicator
+// loses it then, also with keys by attempt. Ours handles it, if it has to.
 func TestDeduplicatorAndLostConnection(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -444,11 +443,8 @@ func TestInboxOfTwoInstances(t *testing.T) {
 	}
 }
 
-// A burst comes through at about the rate, also under delays that grow by factors: a message whose
-// turn is between two of them waits in several short ones. The delays are those of the default
-// policy, ten times faster, and so is the rate. It takes 1.2 s, and 6.5 s each time if each message
-// waits in the one delay that is long enough; so where a busy machine makes it late, it is measured
-// again.
+// A burst comes through at about the rate under the default delays, ten times faster as the rate
+// is: in 1.2 s, and not in 6.5 s as if each message waited in the one delay that is long enough.
 func TestRateLimitKeepsItsRate(t *testing.T) {
 	t.Parallel()
 	var all []time.Duration

@@ -108,9 +108,8 @@ func removeProtected(broker *rabbit.Client, queues ...string) {
 	}
 }
 
-// P8: a new quorum main queue with the protection loses no message: what is rejected beyond the
-// limit lies in the dead-letter queue. Under the mode off it is declared alike, so policies can
-// follow, and go again.
+// P8: a new quorum main queue with the protection loses no message beyond its limit. Under the mode
+// off it is declared alike, so policies can follow, and go again.
 func TestProtect_NewQueue(t *testing.T) {
 	t.Parallel()
 

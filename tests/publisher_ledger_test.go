@@ -104,10 +104,8 @@ type ledgerRun struct {
 	queue  *rabbit.Client
 }
 
-// Everything fails while messages are published: connections are cut at any byte, the broker does
-// not answer and is killed, a queue is full, an exchange is deleted, contexts end. Each message for
-// which Publish returned nil is stored, and none of which it said that it is not. MESSAGES, KILLS
-// and SEED can be given.
+// Everything fails while messages are published. Each message for which Publish returned nil is
+// stored, and none of which it said that it is not. MESSAGES, KILLS and SEED can be given.
 func TestPublisher_Ledger_OwnBroker(t *testing.T) {
 	t.Parallel()
 	messages, kills := env.Int(t, "MESSAGES", 6000), env.Int(t, "KILLS", 1)

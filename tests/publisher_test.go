@@ -309,8 +309,7 @@ func (m odd) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 }
 
 // A message that the broker refuses for good closes the channel. It is found and named, and takes
-// no other with it: of its own call, and of others at the same time. What is known to be refused is
-// not sent at all.
+// no other with it, of its own call and of others.
 func TestPublisher_RefusedForGood(t *testing.T) {
 	t.Parallel()
 	type row struct {

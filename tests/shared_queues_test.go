@@ -155,9 +155,8 @@ func TestSharedQueues_DeletedObjects(t *testing.T) {
 	})
 }
 
-// What sharing costs, as the docs say: messages of one queue that is gone keep those of all others
-// from coming back, since a quorum retry queue hands back at least once and has no more than 32
-// under way.
+// What sharing costs, as the docs say: messages of a queue that is gone keep those of all others
+// from coming back, as a quorum retry queue has no more than 32 under way.
 func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	t.Parallel()
 
@@ -246,9 +245,8 @@ func soak(t *testing.T) time.Duration {
 	return d
 }
 
-// P7: two versions of a service with different policies share a queue under load, then only the new
-// one goes on. Every message is counted: none is lost, none is there twice, none is left behind,
-// and what waits under the old policy goes on under the new.
+// P7: two versions of a service with different policies share a queue under load, then the new one
+// goes on. None is lost, twice or left behind, and what waits goes on under the new policy.
 func TestP7_TwoVersionsSideBySide(t *testing.T) {
 	t.Parallel()
 

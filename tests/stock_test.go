@@ -156,8 +156,7 @@ func TestStock_Undecodable(t *testing.T) {
 }
 
 // A queue that is deleted under a stock subscriber makes it hand out one empty message, a ghost. It
-// reaches no handler, becomes no dead letter, and consuming goes on as soon as the queue is there
-// again.
+// reaches no handler, and consuming goes on.
 func TestStock_GhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 
@@ -369,9 +368,8 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 	}
 }
 
-// A message that the broker has delivered before says so under v3, with the retrier's own
-// subscriber as with the stock one; and only such a message does, whatever its publisher has passed
-// on.
+// A message that the broker has delivered before says so under v3, and only such a message does,
+// whatever its publisher has passed on.
 func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	t.Parallel()
 

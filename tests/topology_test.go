@@ -84,9 +84,8 @@ func TestTopologyDeclareIsIdempotent(t *testing.T) {
 	}
 }
 
-// The broker compares the arguments of a second declaration with those it has stored, so leaving
-// out or changing any one of them must be refused with exactly that argument: it is there, and with
-// that value.
+// The broker refuses a second declaration that leaves an argument out, with exactly that argument
+// and its value: it is there.
 func TestTopologyBrokerHoldsEveryArgument(t *testing.T) {
 	for _, name := range []string{"quorum", "classic", "dead-letter"} {
 		t.Run(name, func(t *testing.T) {
@@ -455,9 +454,8 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 	assert.Equal(t, imported, list(), "declaring has added and changed nothing")
 }
 
-// Every kind of object is declared with the same arguments on each version of the broker, again and
-// again, also after a restart, over which what waits and what is dead stays. Run on brokers of
-// several versions, it tells that no argument depends on one.
+// Every kind of object is declared with the same arguments on each version of the broker, also
+// after a restart, over which what waits and what is dead stays.
 func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 	t.Parallel()
 
@@ -669,9 +667,8 @@ func TestRedeclareWithAnotherType(t *testing.T) {
 	}
 }
 
-// A retry queue that was deleted and cannot be declared again, as the broker does not answer, holds
-// up the copies that are to go there, and no others of the same main queue. They go on when the
-// answer comes.
+// A retry queue that was deleted, and whose declaration the broker does not answer, holds up the
+// copies that are to go there, and no others of the same main queue.
 func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	t.Parallel()
 	var slow slowDeclares

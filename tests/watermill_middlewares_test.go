@@ -198,9 +198,8 @@ var watermillsMiddlewares = []watermills{
 	}},
 }
 
-// TestWatermillsMiddlewares plays one message with each of Watermill's middlewares inside and
-// outside of the retry middleware, on both subscribers, and compares what was seen with the page.
-// What CheckRouter refuses is played without it.
+// Plays one message with each of Watermill's middlewares inside and outside of the retry
+// middleware, on both subscribers, and compares what was seen with the page.
 func TestWatermillsMiddlewares(t *testing.T) {
 	t.Parallel()
 

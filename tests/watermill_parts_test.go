@@ -186,8 +186,7 @@ func (a *partsApp) requeue(subscriber message.Subscriber, from, to string) {
 }
 
 // A requeuer sends dead letters back for ever. From the retrier's dead-letter subscriber each life
-// begins without what is known of those before; read as they are in the queue, they count as
-// replays. A replay gives one life.
+// begins anew; read as they are in the queue, they count as replays.
 func TestRequeuer(t *testing.T) {
 	t.Parallel()
 
