@@ -86,11 +86,8 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 func TestP8_PolicyOff(t *testing.T) {
 	t.Parallel()
 
-	for name, run := range map[string]func(*testing.T, setup) *service{
-		"own":   start,
-		"stock": startStock,
-	} {
-		t.Run(name+" declares nothing", func(t *testing.T) {
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		t.Run("declares nothing", func(t *testing.T) {
 			t.Parallel()
 
 			var s seen
@@ -124,7 +121,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			assert.Empty(t, svc.Letters())
 		})
 
-		t.Run(name+" reads what others have retried", func(t *testing.T) {
+		t.Run("reads what others have retried", func(t *testing.T) {
 			t.Parallel()
 
 			// One instance already retries. Its messages wait while it is replaced by one with
@@ -161,7 +158,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			assert.Empty(t, ownKeys(s.of("2")[0].Metadata))
 			assert.Empty(t, leaving.Logs.with("Processing message failed"))
 		})
-	}
+	})
 }
 
 // P8: during a rollout, instances with policy off and with retries share a queue, and no message

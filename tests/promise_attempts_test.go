@@ -473,54 +473,43 @@ func again(d amqp091.Delivery) amqp091.Publishing {
 func TestP4_MovedBackByHandIsAReplay(t *testing.T) {
 	t.Parallel()
 
-	t.Run("own", func(t *testing.T) {
-		t.Parallel()
-		movedBackByHandIsAReplay(t, start)
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var s seen
+		svc := run(t, setup{Delays: ms(60), Handler: s.handler(failing(9))})
+
+		svc.Broker.Publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
+		assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
+		assert.Empty(t, rabbit.Text(dead, header.Replays))
+		require.Contains(t, dead.Headers, "reason_poisoned")
+
+		svc.Broker.Publish(svc.Queue, again(dead))
+		deadAgain := svc.Broker.Take(svc.dlq(), 1)[0]
+
+		calls := s.of("1")
+		require.Len(t, calls, 4)
+		for i, v := range calls {
+			assert.Equal(t, i%2+1, v.Attempt.Number, "count restarts")
+			assert.Equal(t, i%2 == 1, v.Attempt.Last)
+			assert.Equal(t, i/2, v.Attempt.Replays)
+			assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at "+
+				"call %d", i+1)
+		}
+
+		hasHeaders(t, deadAgain, headers{header.Replays: "1", header.Attempts: "4",
+			header.FirstFailure: rabbit.Text(dead, header.FirstFailure)})
+		var numbers []int
+		for _, a := range historyOf(t, deadAgain) {
+			numbers = append(numbers, a.Number)
+		}
+		assert.Equal(t, []int{1, 2, 3, 4}, numbers)
+		earlier := historyOf(t, dead)
+		earlier[1].Reason = string(retry.ReasonExhausted) // why it has died
+		assert.Equal(t, earlier, historyOf(t, deadAgain)[:2])
+
+		svc.Broker.Publish(svc.Queue, again(deadAgain))
+		assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1)[0], header.Replays))
 	})
-	t.Run("stock", func(t *testing.T) {
-		t.Parallel()
-		movedBackByHandIsAReplay(t, startStock)
-	})
-}
-
-func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service) {
-	t.Helper()
-
-	var s seen
-	svc := run(t, setup{Delays: ms(60), Handler: s.handler(failing(9))})
-
-	svc.Broker.Publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
-	dead := svc.Broker.Take(svc.dlq(), 1)[0]
-	assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
-	assert.Empty(t, rabbit.Text(dead, header.Replays))
-	require.Contains(t, dead.Headers, "reason_poisoned")
-
-	svc.Broker.Publish(svc.Queue, again(dead))
-	deadAgain := svc.Broker.Take(svc.dlq(), 1)[0]
-
-	calls := s.of("1")
-	require.Len(t, calls, 4)
-	for i, v := range calls {
-		assert.Equal(t, i%2+1, v.Attempt.Number, "count restarts")
-		assert.Equal(t, i%2 == 1, v.Attempt.Last)
-		assert.Equal(t, i/2, v.Attempt.Replays)
-		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at "+
-			"call %d", i+1)
-	}
-
-	hasHeaders(t, deadAgain, headers{header.Replays: "1", header.Attempts: "4",
-		header.FirstFailure: rabbit.Text(dead, header.FirstFailure)})
-	var numbers []int
-	for _, a := range historyOf(t, deadAgain) {
-		numbers = append(numbers, a.Number)
-	}
-	assert.Equal(t, []int{1, 2, 3, 4}, numbers)
-	earlier := historyOf(t, dead)
-	earlier[1].Reason = string(retry.ReasonExhausted) // why it has died
-	assert.Equal(t, earlier, historyOf(t, deadAgain)[:2])
-
-	svc.Broker.Publish(svc.Queue, again(deadAgain))
-	assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1)[0], header.Replays))
 }
 
 // P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells
