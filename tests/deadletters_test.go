@@ -211,8 +211,7 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	logged := svc.Logs.with("Dead-letter handler failed")
 	require.NotEmpty(t, logged)
 	assert.EqualError(t, logged[0].Err, errFate.Error())
-	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told, as no depth shows what is "+
-		"set aside")
+	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told of what is set aside")
 
 	svc.Broker.Publish(svc.dlq(), with("returned", amqp091.Table{header.DeliveryCount: int64(9)}))
 	await.Until(t, func() bool {
@@ -225,11 +224,9 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	if rabbit.UUID(left[0]) == "returned" {
 		slices.Reverse(left)
 	}
-	assert.Equal(t, []string{"never-0", "returned"}, []string{rabbit.UUID(left[0]), rabbit.UUID(left[1])},
-		"nothing is lost")
+	assert.Equal(t, []string{"never-0", "returned"}, []string{rabbit.UUID(left[0]), rabbit.UUID(left[1])}, "none lost")
 	if newRabbit(t, c.URI).AtLeast(4, 3) { // before, the broker counts every return
-		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure, where a delivery limit "+
-			"counts those")
+		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure")
 	}
 	assert.Equal(t, "exhausted", rabbit.Text(left[0], header.Reason))
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
@@ -361,8 +358,7 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 		"of another queue")
 
 	nameless, _, _ := a.get("nameless")
-	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "the list of reasons is "+
-		"closed, and it lies here")
+	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "no such reason")
 	assert.Len(t, nameless.Error, wire.MaxErrorBytes)
 
 	hand, body, found := a.get("by hand")

@@ -311,8 +311,7 @@ func TestDelayPublish_FanOut(t *testing.T) {
 	for wait := 5 * time.Second; ; wait *= 3 { // on a busy machine it takes long to declare the queues
 		topic = uniqueName("event")
 		now := time.Now()
-		require.NoError(t, a.Publisher.Publish(topic, delayed("early", wmdelay.For(wait))),
-			"nobody has declared the exchange before")
+		require.NoError(t, a.Publisher.Publish(topic, delayed("early", wmdelay.For(wait))), "no exchange yet")
 		t.Cleanup(func() { broker.Remove(topic, topic+".exchange.landing") })
 		gotA, gotB, early = a.queue(topic), b.queue(topic), now.Add(wait)
 		none := len(gotA.All())+len(gotB.All()) == 0
@@ -333,8 +332,7 @@ func TestDelayPublish_FanOut(t *testing.T) {
 		due(t, all["2"], now.Add(1400*time.Millisecond))
 		due(t, all["past"], now)
 	}
-	await.Stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 },
-		"once each")
+	await.Stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 }, "once")
 	assert.Equal(t, 0, broker.Depth(a.Ladder.Unroutable()))
 }
 
@@ -352,8 +350,7 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	require.ErrorContains(t, err, `none is bound to the exchange "`+topic+`" for the routing key ""`)
 
 	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
-	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 },
-		"it has a landing queue")
+	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 }, "it lands")
 	depths := must(d.Retrier.QueueDepths(t.Context()))(t)
 	waits := map[retry.QueueRole]int{}
 	for _, depth := range depths {

@@ -177,8 +177,7 @@ func TestExact_LadderDeleted(t *testing.T) {
 		svc.Broker.Remove("", svc.Queue+".landing")
 		svc.publish("without a landing queue")
 		svc.Broker.Has(topology.Ladder{Config: c.Options.Policies.Default.Ladder}.Unroutable(), 1)
-		await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue+".landing") == 0 },
-			"it is declared again while something waits")
+		await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue+".landing") == 0 }, "declared again")
 	})
 }
 

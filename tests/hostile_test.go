@@ -171,9 +171,8 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 	const largest = 131080 // that RabbitMQ takes from a publisher
 	eachQueueType(t, func(t *testing.T, queueType string) {
 		network := newProxy(t, brokertest.URI(t))
-		c := setup{URI: network.URI, QueueType: queueType, Tiers: true, Delays: ms(20), Prefetch: 20,
-			Handler: alwaysFails}
-		svc := start(t, c)
+		svc := start(t, setup{URI: network.URI, QueueType: queueType, Tiers: true, Delays: ms(20), Prefetch: 20,
+			Handler: alwaysFails})
 
 		whole := map[int]bool{} // by size
 		sent := 0

@@ -551,8 +551,7 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	go func() { retired <- retire.Delete(context.WithoutCancel(t.Context()), worker, queue) }()
 
 	missing := must(httpapi.New(b.broker.ManagementURL, "nowhere", nil))(t)
-	require.Error(t, retire.Delete(t.Context(), missing, queue),
-		"without the virtual host nothing is known of the queue")
+	require.Error(t, retire.Delete(t.Context(), missing, queue), "without the virtual host")
 	return func(t *testing.T) {
 		err := <-retired
 		refused := errorAs[*httpapi.Error](t, err)

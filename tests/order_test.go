@@ -472,8 +472,7 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 			assert.Equal(t, queues[0], rabbit.Text(a[0], header.Queue))
 			assert.Equal(t, queues[1], rabbit.Text(b[0], header.Queue))
 			assert.Len(t, historyOf(t, a[0]), 3, "each failure was counted once")
-			await.Until(t, func() bool { return len(first.Letters()) > 0 && len(svc.Letters()) > 0 },
-				"the dead letters are confirmed")
+			await.Until(t, func() bool { return len(first.Letters()) > 0 && len(svc.Letters()) > 0 }, "confirmed")
 			assert.Len(t, first.Letters(), 1)
 			assert.Len(t, svc.Letters(), 1)
 		})
@@ -565,10 +564,9 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 		says      string
 	}
 	each(t, map[string]row{
-		"an exclusive consumer": {there: consumes(true), says: "rabbitmqctl list_consumers -p " +
-			"'/'"},
-		"a consumer, and an exclusive one is wanted": {there: consumes(false), exclusive: true, says: "have neither " +
-			"consume exclusively"},
+		"an exclusive consumer": {there: consumes(true), says: "rabbitmqctl list_consumers -p '/'"},
+		"a consumer, and an exclusive one is wanted": {there: consumes(false), exclusive: true,
+			says: "have neither consume exclusively"},
 		"an exclusive queue": {owned: true, says: "rabbitmqctl list_queues -p '/' name owner_pid",
 			there: func(ch *amqp091.Channel, queue string) error {
 				_, err := ch.QueueDeclare(queue, true, false, true, false, nil)

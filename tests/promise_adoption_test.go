@@ -201,7 +201,7 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 	assert.NotZero(t, retried, "some retries were handled by the instance that does not retry")
 }
 
-// subscribeFails starts nothing: Subscribe fails, of the retrier's own subscriber and of a stock one.
+// subscribeFails starts nothing: Subscribe fails, of the retrier's own subscriber and a stock one.
 func subscribeFails(t *testing.T, uri, queue string, queueArguments amqp091.Table, options amqpretry.Options) error {
 	t.Helper()
 	conf := amqp.NewDurableQueueConfig(uri)

@@ -492,8 +492,7 @@ func TestP4_MovedBackByHandIsAReplay(t *testing.T) {
 			assert.Equal(t, i%2+1, v.Attempt.Number, "count restarts")
 			assert.Equal(t, i%2 == 1, v.Attempt.Last)
 			assert.Equal(t, i/2, v.Attempt.Replays)
-			assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at "+
-				"call %d", i+1)
+			assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "no keys of ours, at call %d", i+1)
 		}
 
 		hasHeaders(t, deadAgain, headers{header.Replays: "1", header.Attempts: "4",

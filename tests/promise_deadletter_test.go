@@ -398,8 +398,7 @@ func TestP9_Redaction(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 7, logged, "each failure")
-	assert.ErrorContains(t, svc.toldLetters(3)[0].Err, secret,
-		"the hook is for texts; the callback gets the error itself")
+	assert.ErrorContains(t, svc.toldLetters(3)[0].Err, secret, "the hook is for texts only")
 }
 
 type leaky struct{ amqp.DefaultMarshaler }

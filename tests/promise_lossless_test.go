@@ -327,8 +327,7 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, strategy config.St
 	held := svc.reportedHeld(len(failing))
 	assert.Equal(t, svc.Queue, held.Queue)
 	assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
-	await.Stays(t, 2*time.Second, func() bool { return svc.Calls.count() == len(ids) },
-		"handlers do not run again during the alarm")
+	await.Stays(t, 2*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "no handler runs again")
 
 	blocked := svc.Events(retry.EventBlocked)
 	require.NotEmpty(t, blocked, "and it is told why")

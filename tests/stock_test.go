@@ -294,8 +294,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 		assert.Equal(t, strconv.Itoa(3), rabbit.Text(letter, header.Attempts), rabbit.UUID(letter))
 		handlers[rabbit.Text(letter, header.Handler)]++
 	}
-	assert.ElementsMatch(t, slices.Collect(maps.Keys(subscribers)), slices.Collect(maps.Keys(handlers)),
-		"all of them had some")
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(subscribers)), slices.Collect(maps.Keys(handlers)), "all")
 	shared, attempts, first := 0, map[string][]int{}, map[string]string{}
 	for _, s := range servings.All() {
 		attempts[s.id] = append(attempts[s.id], s.attempt)

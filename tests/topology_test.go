@@ -139,7 +139,7 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 			topology.ConflictError{Argument: "x-delivery-limit", Wanted: "3"}},
 		"long name": {long, amqp091.Table{"x-message-ttl": int64(2000)},
 			topology.ConflictError{Argument: "x-message-ttl", Wanted: "2000"}},
-		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its type.
+		// Brokers before 4.0 say none for a queue that was declared without a type.
 		"queue type": {plan.Queue, typed("quorum"), topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum",
 			Found: map[bool]string{true: "classic", false: "none"}[b.AtLeast(4, 0)]}},
 	} {
