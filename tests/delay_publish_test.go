@@ -629,7 +629,7 @@ func TestDelayPublish_LongNames(t *testing.T) {
 	due(t, got.wait(t, 1)["1"], now.Add(300*time.Millisecond))
 	for _, after := range []time.Duration{300 * time.Millisecond, -time.Second} {
 		for _, topic := range []string{tooLong, base} {
-			errorAs[*topology.NameError](t, d.Publisher.Publish(topic, delayed("2", wmdelay.For(after))))
+			require.ErrorAs(t, d.Publisher.Publish(topic, delayed("2", wmdelay.For(after))), new(*topology.NameError))
 		}
 	}
 	assert.Equal(t, 0, d.Events(retry.EventDisconnected))

@@ -166,7 +166,7 @@ func TestProtect_ExistingQueue(t *testing.T) {
 				err := subscribe[how](queue)
 				conflict := errorAs[*topology.ConflictError](t, err)
 				assert.Equal(t, test.argument, conflict.Argument)
-				errorAs[*topology.ProtectionError](t, err)
+				require.ErrorAs(t, err, new(*topology.ProtectionError))
 				assert.ErrorContains(t, err, topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String())
 
 				broker.Take(queue, 1)

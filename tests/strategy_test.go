@@ -615,7 +615,7 @@ func TestStrategy_QueueExists(t *testing.T) {
 		s.Handler = succeed
 		svc := newService(t, s)
 		_, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
-		errorAs[*topology.ConflictError](t, err)
+		require.ErrorAs(t, err, new(*topology.ConflictError))
 		require.ErrorContains(t, err,
 			fmt.Sprintf("queue %q lacks arguments that the strategy %s of topic %q needs", svc.Queue,
 				policy.Strategy, svc.Queue))

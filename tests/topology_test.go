@@ -439,7 +439,7 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 
 			// Not even what is there already may be declared.
 			worker := must(s.retrier(t, as(s.name, "secret"), declares).NewSubscriber())(t)
-			errorAs[*topology.AccessError](t, worker.SubscribeInitialize(s.topics[0]))
+			require.ErrorAs(t, worker.SubscribeInitialize(s.topics[0]), new(*topology.AccessError))
 
 			retrier := s.retrier(t, admin, declares)
 			own := must(retrier.NewSubscriber())(t)
