@@ -62,7 +62,7 @@ test-v3: ## Watermill's suite and what depends on the version, over watermill-am
 	scripts/broker run $(GO) test -tags amqpv3 -vet=off -short $(TESTFLAGS) -run '$(VERSIONS)' -skip '$(OWN)' ./tests ./amqpretry ./amqpretry/amqpv3
 
 # Tests about retry queues, which exact delays have none of, and about topology that is not provisioned.
-TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
+TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
 RUN ?= .
 test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form; RUN=regexp for some
 	STRATEGY=ladder scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run '$(RUN)' -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
@@ -80,7 +80,7 @@ VERSIONS   := ^Test(Watermill|P6_|P8_|Lossless|Stock|Both|V3|Retrier|Subscriber|
 COPIES     := TestP9_HistoryIsBounded|TestP9_ErrorTexts|TestP9_DeadLetterExplainsItself|TestP4_MovedBackByHandIsAReplay|TestReplayedMessagesDieAgain|TestP4_ForgedHeadersAreFresh|TestP10_Deadline|TestP6_BareMessage|TestLosslessConsumerCutWhileHeld|TestCloseTwiceAndConcurrently|TestP4_AnotherPolicyContinuesTheCount
 # Tests in which a lost connection or a close is no attempt, an attempt knows the error before it, versions of a service
 # have main queues with the same arguments, and, for redelivery, a retry waits or needs room for headers.
-RETURNS                     := TestNoHotLoopCrashing|TestLosslessConsumerCutMidHandler|TestP4_CutConnectionDoesNotCount|TestP4_ShutdownDoesNotCount|TestP4_AttemptFromContext|TestP7_TwoVersions|TestP4_RestartWhileWaiting
+RETURNS                     := TestNoHotLoopCrashing|TestP4_CutConnectionDoesNotCount|TestP4_ShutdownDoesNotCount|TestP4_AttemptFromContext|TestP7_TwoVersions|TestP4_RestartWhileWaiting
 COPIES_of_cycle := $(COPIES)
 COPIES_of_native            := $(COPIES)|$(RETURNS)
 COPIES_of_redelivery        := $(COPIES)|$(RETURNS)|TestP6_ExpirationEndsNeitherWaitNorDeadLetter|TestHostile_UnreadableHeaders
