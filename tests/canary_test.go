@@ -69,7 +69,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 				told = append(told, r)
 				failuresTold.Store(r.DeadLettered == 1 && r.Dropped == 1)
 			}}
-			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: canary})
+			report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: canary})
 			require.NoError(t, err)
 			assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true},
 				report.Canary)

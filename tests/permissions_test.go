@@ -142,12 +142,12 @@ var roles = map[string]func(*roleTest) error{
 	},
 	"replayer": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1}})
+			report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true, Canary: dlq.Canary{Messages: 1}})
 			if err != nil {
 				return err
 			}
 			assert.Contains(r.t, report.Canary.Stopped, "has no consumer")
-			report, err = q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true})
+			report, err = q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true})
 			if err == nil {
 				assert.Equal(r.t, 1, report.Done)
 			}
@@ -156,7 +156,7 @@ var roles = map[string]func(*roleTest) error{
 	},
 	"purger": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Purge(r.t.Context(), dlq.PurgeOptions{})
+			report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Purge})
 			if err == nil {
 				assert.Equal(r.t, 1, report.Done)
 			}
@@ -428,8 +428,8 @@ func (r *roleTest) canary() error {
 	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true})
 	require.NoError(r.t, err)
 	defer func() { assert.NoError(r.t, client.Close()) }()
-	report, err := client.Queue("orders").Replay(ctx,
-		dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: r.watch}})
+	report, err := client.Queue("orders").Run(ctx,
+		dlq.Plan{Kind: dlq.Replay, Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: r.watch}})
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 				return failed.count() == 2
 			}, "it gets too old for its first life")
 
-			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
+			report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 			require.NoError(t, err)
 			assert.Equal(t, 1, report.Done)
 			await.Until(t, func() bool { return failed.count() == 4 }, "called twice again")
@@ -113,7 +113,7 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 	}
 	dead(3)
 
-	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
+	report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
 	require.NoError(t, err)
 	assert.Equal(t, "0 of 1 handled, 1 failed again", report.Canary.Stopped)
 	assert.Equal(t, 1, report.Done)

@@ -303,7 +303,7 @@ func TestStrategy_Replay(t *testing.T) {
 		svc.publish("a")
 		svc.Broker.Has(svc.dlq(), 1)
 		letters := lettersOf(t, svc, s.URI)
-		report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
+		report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 		require.NoError(t, err)
 		require.Equal(t, 1, report.Done)
 		await.Until(t, func() bool { return len(svc.Letters()) == 2 }, "it dies again")

@@ -95,7 +95,7 @@ func TestTracing(t *testing.T) {
 	letter, err := letters.Get(t.Context(), "1")
 	require.NoError(t, err)
 	replayed.Store(true)
-	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
+	report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	require.Equal(t, 1, report.Done)
 	await.Until(t, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "it succeeds")

@@ -126,7 +126,7 @@ func TestForwarder(t *testing.T) {
 		assert.Equal(t, 3, letter.Calls)
 		assert.Contains(t, letter.Error, "it is down")
 	}
-	report, err := client.Queue(outbox).Replay(t.Context(), dlq.ReplayOptions{})
+	report, err := client.Queue(outbox).Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
 	a.ends(2, 1)
@@ -275,7 +275,7 @@ func TestReplayWhereARequeuerLoops(t *testing.T) {
 	client, err := dlq.Open(t.Context(), dlq.Config{URI: a.uri, NoDeliveryLimitPolicy: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
-	_, err = client.Queue(queue).Replay(t.Context(), dlq.ReplayOptions{})
+	_, err = client.Queue(queue).Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	a.ends(0, 2)
 	assert.Len(t, s.of("1"), 6, "one more life")

@@ -51,7 +51,8 @@ func look(ctx context.Context, queue *dlq.Queue, out io.Writer) error {
 // copy, and the undo file, here a buffer, has all of them as they were.
 func replay(ctx context.Context, queue *dlq.Queue, out io.Writer) error {
 	var undo bytes.Buffer
-	report, err := queue.Replay(ctx, dlq.ReplayOptions{
+	report, err := queue.Run(ctx, dlq.Plan{
+		Kind:   dlq.Replay,
 		Filter: dlq.Filter{ErrorContains: "warehouse"},
 		Rate:   100, // a second
 		Undo:   &undo,
