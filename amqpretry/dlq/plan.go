@@ -51,12 +51,12 @@ type Plan struct {
 	Foreign bool `json:"foreign,omitempty"`
 	// AllowDrop sends messages although the target would drop some of them: see DropError.
 	AllowDrop bool `json:"allow_drop,omitempty"`
-	// Change is made to each message before it is replayed. Nil means none.
-	Change *Change `json:"edit,omitempty"`
-	// Edit changes a message before it is replayed, after Change: its body, its properties, and its
-	// own headers, which are all that it gets to see of them. An error leaves the message where it
-	// is. Nil means none.
+	// Edit changes a message before it is replayed: its body, its properties, and its own headers,
+	// which are all that it gets to see of them. An error leaves the message where it is. Nil means
+	// none.
 	Edit func(*amqp091.Publishing) error `json:"-"`
+	// Change is made to each message after Edit. Nil means none.
+	Change *Change `json:"edit,omitempty"`
 	// By is who edits, for the history: the default is the user and host of the process.
 	By string `json:"-"`
 	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has

@@ -212,13 +212,13 @@ func (p *passage) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 	after := before
 	after.Headers = codec.CloneTable(before.Headers) // what is written to the undo file must not change
 	after.Body = bytes.Clone(before.Body)
-	if p.plan.Change != nil {
-		if err := p.plan.Change.apply(&after); err != nil {
+	if p.plan.Edit != nil {
+		if err := p.plan.Edit(&after); err != nil {
 			return d, nil, err
 		}
 	}
-	if p.plan.Edit != nil {
-		if err := p.plan.Edit(&after); err != nil {
+	if p.plan.Change != nil {
+		if err := p.plan.Change.apply(&after); err != nil {
 			return d, nil, err
 		}
 	}
