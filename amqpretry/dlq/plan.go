@@ -124,15 +124,21 @@ func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
 		report, err = q.run(ctx, dry, true)
 	}
 	report.weigh(plan.Limit)
+	plan.Counted, plan.Filter = &report, onlyCounted(counted, wanted)
+
+	return plan, err
+}
+
+// onlyCounted selects what was counted with a filter. It says the same as often as it is asked, as a
+// run with a canary goes through the queue twice.
+func onlyCounted(counted []uint64, wanted Filter) Filter {
 	slices.Sort(counted)
-	plan.Counted = &report
-	plan.Filter = Filter{Where: func(l *DeadLetter) bool {
+
+	return Filter{Where: func(l *DeadLetter) bool {
 		_, was := slices.BinarySearch(counted, identity(l))
 
 		return was && (wanted.Where == nil || wanted.Where(l))
 	}}
-
-	return plan, err
 }
 
 // Check returns a *[DropError] if the target would lose some of the messages that were counted, and

@@ -1,6 +1,7 @@
 package dlqweb
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -188,16 +189,13 @@ func (c *Console) apiImport(r *http.Request, who visitor) (any, error) {
 	return created{run, "../../runs/" + run.ID}, err
 }
 
-func (c *Console) apiConfirm(r *http.Request, who visitor) (any, error) {
-	return c.runs.confirm(r.Context(), r.PathValue("id"), who)
+// apiOf does something with a run.
+func apiOf(do func(context.Context, string, visitor) (Run, error)) func(*http.Request, visitor) (any, error) {
+	return func(r *http.Request, who visitor) (any, error) { return do(r.Context(), r.PathValue("id"), who) }
 }
 
 func (c *Console) apiUndo(r *http.Request, who visitor) (any, error) {
 	run, err := c.undoRun(r.Context(), r.PathValue("id"), who)
 
 	return created{run, "../" + run.ID}, err
-}
-
-func (c *Console) apiStop(r *http.Request, who visitor) (any, error) {
-	return c.runs.end(r.Context(), r.PathValue("id"), who)
 }

@@ -225,7 +225,7 @@ func filterFields(values url.Values, who visitor) []filterField {
 	}
 	shown := fields[:0]
 	for _, f := range fields {
-		if !who.CanView() && isClosed(f.Key) {
+		if !who.CanView() && slices.Contains(closedKeys, f.Key) {
 			continue
 		}
 		if len(values[f.Key]) == 1 { // several are hidden, so that they stay several
@@ -254,16 +254,6 @@ func hiddenFields(values url.Values, who visitor) []filterField {
 	}
 
 	return hidden
-}
-
-func isClosed(key string) bool {
-	for _, closed := range closedKeys {
-		if key == closed {
-			return true
-		}
-	}
-
-	return false
 }
 
 // bar is one of the histogram of ages.
@@ -481,50 +471,21 @@ func readForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	return r.PostForm, nil
 }
 
-// idOf is the run that a form is about.
-func idOf(w http.ResponseWriter, r *http.Request) (string, error) {
-	form, err := readForm(w, r)
+// postRun makes a handler of a form that is about a run.
+func postRun(do func(context.Context, string, visitor) (Run, error)) func(http.ResponseWriter, *http.Request,
+	visitor) error {
+	return func(w http.ResponseWriter, r *http.Request, who visitor) error {
+		form, err := readForm(w, r)
+		if err != nil {
+			return err
+		}
+		run, err := do(r.Context(), form.Get("id"), who)
+		if err != nil {
+			return err
+		}
 
-	return form.Get("id"), err
-}
-
-func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(w, r)
-	if err != nil {
-		return err
+		return see(w, run)
 	}
-	run, err := c.runs.confirm(r.Context(), id, who)
-	if err != nil {
-		return err
-	}
-
-	return see(w, run)
-}
-
-func (c *Console) postStop(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(w, r)
-	if err != nil {
-		return err
-	}
-	run, err := c.runs.end(r.Context(), id, who)
-	if err != nil {
-		return err
-	}
-
-	return see(w, run)
-}
-
-func (c *Console) postUndo(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(w, r)
-	if err != nil {
-		return err
-	}
-	run, err := c.undoRun(r.Context(), id, who)
-	if err != nil {
-		return err
-	}
-
-	return see(w, run)
 }
 
 func (c *Console) undoRun(ctx context.Context, id string, who visitor) (Run, error) {
