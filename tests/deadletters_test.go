@@ -521,7 +521,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 				return failed.count() == 2
 			}, "it gets too old for its first life")
 
-			report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
+			report := must(letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay}))(t)
 			assert.Equal(t, 1, report.Done)
 			await.Until(t, func() bool { return failed.count() == 4 }, "called twice again")
 			calls := failed.of("1")
@@ -545,7 +545,7 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 
 	hasDead(t, letters, 3)
 
-	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
+	report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
 	require.NoError(t, err)
 	assert.Equal(t, "0 of 1 handled, 1 failed again", report.Canary.Stopped)
 	assert.Equal(t, 1, report.Done)
@@ -600,7 +600,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			told = append(told, r)
 			failuresTold.Store(r.DeadLettered == 1 && r.Dropped == 1)
 		}}
-		report := must(letters.Replay(t.Context(), dlq.ReplayOptions{Canary: canary}))(t)
+		report := must(letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: canary}))(t)
 		assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true},
 			report.Canary)
 		retried := 0

@@ -363,7 +363,7 @@ func TestTracing(t *testing.T) {
 	letters := client.Queue(svc.Queue)
 	letter := must(letters.Get(t.Context(), "1"))(t)
 	replayed.Store(true)
-	report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
+	report := must(letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay}))(t)
 	require.Equal(t, 1, report.Done)
 	await.Until(t, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "it succeeds")
 	svc.close()

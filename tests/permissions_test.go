@@ -111,12 +111,12 @@ var roles = map[string]func(*roleTest) error{
 	}),
 	"replayer": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1}})
+			report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true, Canary: dlq.Canary{Messages: 1}})
 			if err != nil {
 				return err
 			}
 			assert.Contains(r.t, report.Canary.Stopped, "has no consumer")
-			report, err = q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true})
+			report, err = q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true})
 			if err == nil {
 				assert.Equal(r.t, 1, report.Done)
 			}
@@ -124,7 +124,7 @@ var roles = map[string]func(*roleTest) error{
 		})
 	},
 	"purger": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
-		report, err := q.Purge(r.t.Context(), dlq.PurgeOptions{})
+		report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Purge})
 		return report.Done, err
 	}),
 	"importer": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
@@ -383,8 +383,8 @@ func (r *roleTest) canary() error {
 
 	client := must(dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true}))(r.t)
 	defer func() { assert.NoError(r.t, client.Close()) }()
-	report, err := client.Queue("orders").Replay(ctx,
-		dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: r.watch}})
+	report, err := client.Queue("orders").Run(ctx,
+		dlq.Plan{Kind: dlq.Replay, Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: r.watch}})
 	if err != nil {
 		return err
 	}

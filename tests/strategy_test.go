@@ -298,7 +298,7 @@ func TestStrategy_Replay(t *testing.T) {
 		svc.publish("a")
 		svc.Broker.Has(svc.dlq(), 1)
 		letters := lettersOf(t, svc)
-		report := must(letters.Replay(t.Context(), dlq.ReplayOptions{}))(t)
+		report := must(letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay}))(t)
 		require.Equal(t, 1, report.Done)
 		await.Until(t, func() bool { return len(svc.Letters()) == 2 }, "it dies again")
 		letter := svc.Broker.Take(svc.dlq(), 1)[0]

@@ -108,7 +108,7 @@ func TestForwarder(t *testing.T) {
 		assert.Equal(t, 3, letter.Calls)
 		assert.Contains(t, letter.Error, "it is down")
 	}
-	report := must(client.Queue(outbox).Replay(t.Context(), dlq.ReplayOptions{}))(t)
+	report := must(client.Queue(outbox).Run(t.Context(), dlq.Plan{Kind: dlq.Replay}))(t)
 	assert.Equal(t, 1, report.Done)
 	a.ends(2, 1)
 	assert.Equal(t, []string{"body"}, rabbit.Bodies(a.broker.Drain(broken)), "a replay forwards it")
@@ -242,7 +242,7 @@ func TestReplayWhereARequeuerLoops(t *testing.T) {
 	a.broker.Publish(queue, rabbit.Message("1", "body"))
 	a.ends(0, 1)
 	client := openDLQ(t, a.uri)
-	_, err := client.Queue(queue).Replay(t.Context(), dlq.ReplayOptions{})
+	_, err := client.Queue(queue).Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	a.ends(0, 2)
 	assert.Len(t, s.of("1"), 6, "one more life")

@@ -59,7 +59,8 @@ func Example() {
 	// Nothing is lost: a dead letter leaves its queue when the broker has confirmed its copy, and
 	// the undo file, here a buffer, has all of them as they were.
 	var undo bytes.Buffer
-	report, err := queue.Replay(ctx, dlq.ReplayOptions{
+	report, err := queue.Run(ctx, dlq.Plan{
+		Kind:   dlq.Replay,
 		Filter: dlq.Filter{ErrorContains: "warehouse"},
 		Rate:   100, // a second
 		Undo:   &undo,

@@ -205,17 +205,17 @@ func replay(b *testing.B, messages int, undo bool) figures {
 	client, err := dlq.Open(b.Context(), dlq.Config{URI: brokertest.URI(b), NoDeliveryLimitPolicy: true})
 	require.NoError(b, err)
 	defer func() { _ = client.Close() }()
-	var options dlq.ReplayOptions
+	plan := dlq.Plan{Kind: dlq.Replay}
 	if undo {
 		file, err := os.Create(filepath.Join(b.TempDir(), "undo.jsonl"))
 		require.NoError(b, err)
 		defer func() { _ = file.Close() }()
-		options.Undo = file
+		plan.Undo = file
 	}
 
 	peak := peakOfHeap()
 	began := time.Now()
-	report, err := client.Queue(q.main).Replay(b.Context(), options)
+	report, err := client.Queue(q.main).Run(b.Context(), plan)
 	took := time.Since(began)
 	memory := peak()
 	require.NoError(b, err)
