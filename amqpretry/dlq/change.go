@@ -26,6 +26,7 @@ type Change struct {
 // HeaderValue is the value of a header as text, with its AMQP type as an export has it, such as
 // int64; empty means string.
 type HeaderValue struct {
+	// Type is that of AMQP, Value the text.
 	Type  string `json:"type"`
 	Value string `json:"value"`
 }

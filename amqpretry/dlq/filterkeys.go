@@ -14,7 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// filterKeys are the names of the fields of a filter; repeated those that can be given several times.
+// filterKeys are the names of the fields of a filter; repeated those that can be given several
+// times.
 var (
 	filterKeys = []string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "older-than", "newer-than",
 		"min-calls", "max-calls", "min-replays", "max-replays", "never-replayed", "error", "error-matches", "text",

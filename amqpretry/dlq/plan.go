@@ -31,9 +31,10 @@ const (
 	Purge Kind = "purge"
 )
 
-// Plan says what a run does with which dead letters, and how carefully. Queue.Plan counts first what
-// it would do; Queue.Run does it.
+// Plan says what a run does with which dead letters, and how carefully. Queue.Plan counts first
+// what it would do; Queue.Run does it.
 type Plan struct {
+	// Kind is what is done with them.
 	Kind Kind `json:"kind"`
 	// Filter selects the messages. The zero value selects all.
 	Filter Filter `json:"-"`
@@ -129,8 +130,8 @@ func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
 	return plan, err
 }
 
-// onlyCounted selects what was counted with a filter. It says the same as often as it is asked, as a
-// run with a canary goes through the queue twice.
+// onlyCounted selects what was counted with a filter. It says the same as often as it is asked, as
+// a run with a canary goes through the queue twice.
 func onlyCounted(counted []uint64, wanted Filter) Filter {
 	slices.Sort(counted)
 
@@ -151,8 +152,8 @@ func (p Plan) Check() error {
 	return p.Counted.Target.Check(p.Counted.most(p.Limit))
 }
 
-// Run does what a plan says. It can be interrupted at any moment and run again: what was not done is
-// where it was. Of what is on its way when the process is killed, up to 256 messages, some may then
+// Run does what a plan says. It can be interrupted at any moment and run again: what was not done
+// is where it was. Of what is on its way when the process is killed, up to 256 messages, some may then
 // be both in the dead-letter queue and in the target.
 //
 // A plan that was counted does no more than was counted. With a Canary, that many go first, and the
@@ -168,8 +169,8 @@ func (p Plan) limit() int {
 	return p.Limit
 }
 
-// asCounted is a report of a run that has ended when all was done that was counted: what lies behind
-// that is known from then.
+// asCounted is a report of a run that has ended when all was done that was counted: what lies
+// behind that is known from then.
 func (p Plan) asCounted(r Report, err error) Report {
 	if err != nil || p.Counted == nil || r.Done < p.limit() || r.Done == p.Limit {
 		return r

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Report is what became of a run, or what a dry run has counted. A message that is not Done is where
-// it was.
+// Report is what became of a run, or what a dry run has counted. A message that is not Done is
+// where it was.
 type Report struct {
 	Progress
 	// Left are those that matched and could not go, the most frequent cause first.
@@ -49,6 +49,7 @@ type Report struct {
 
 // Left is how many messages are left where they are, and why.
 type Left struct {
+	// Why they are left, and how many Messages.
 	Why      LeftReason `json:"why"`
 	Messages int        `json:"messages"`
 }

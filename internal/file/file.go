@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// Replace writes a file that only its owner can read. Whoever reads it reads the old or the new one,
-// also after a crash.
+// Replace writes a file that only its owner can read. A reader gets the old or the new one, also
+// after a crash.
 func Replace(path string, text []byte) error {
 	temporary := path + ".tmp"
 	// Of a process that was killed; or somebody's link, in a folder where others may write: what it

@@ -94,8 +94,8 @@ func (t *tool) checkpoint(ctx context.Context, q queue, in *os.File, i importing
 	return w, w.resume(newLineHash(in))
 }
 
-// resume goes on behind the lines that were imported before, unless that was another import, or they
-// have changed.
+// resume goes on behind the lines that were imported before, unless that was another import, or
+// they have changed.
 func (w *checkpointWriter) resume(read *lineHash) error {
 	var c checkpoint
 	place := checkpointPath(w.path)

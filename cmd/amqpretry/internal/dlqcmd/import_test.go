@@ -27,7 +27,7 @@ func one(t *testing.T, f *fake, args ...string) (code int, imported, errs string
 	return code, imported, errs
 }
 
-// An import into another place is another import: it is not taken for the first one, nor begun unasked.
+// An import into another place is another import: not taken for the first one, nor begun unasked.
 func TestImportToAnotherPlaceIsAnotherImport(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(3))

@@ -40,8 +40,8 @@ type outcome struct {
 	undone int
 }
 
-// add adds the flags of all operations to a command about a queue whose name is written like that in
-// the help.
+// add adds the flags of all operations to a command about a queue whose name is written like that
+// in the help.
 func (e *operation) add(cmd *cobra.Command, queue string) {
 	cmd.Flags().BoolVar(&e.yes, "yes", false, "run without asking for confirmation")
 	cmd.Flags().BoolVar(&e.dryRun, "dry-run", false, "print what the command would do, and stop")
