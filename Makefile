@@ -4,7 +4,8 @@
 
 SHELL := bash
 GO    ?= go
-LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
+# go.work makes one of all modules but tools, which go.work knows nothing of.
+TOOL  := GOWORK=off $(GO) tool -modfile=$(CURDIR)/tools/go.mod
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
@@ -12,7 +13,8 @@ TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
 OWNFLAGS  ?= -short -timeout=60m -p=2 -parallel=2
 # The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
-BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... ./retry ./tests/arrows
+BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/amqpretry/... ./config/... ./internal/... ./middleware/... \
+	./middleware/metrics ./middleware/protect ./middleware/protect/store ./middleware/tracing ./retry ./tests/arrows
 OWNERS     = $(if $(filter all,$(PACKAGES)),./tests $$(grep -rl --include=*_test.go '_OwnBroker.t ' amqpretry cmd internal tests | xargs -n 1 dirname | sort -u | grep -v 'tests/\(b\|c[hl]\)' | sed 's|^|./|'),$(PACKAGES))
 EVERY     := ./tests ./tests/crashes ./tests/console ./tests/tools $(BEFORE)
 TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
@@ -31,9 +33,8 @@ REPORT ?=
 SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
-# Modules of their own. make lint MODULES="…" only vets the others.
-EVERY_MODULE := tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
-MODULES ?= $(EVERY_MODULE)
+# make lint and make vet look at each with its own go.mod, as its users have it.
+MODULES ?= . $(filter-out tools,$(patsubst %/go.mod,%,$(wildcard */go.mod */*/go.mod)))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-others timings sizes proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
@@ -49,9 +50,9 @@ test: ## what to run before a commit: the tests of library and command, in their
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(SHORT)
 
 test-others: ## what other people's tools read of our files, the judge of the chaos proof, and this project's own tools
-	cd tools && $(GO) vet ./timings ./mutants && $(GO) test -vet=off -count=1 ./timings ./mutants
-	cd tests/interop && $(GO) test -vet=off -count=1 ./...
-	cd tests/chaos && $(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./...
+	cd tools && export GOWORK=off && $(GO) vet ./timings ./mutants && $(GO) test -vet=off -count=1 ./timings ./mutants
+	$(GO) test -vet=off -count=1 ./tests/interop
+	$(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./tests/chaos/...
 
 test-brokers: ## tests that kill, freeze or fill brokers, each one of its own, and that give users their permissions
 	scripts/broker run --managed $(GO) test -tags "$(TAGS)" -vet=off $(OWNFLAGS) -run '$(OWN)' $(OWNERS)
@@ -61,7 +62,7 @@ test-v3: ## Watermill's suite and what depends on the version, over watermill-am
 	scripts/broker run $(GO) test -tags amqpv3 -vet=off -short $(TESTFLAGS) -run '$(VERSIONS)' -skip '$(OWN)' ./tests ./amqpretry ./amqpretry/amqpv3
 
 # Tests about retry queues, which exact delays have none of, and about topology that is not provisioned.
-TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
+TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
 RUN ?= .
 test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form; RUN=regexp for some
 	STRATEGY=ladder scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run '$(RUN)' -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
@@ -79,7 +80,7 @@ VERSIONS   := ^Test(Watermill|P6_|P8_|Lossless|Stock|Both|V3|Retrier|Subscriber|
 COPIES     := TestP9_HistoryIsBounded|TestP9_ErrorTexts|TestP9_DeadLetterExplainsItself|TestP4_MovedBackByHandIsAReplay|TestReplayedMessagesDieAgain|TestP4_ForgedHeadersAreFresh|TestP10_Deadline|TestP6_BareMessage|TestLosslessConsumerCutWhileHeld|TestCloseTwiceAndConcurrently|TestP4_AnotherPolicyContinuesTheCount
 # Tests in which a lost connection or a close is no attempt, an attempt knows the error before it, versions of a service
 # have main queues with the same arguments, and, for redelivery, a retry waits or needs room for headers.
-RETURNS                     := TestNoHotLoopCrashing|TestLosslessConsumerCutMidHandler|TestP4_CutConnectionDoesNotCount|TestP4_ShutdownDoesNotCount|TestP4_AttemptFromContext|TestP7_TwoVersions|TestP4_RestartWhileWaiting
+RETURNS                     := TestNoHotLoopCrashing|TestP4_CutConnectionDoesNotCount|TestP4_ShutdownDoesNotCount|TestP4_AttemptFromContext|TestP7_TwoVersions|TestP4_RestartWhileWaiting
 COPIES_of_cycle := $(COPIES)
 COPIES_of_native            := $(COPIES)|$(RETURNS)
 COPIES_of_redelivery        := $(COPIES)|$(RETURNS)|TestP6_ExpirationEndsNeitherWaitNorDeadLetter|TestHostile_UnreadableHeaders
@@ -87,7 +88,7 @@ test-strategies: ## the promise tests with broker-driven strategies, in their sh
 	scripts/broker run bash -ec '$(foreach strategy,$(STRATEGIES),STRATEGY=$(strategy) $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run "$(PROMISES)" -skip "$(subst $$,\$$,$(OWN))|$(COPIES_of_$(strategy))" ./tests;)'
 
 # With the slowest tests at the end.
-timed = set -o pipefail; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO) build -C tools -o "$$tools/timings" ./timings && \
+timed = set -o pipefail; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; GOWORK=off $(GO) build -C tools -o "$$tools/timings" ./timings && \
 	scripts/broker run $(GO) test -json -debug-actiongraph="$$tools/graph" -tags "$(TAGS)" $(1) | \
 	"$$tools/timings" -actions "$$tools/graph"
 
@@ -122,9 +123,9 @@ TOPICS   ?=
 FAULTS   ?=
 CONFIRM_TIMEOUT ?=
 chaos: ## processes, connections and a broker fail: make chaos MESSAGES=20000 FOR=10m SEED=1 REPORT=report.md
-	cd tests/chaos && $(PROOF) MESSAGES="$(MESSAGES)" FOR="$(FOR)" TOPICS="$(TOPICS)" FAULTS="$(FAULTS)" \
+	$(PROOF) MESSAGES="$(MESSAGES)" FOR="$(FOR)" TOPICS="$(TOPICS)" FAULTS="$(FAULTS)" \
 		CONFIRM_TIMEOUT="$(CONFIRM_TIMEOUT)" CLOCK_STEPS=yes \
-		../../scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos_' .
+		scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos_' ./tests/chaos
 
 CLOSES ?= 3000
 shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1 REPORT=report.md
@@ -149,8 +150,8 @@ console: ## the console looked at, killed, and stopped half-way and undone: make
 
 # scripts/chromium and scripts/nginx find or fetch what it needs; npm fetches axe-core.
 browser: ## the console in a real Chromium: make browser PICTURES=docs/img makes the pictures of the docs
-	cd tests/browser && PICTURES="$(if $(PICTURES),$(abspath $(PICTURES)))" \
-		../../scripts/broker run $(GO) test -count=1 -timeout=20m ./...
+	PICTURES="$(if $(PICTURES),$(abspath $(PICTURES)))" \
+		scripts/broker run $(GO) test -count=1 -timeout=20m ./tests/browser/...
 
 # CLUSTER="leaders quorum/minority exact": only these scenarios
 CLUSTER ?=
@@ -158,16 +159,16 @@ cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under loa
 	$(PROOF) CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
-# scripts/X finds or fetches the server of the module Xstore, and ends it again. ROWS for a clean-up.
-STORES ?= $(patsubst middleware/protect/store/%store/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+# scripts/X finds or fetches the server, and ends it again. ROWS for a clean-up.
+STORES ?= postgres mysql redis
 stores: ## the stores of package protect on private servers: make stores STORES=postgres REPORT=report.md
-	set -e; for store in $(STORES); do (cd middleware/protect/store/$${store}store && $(PROOF) \
-		../../../../scripts/$$store run $(GO) test -count=1 -timeout=20m ./...); done
+	set -e; for store in $(STORES); do $(PROOF) scripts/$$store run $(GO) test -count=1 -timeout=20m \
+		./middleware/protect/store/$$([ $$store = redis ] && echo redis || echo sql)store; done
 
 # KILLS and MESSAGES for each form; without them a short one.
 inbox: ## processes with effects in PostgreSQL are killed, and the effects counted: make inbox KILLS=200 MESSAGES=20000 SEED=1 REPORT=report.md
-	cd tests/inbox && $(PROOF) KILLS="$(if $(filter command line,$(origin KILLS)),$(KILLS))" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES))" \
-		../../scripts/broker run ../../scripts/postgres run $(GO) test -count=1 -v -timeout=1h .
+	$(PROOF) KILLS="$(if $(filter command line,$(origin KILLS)),$(KILLS))" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES))" \
+		scripts/broker run scripts/postgres run $(GO) test -count=1 -v -timeout=1h ./tests/inbox
 
 # Each comparison ROUNDS times, on numbers of messages and lengths of time multiplied by SCALE.
 BENCH  ?= .
@@ -175,7 +176,7 @@ ROUNDS ?= 5
 SCALE  ?= 1
 bench: ## the retrier measured against what one would do without it: make bench BENCH=Healthy ROUNDS=3 SCALE=0.2 REPORT=report.md
 	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
-	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
+	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench/peers
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/consumer
 
 # Commands are killed KILLS times each, and dead-letter queues of both types are browsed BROWSES times each.
@@ -195,7 +196,7 @@ FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
 MUTANTS ?= .
 mutants: ## faults put into the code on purpose, which tests must find: make mutants MUTANTS=regexp REPORT=report.md
-	tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO) build -C tools -o "$$tools/mutants" ./mutants && \
+	tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; GOWORK=off $(GO) build -C tools -o "$$tools/mutants" ./mutants && \
 		TESTFLAGS=-short scripts/broker run "$$tools/mutants" -match '$(MUTANTS)' $(if $(REPORT),-report "$(abspath $(REPORT))") tests/mutants/*.txt
 
 # LEGS: scripts/proof --list tells them
@@ -206,26 +207,27 @@ proof: ## the proofs that take long, each with a bound and a report: make proof 
 fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
 	GO="$(GO)" scripts/fuzz $(FUZZ) $(FUZZERS)
 
-examples: ## the examples, with their output checked
-	scripts/broker run $(GO) test -vet=off -count=1 $(TESTFLAGS) -skip '$(OWN)' ./examples/...
+# make test runs all Example functions.
+SHOWN = $$(grep -rl --include=*_test.go watermill-retry/examples/demo amqpretry config middleware retry | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+examples: ## the programs of examples, and the Example functions that use a broker, with their output checked
+	scripts/broker run bash -ec '$(GO) test -vet=off -count=1 $(TESTFLAGS) -skip "$(subst $$,\$$,$(OWN))" ./examples ./examples/graceful-shutdown; \
+		$(GO) test -vet=off -count=1 $(TESTFLAGS) -run "^Example" "$$@"' -- $(SHOWN)
 
 record: ## the command lines of the docs run anew, their outputs written, their picture drawn
 	scripts/record
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
-	$(LINT) run
-	set -e; for module in $(MODULES); do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
-	set -e; for module in $(filter-out $(MODULES),$(EVERY_MODULE)); do $(GO) vet -C $$module ./...; done
+	set -e; for module in $(MODULES); do (cd $$module && $(TOOL) golangci-lint run); done
 
 PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md docs/*/*.md docs/*/*/*.md)
 WORST ?= 20
 prose: ## how hard README and docs are to read, and their worst sentences: make prose PAGES=docs/reference/policies.md WORST=50
-	cd tools && $(GO) vet ./prose && $(GO) test ./prose && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
+	cd tools && export GOWORK=off && $(GO) vet ./prose && $(GO) test ./prose && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
 
-# make lint does the same for what needs a tag, and for the modules of their own.
+# make lint does the same for what needs a tag.
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
-	$(GO) vet ./...
+	set -e; for module in $(MODULES); do GOWORK=off $(GO) vet -C $$module ./...; done
 
 fmt: ## format the code
-	$(LINT) fmt
+	$(TOOL) golangci-lint fmt

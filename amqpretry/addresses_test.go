@@ -44,31 +44,24 @@ func TestConfigKnowsAllAddresses(t *testing.T) {
 		asked = append(asked, address)
 		return nil, failed
 	}}
-	retrier, err := adapter.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2:5673", "rabbit-3"}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = retrier.Close() })
+	retrier := retrierOf(t, conf, amqpretry.Options{Addresses: []string{"rabbit-2:5673", "rabbit-3"}})
 
 	connection := retrier.Config().Connection
 	assert.Equal(t, uint16(7), connection.AmqpConfig.ChannelMax, "what else the user has set")
-	_, err = amqp091.DialConfig(connection.AmqpURI, *connection.AmqpConfig)
+	_, err := amqp091.DialConfig(connection.AmqpURI, *connection.AmqpConfig)
 	require.ErrorIs(t, err, failed)
 	assert.Equal(t, []string{"127.0.0.1:1", "rabbit-2:5673", "rabbit-3:5672"}, asked)
 
 	conf.Connection.AmqpURI, conf.Connection.AmqpConfig = "amqps://user@rabbit-1/v", nil
 	conf.Connection.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13}
-	retrier, err = adapter.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2"}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = retrier.Close() })
+	retrier = retrierOf(t, conf, amqpretry.Options{Addresses: []string{"rabbit-2"}})
 	connection = retrier.Config().Connection
 	require.NoError(t, retrier.Config().ValidateSubscriber())
 	assert.Equal(t, "amqp://user@rabbit-1/v", connection.AmqpURI, "TLS is the dialer's")
 	assert.Nil(t, connection.TLSConfig)
 	assert.Nil(t, connection.AmqpConfig.TLSClientConfig)
 
-	retrier, err = adapter.New(conf, amqpretry.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = retrier.Close() })
-	connection = retrier.Config().Connection
+	connection = retrierOf(t, conf, amqpretry.Options{}).Config().Connection
 	assert.Equal(t, "amqps://user@rabbit-1/v", connection.AmqpURI)
 	assert.Nil(t, connection.AmqpConfig)
 }

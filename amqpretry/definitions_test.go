@@ -20,6 +20,14 @@ import (
 
 // The file is what the pure function makes of the plans and of what watermill-amqp's builder would
 // declare.
+func definitions(t *testing.T, retrier *adapter.Retrier, topics ...string) string {
+	t.Helper()
+	file, err := retrier.Definitions(topics...)
+	require.NoError(t, err)
+
+	return string(file)
+}
+
 func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 	t.Parallel()
 
@@ -34,12 +42,8 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 		Default: config.Policy{Delays: []time.Duration{time.Second}},
 		Topics:  map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
 	}
-	retrier, err := adapter.New(conf, amqpretry.Options{Policies: policies})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
-
-	file, err := retrier.Definitions("a", "b", "a")
-	require.NoError(t, err)
+	retrier := retrierOf(t, conf, amqpretry.Options{Policies: policies})
+	file := definitions(t, retrier, "a", "b", "a")
 
 	mainQueue := func(topic string, arguments amqp091.Table) topology.MainQueue {
 		plan, err := retrier.Plan(topic)
@@ -62,25 +66,19 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 		mainQueue("b", protected),
 	)
 	require.NoError(t, err)
-	assert.Equal(t, string(expected), string(file))
-	again, err := retrier.Definitions("a", "b", "a")
-	require.NoError(t, err)
-	assert.Equal(t, string(file), string(again))
+	assert.Equal(t, string(expected), file)
+	assert.Equal(t, file, definitions(t, retrier, "a", "b", "a"))
 }
 
 // With the default exchange there is none to define, and nothing to bind.
 func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := adapter.New(durable(),
+	retrier := retrierOf(t, durable(),
 		amqpretry.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
-	file, err := retrier.Definitions("a")
-	require.NoError(t, err)
 
 	var f map[string][]map[string]any
-	require.NoError(t, json.Unmarshal(file, &f))
+	require.NoError(t, json.Unmarshal([]byte(definitions(t, retrier, "a")), &f))
 	assert.Empty(t, f["exchanges"])
 	assert.Empty(t, f["bindings"])
 	assert.Equal(t, []map[string]any{{"name": "a", "vhost": "/", "durable": true, "auto_delete": false,
@@ -97,11 +95,9 @@ func TestDefinitionsRefuse(t *testing.T) {
 	conf.Queue.GenerateName = func(topic string) string {
 		return map[string]string{"a": "q", "b": "q", "c": "q.dlq", "d": "amq.d"}[topic]
 	}
-	retrier, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{
+	retrier := retrierOf(t, conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
 	}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
 	file, err := retrier.Definitions("a", "b", "c", "d", "")
 	assert.Nil(t, file)
@@ -123,13 +119,10 @@ func TestDefinitionsSubscribeToNothing(t *testing.T) {
 	conf := durable()
 	conf.TopologyBuilder = (&builds{arguments: map[string]amqp091.Table{}}).builder()
 	conf.Queue.GenerateName = func(string) string { return "shared" }
-	retrier, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{
+	retrier := retrierOf(t, conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"off": {Mode: config.ModeOff}},
 	}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
-	_, err = retrier.Definitions("a")
-	require.NoError(t, err)
+	definitions(t, retrier, "a")
 
 	stock := retrier.Config()
 	require.NoError(t, amqp.BuildTopology(stock, "off", stock.Queue.GenerateName("off")))
@@ -142,14 +135,11 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	logger := watermill.NewCaptureLogger()
-	retrier, err := adapter.New(conf, amqpretry.Options{Logger: logger, AssumeTopology: true,
+	retrier := retrierOf(t, conf, amqpretry.Options{Logger: logger, AssumeTopology: true,
 		Policies: config.Policies{
 			Topics: map[string]config.Policy{"protected": {Protect: config.ProtectionArguments}},
 		}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
-	_, err = retrier.Definitions("a", "protected", "a")
-	require.NoError(t, err)
+	definitions(t, retrier, "a", "protected", "a")
 
 	told := logger.Captured()[watermill.ErrorLogLevel]
 	require.Len(t, told, 1)
@@ -168,11 +158,9 @@ func TestDefinitionsOfManyTopics(t *testing.T) {
 		for i := range topics {
 			topics[i] = fmt.Sprintf("topic-%d", i)
 		}
-		retrier, err := adapter.New(durable(), amqpretry.Options{})
-		require.NoError(t, err)
+		retrier := retrierOf(t, durable(), amqpretry.Options{})
 		began := time.Now()
-		_, err = retrier.Definitions(topics...)
-		require.NoError(t, err)
+		definitions(t, retrier, topics...)
 
 		return time.Since(began)
 	}
@@ -193,16 +181,13 @@ func TestDefinitionsUnderStrategies(t *testing.T) {
 	one := []time.Duration{time.Second}
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-max-length": 5}
-	retrier, err := adapter.New(conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
+	retrier := retrierOf(t, conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
 		"cycle":      {Strategy: config.StrategyCycle, Delays: one},
 		"redelivery": {Strategy: config.StrategyRedelivery},
 		"native":     {Strategy: config.StrategyNative, Delays: one},
 		"policy":     {Strategy: config.StrategyNative, Delays: one, Protect: config.ProtectionPolicy},
 	}}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
-	file, err := retrier.Definitions("cycle", "redelivery", "native", "policy")
-	require.NoError(t, err)
+	file := definitions(t, retrier, "cycle", "redelivery", "native", "policy")
 
 	var f struct {
 		Queues []struct {
@@ -210,7 +195,7 @@ func TestDefinitionsUnderStrategies(t *testing.T) {
 			Arguments amqp091.Table
 		}
 	}
-	require.NoError(t, json.Unmarshal(file, &f))
+	require.NoError(t, json.Unmarshal([]byte(file), &f))
 	found := map[string]amqp091.Table{}
 	for _, q := range f.Queues {
 		found[q.Name] = q.Arguments

@@ -23,7 +23,9 @@ func fanout() amqp.Config {
 
 func retrierOf(t *testing.T, conf amqp.Config, options amqpretry.Options) *adapter.Retrier {
 	t.Helper()
-	options.Logger = watermill.NopLogger{}
+	if options.Logger == nil {
+		options.Logger = watermill.NopLogger{}
+	}
 	retrier, err := adapter.New(conf, options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
@@ -171,7 +173,8 @@ func TestGroupPoliciesAreChecked(t *testing.T) {
 func TestDefinitionsOfAGroup(t *testing.T) {
 	t.Parallel()
 
-	file, err := retrierOf(t, fanout(), amqpretry.Options{}).Group("billing").Definitions("orders")
+	group := retrierOf(t, fanout(), amqpretry.Options{}).Group("billing")
+	file, err := group.Definitions("orders")
 	require.NoError(t, err)
 	var found struct {
 		Exchanges []struct{ Name string }

@@ -89,9 +89,7 @@ func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refu
 	conf := durable()
 	conf.Queue.Arguments = arguments
 	conf.TopologyBuilder = b.builder()
-	retrier, err := adapter.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	retrier := retrierOf(t, conf, amqpretry.Options{Policies: policies, Logger: logger})
 
 	var errs []error
 	stock := retrier.Config()
@@ -155,10 +153,12 @@ func TestProtectionOfATopicIsRefused(t *testing.T) {
 func TestProtectionErrorHasTheWayOut(t *testing.T) {
 	t.Parallel()
 
+	refused := func(reason string) error {
+		return &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - " + reason}
+	}
 	refusal := func(argument, received, current string) error {
-		return &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent arg '" +
-			argument +
-			"' for queue 'q' in vhost '/': received " + received + " but current is " + current}
+		return refused("inequivalent arg '" + argument + "' for queue 'q' in vhost '/': received " + received +
+			" but current is " + current)
 	}
 	line := topology.ProtectPolicy("/", "q", "q.dlq").SetCommand()
 	arguments, none := config.ProtectionArguments, config.ProtectionNone
@@ -180,10 +180,7 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 				"'signedint'"), true,
 			[]string{"wanted 1000, found 5", line}, nil,
 		},
-		"a text that was cut": {
-			arguments, &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequi"}, true,
-			[]string{line}, nil,
-		},
+		"a text that was cut": {arguments, refused("inequi"), true, []string{line}, nil},
 		"a classic queue": {
 			arguments, refusal("x-queue-type", "the value 'quorum' of type 'longstr'", "the value 'classic' of type "+
 				"'longstr'"), true,
@@ -194,9 +191,8 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 			[]string{"x-max-length", "ways out"}, []string{"set_policy"},
 		},
 		"another queue": {
-			arguments, &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent " +
-				"arg 'x-overflow' for queue 'other' in vhost '/': received none but current is none"}, false,
-			nil, []string{"set_policy"},
+			arguments, refused("inequivalent arg 'x-overflow' for queue 'other' in vhost '/': received none but " +
+				"current is none"), false, nil, []string{"set_policy"},
 		},
 		"access refused": {
 			arguments, &amqp091.Error{Code: amqp091.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in " +
@@ -310,17 +306,8 @@ func TestProtectPolicyVhost(t *testing.T) {
 	} {
 		conf := amqp.NewDurableQueueConfig(test.uri)
 		conf.Connection.AmqpConfig = &amqp091.Config{Vhost: test.other, Heartbeat: time.Second}
-		policy, err := newRetrierOf(t, conf).ProtectPolicy("q")
+		policy, err := retrierOf(t, conf, amqpretry.Options{}).ProtectPolicy("q")
 		require.NoError(t, err, name)
 		assert.Equal(t, topology.ProtectPolicy(test.vhost, "q", "q.dlq"), policy, name)
 	}
-}
-
-func newRetrierOf(t *testing.T, conf amqp.Config) *adapter.Retrier {
-	t.Helper()
-	retrier, err := adapter.New(conf, amqpretry.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
-
-	return retrier
 }

@@ -46,7 +46,7 @@ func TestNewRefusesURIs(t *testing.T) {
 		"amqp://", "amqp://h", "amqp://h/shop%40home", "amqp://u:p@h/shop@home",
 		"amqp://u:p%2F%3F%23%40%3A%25@h:1/a?heartbeat=5", "amqps://[::1]:5671/",
 	} {
-		newRetrierOf(t, amqp.NewDurableQueueConfig(uri))
+		retrierOf(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 	}
 }
 
@@ -58,7 +58,7 @@ func TestRetrierPrintsNoPassword(t *testing.T) {
 	conf := amqp.NewDurableQueueConfig((&url.URL{Scheme: "amqp", User: user, Host: "127.0.0.1:1"}).String())
 	conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user",
 		Password: "SECRET"}}}
-	retrier := newRetrierOf(t, conf)
+	retrier := retrierOf(t, conf, amqpretry.Options{})
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
 		text := fmt.Sprintf(verb, retrier) + fmt.Sprintf(verb, *retrier) +
 			fmt.Sprintf(verb, struct{ Retrier *adapter.Retrier }{retrier}) +

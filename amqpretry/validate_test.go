@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -62,14 +63,12 @@ func paths(err error) []string {
 func TestNewTakesTheDurableConfigs(t *testing.T) {
 	t.Parallel()
 
-	for name, conf := range map[string]amqp.Config{
-		"queue":   durable(),
-		"pub/sub": amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("group")),
-	} {
-		retrier, err := adapter.New(conf, amqpretry.Options{})
-		require.NoError(t, err, name)
-		require.NoError(t, retrier.Close(), name)
-	}
+	retrierOf(t, durable(), amqpretry.Options{})
+	retrierOf(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("group")),
+		amqpretry.Options{})
+	exclusive := durable() // which is fine where the consumer is the only one
+	exclusive.Consume.Exclusive = true
+	retrierOf(t, exclusive, amqpretry.Options{Concurrency: 1})
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -81,65 +80,48 @@ func TestNewRefuses(t *testing.T) {
 		path   string
 		says   string
 	}{
-		"non-durable queues": {config: func(c *amqp.Config) {
-			c.Queue.Durable = false
-		}, path: "Config.Queue.Durable", says: "must be true"},
-		"streams": {config: func(c *amqp.Config) {
-			c.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"}
-		}, path: `Config.Queue.Arguments["x-queue-type"]`, says: "must not be stream"},
-		"auto-delete queues": {config: func(c *amqp.Config) {
-			c.Queue.AutoDelete = true
-		}, path: "Config.Queue.AutoDelete", says: "must be false"},
-		"exclusive queues": {config: func(c *amqp.Config) {
-			c.Queue.Exclusive = true
-		}, path: "Config.Queue.Exclusive", says: "must be false"},
-		"transactional publishing": {config: func(c *amqp.Config) {
-			c.Publish.Transactional = true
-		}, path: "Config.Publish.Transactional", says: "ConfirmDelivery"},
-		"no requeue on nack": {config: func(c *amqp.Config) {
-			c.Consume.NoRequeueOnNack = true
-		}, path: "Config.Consume.NoRequeueOnNack", says: "must be false"},
-		"global QoS": {config: func(c *amqp.Config) {
-			c.Consume.Qos.Global = true
-		}, path: "Config.Consume.Qos.Global", says: "must be false"},
-		"a negative prefetch": {config: func(c *amqp.Config) {
-			c.Consume.Qos.PrefetchCount = -1
-		}, path: "Config.Consume.Qos.PrefetchCount", says: "got -1"},
-		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) {
-			c.Consume.Qos.PrefetchCount = 65536
-		}, path: "Config.Consume.Qos.PrefetchCount", says: "got 65536"},
-		"a prefetch in bytes": {config: func(c *amqp.Config) {
-			c.Consume.Qos.PrefetchSize = 1
-		}, path: "Config.Consume.Qos.PrefetchSize", says: "does not implement"},
-		"an option beyond it": {option: func(o *amqpretry.Options) {
-			o.Prefetch = 65536
-		}, path: "Options.Prefetch", says: "65536"},
-		"a negative option": {option: func(o *amqpretry.Options) {
-			o.Prefetch = -1
-		}, path: "Options.Prefetch", says: "-1"},
-		"a concurrency beyond it": {option: func(o *amqpretry.Options) {
-			o.Concurrency = 65536
-		}, path: "Options.Concurrency", says: "65536"},
+		"non-durable queues": {config: func(c *amqp.Config) { c.Queue.Durable = false },
+			path: "Config.Queue.Durable", says: "must be true"},
+		"streams": {config: func(c *amqp.Config) { c.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"} },
+			path: `Config.Queue.Arguments["x-queue-type"]`, says: "must not be stream"},
+		"auto-delete queues": {config: func(c *amqp.Config) { c.Queue.AutoDelete = true },
+			path: "Config.Queue.AutoDelete", says: "must be false"},
+		"exclusive queues": {config: func(c *amqp.Config) { c.Queue.Exclusive = true },
+			path: "Config.Queue.Exclusive", says: "must be false"},
+		"transactional publishing": {config: func(c *amqp.Config) { c.Publish.Transactional = true },
+			path: "Config.Publish.Transactional", says: "ConfirmDelivery"},
+		"no requeue on nack": {config: func(c *amqp.Config) { c.Consume.NoRequeueOnNack = true },
+			path: "Config.Consume.NoRequeueOnNack", says: "must be false"},
+		"global QoS": {config: func(c *amqp.Config) { c.Consume.Qos.Global = true },
+			path: "Config.Consume.Qos.Global", says: "must be false"},
+		"a negative prefetch": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 },
+			path: "Config.Consume.Qos.PrefetchCount", says: "got -1"},
+		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = 65536 },
+			path: "Config.Consume.Qos.PrefetchCount", says: "got 65536"},
+		"a prefetch in bytes": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchSize = 1 },
+			path: "Config.Consume.Qos.PrefetchSize", says: "does not implement"},
+		"an option beyond it": {option: func(o *amqpretry.Options) { o.Prefetch = 65536 },
+			path: "Options.Prefetch", says: "65536"},
+		"a negative option": {option: func(o *amqpretry.Options) { o.Prefetch = -1 },
+			path: "Options.Prefetch", says: "-1"},
+		"a concurrency beyond it": {option: func(o *amqpretry.Options) { o.Concurrency = 65536 },
+			path: "Options.Concurrency", says: "65536"},
 		"an exclusive consumer with concurrency": {
-			config: func(c *amqp.Config) {
-				c.Consume.Exclusive = true
-			}, option: func(o *amqpretry.Options) { o.Concurrency = 2 },
-			path: "Config.Consume.Exclusive", says: "Concurrency 2",
+			config: func(c *amqp.Config) { c.Consume.Exclusive = true },
+			option: func(o *amqpretry.Options) { o.Concurrency = 2 },
+			path:   "Config.Consume.Exclusive", says: "Concurrency 2",
 		},
 		"TLS given twice": {config: func(c *amqp.Config) {
 			c.Connection.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 			c.Connection.AmqpConfig = &amqp091.Config{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 		}, path: "Config.Connection.TLSConfig", says: "TLSClientConfig"},
 
-		"a negative concurrency": {option: func(o *amqpretry.Options) {
-			o.Concurrency = -1
-		}, path: "Options.Concurrency", says: "-1"},
-		"a negative close timeout": {option: func(o *amqpretry.Options) {
-			o.CloseTimeout = -time.Second
-		}, path: "Options.CloseTimeout", says: "-1s"},
-		"a negative hold warning": {option: func(o *amqpretry.Options) {
-			o.HoldWarning = -time.Second
-		}, path: "Options.HoldWarning", says: "-1s"},
+		"a negative concurrency": {option: func(o *amqpretry.Options) { o.Concurrency = -1 },
+			path: "Options.Concurrency", says: "-1"},
+		"a negative close timeout": {option: func(o *amqpretry.Options) { o.CloseTimeout = -time.Second },
+			path: "Options.CloseTimeout", says: "-1s"},
+		"a negative hold warning": {option: func(o *amqpretry.Options) { o.HoldWarning = -time.Second },
+			path: "Options.HoldWarning", says: "-1s"},
 		"a bad default policy": {
 			option: func(o *amqpretry.Options) { o.Policies.Default.Delays = []time.Duration{time.Microsecond} },
 			path:   "Options.Policies.Default.Delays[0]", says: "1µs",
@@ -170,16 +152,6 @@ func TestNewRefuses(t *testing.T) {
 			assert.ErrorContains(t, err, test.says)
 		})
 	}
-}
-
-// An exclusive consumer is fine where it is the only one.
-func TestNewTakesAnExclusiveConsumerWithoutConcurrency(t *testing.T) {
-	t.Parallel()
-
-	conf := durable()
-	conf.Consume.Exclusive = true
-	_, err := adapter.New(conf, amqpretry.Options{Concurrency: 1})
-	require.NoError(t, err)
 }
 
 func TestNewReportsEverythingAtOnce(t *testing.T) {
@@ -236,10 +208,8 @@ func TestPlanRefusesNames(t *testing.T) {
 
 			conf := durable()
 			conf.Queue.GenerateName = func(string) string { return test.queue }
-			retrier, err := adapter.New(conf, amqpretry.Options{})
-			require.NoError(t, err)
-
-			_, err = retrier.Plan("orders")
+			retrier := retrierOf(t, conf, amqpretry.Options{})
+			_, err := retrier.Plan("orders")
 			var refused *topology.NameError
 			require.ErrorAs(t, err, &refused)
 			assert.ErrorContains(t, err, test.says)
@@ -258,10 +228,9 @@ func TestPlanRefusesNames(t *testing.T) {
 func TestPlanTakesTheLongestName(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := adapter.New(durable(), amqpretry.Options{
+	retrier := retrierOf(t, durable(), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{1500 * time.Millisecond}}},
 	})
-	require.NoError(t, err)
 
 	longest := strings.Repeat("q", 255-len(".retry.1500ms"))
 	plan, err := retrier.Plan(longest)
@@ -293,11 +262,9 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 
 		conf := durable()
 		conf.Queue.GenerateName = func(string) string { return "all" }
-		retrier, err := adapter.New(conf,
-			amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
-				"orders": {Delays: []time.Duration{time.Second}},
-			}}})
-		require.NoError(t, err)
+		retrier := retrierOf(t, conf, amqpretry.Options{Policies: config.Policies{
+			Topics: map[string]config.Policy{"orders": {Delays: []time.Duration{time.Second}}},
+		}})
 
 		var shared *topology.SharedQueueError
 		require.ErrorAs(t, subscribed(retrier, "invoices", "orders"), &shared)
@@ -307,8 +274,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 	t.Run("a queue that another one's dead-letter queue is named as", func(t *testing.T) {
 		t.Parallel()
 
-		retrier, err := adapter.New(durable(), amqpretry.Options{})
-		require.NoError(t, err)
+		retrier := retrierOf(t, durable(), amqpretry.Options{})
 
 		var refused *topology.NameError
 		require.ErrorAs(t, subscribed(retrier, "orders", "orders.dlq"), &refused)
@@ -320,9 +286,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 		conf := durable()
 		n := 0
 		conf.Queue.GenerateName = func(topic string) string { n++; return topic + strings.Repeat("x", n) }
-		retrier, err := adapter.New(conf, amqpretry.Options{})
-		require.NoError(t, err)
-
+		retrier := retrierOf(t, conf, amqpretry.Options{})
 		assert.ErrorContains(t, subscribed(retrier, "orders", "orders"),
 			`topic "orders" gave "ordersx" and then "ordersxx"`)
 	})
@@ -330,11 +294,8 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 	t.Run("a queue that was not generated", func(t *testing.T) {
 		t.Parallel()
 
-		retrier, err := adapter.New(durable(), amqpretry.Options{})
-		require.NoError(t, err)
-
-		stock := retrier.Config()
-		err = amqp.BuildTopology(stock, "orders", "elsewhere")
+		stock := retrierOf(t, durable(), amqpretry.Options{}).Config()
+		err := amqp.BuildTopology(stock, "orders", "elsewhere")
 		assert.ErrorContains(t, err, `"elsewhere" was not generated`)
 	})
 }
@@ -449,50 +410,33 @@ func runRouter(t *testing.T, add func(*message.Router)) {
 func TestWrongOrderOfMiddlewaresIsReported(t *testing.T) {
 	t.Parallel()
 
-	poison := func(t *testing.T) message.HandlerMiddleware {
-		t.Helper()
-		m, err := routermiddleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
-			"poison")
-		require.NoError(t, err)
-
-		return m
-	}
+	poison, err := routermiddleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
+		"poison")
+	require.NoError(t, err)
 	retry := routermiddleware.Retry{MaxRetries: 1}.Middleware
 
+	type chain = []message.HandlerMiddleware
 	for name, test := range map[string]struct {
-		middlewares func(t *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware
-		reported    []string
+		outside, inside chain
+		reported        []string
 	}{
-		"right: Retry inside": {func(_ *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{ours, retry}
-		}, nil},
-		"right: others around": {func(_ *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{routermiddleware.CorrelationID, ours, routermiddleware.Recoverer}
-		}, nil},
-		"Retry outside": {func(_ *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{retry, ours}
-		}, []string{"Watermill's Retry is added before"}},
-		"PoisonQueue outside": {func(t *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{poison(t), ours}
-		}, []string{"Watermill's PoisonQueue is added before"}},
-		"PoisonQueue inside": {func(t *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{ours, poison(t)}
-		}, []string{"Watermill's PoisonQueue is added after"}},
-		"all of it": {func(t *testing.T, ours message.HandlerMiddleware) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{poison(t), retry, ours, poison(t)}
-		}, []string{"PoisonQueue is added after", "Retry is added before", "PoisonQueue is added before"}},
+		"right: Retry inside":  {nil, chain{retry}, nil},
+		"right: others around": {chain{routermiddleware.CorrelationID}, chain{routermiddleware.Recoverer}, nil},
+		"Retry outside":        {chain{retry}, nil, []string{"Watermill's Retry is added before"}},
+		"PoisonQueue outside":  {chain{poison}, nil, []string{"Watermill's PoisonQueue is added before"}},
+		"PoisonQueue inside":   {nil, chain{poison}, []string{"Watermill's PoisonQueue is added after"}},
+		"all of it": {chain{poison, retry}, chain{poison},
+			[]string{"PoisonQueue is added after", "Retry is added before", "PoisonQueue is added before"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			log := &errorLog{}
-			retrier, err := adapter.New(durable(), amqpretry.Options{Logger: log})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+			retrier := retrierOf(t, durable(), amqpretry.Options{Logger: log})
 
 			subscriber, answered := delivered{retrier.Config(), make(chan amqp091.Delivery)}, make(answers, 1)
 			runRouter(t, func(r *message.Router) {
-				r.AddMiddleware(test.middlewares(t, retrier.Middleware)...)
+				r.AddMiddleware(slices.Concat(test.outside, chain{retrier.Middleware}, test.inside)...)
 				r.AddConsumerHandler("handler", "orders", subscriber, func(*message.Message) error { return nil })
 			})
 
@@ -515,9 +459,7 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 	t.Parallel()
 
 	log := &errorLog{}
-	retrier, err := adapter.New(durable(), amqpretry.Options{Logger: log})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	retrier := retrierOf(t, durable(), amqpretry.Options{Logger: log})
 
 	for name, ours := range map[string]message.HandlerMiddleware{"retry": retrier.Middleware,
 		"poison": retrier.Poison} {
@@ -575,9 +517,7 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 func TestGhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := adapter.New(durable(), amqpretry.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	retrier := retrierOf(t, durable(), amqpretry.Options{})
 
 	subscriber, answered := delivered{retrier.Config(), make(chan amqp091.Delivery)}, make(answers, 1)
 	handled := make(chan string, 10)

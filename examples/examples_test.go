@@ -26,7 +26,7 @@ import (
 var realQueues = []string{"orders", "payments", "mails", "prices", "cards"}
 
 // arguments keep the examples that run for long by default short.
-var arguments = map[string][]string{"metrics": {"-for", "1s", "-listen", "127.0.0.1:0"}}
+var arguments = map[string][]string{"metrics": {"-for", "1s", "-rate", "500", "-listen", "127.0.0.1:0"}}
 
 // A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not
 // theirs, and leave it as it was, also when they are interrupted. `make demo` does not even touch
@@ -36,20 +36,17 @@ func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
 	broker := brokertest.Start(t)
 	fill(t, broker.URI)
 	before := objects(broker)
-	examples := build(t)
 
 	t.Run("at their end", func(t *testing.T) {
-		commands := [][]string{{"make", "-C", "..", "demo"}, {"make", "-C", "..", "demo", "URI=" + broker.URI}}
-		for _, example := range examples {
-			commands = append(commands, append([]string{example}, arguments[filepath.Base(example)]...))
+		for _, arguments := range [][]string{{"demo"}, {"demo", "URI=" + broker.URI}, {"examples"}} {
+			out, err := on(t.Context(), broker.URI, append([]string{"make", "-C", ".."}, arguments...)).CombinedOutput()
+			require.NoError(t, err, "%s", out)
 		}
-		runAll(t, broker.URI, commands)
 		assert.Equal(t, before, objects(broker))
 	})
 
 	t.Run("interrupted", func(t *testing.T) {
-		command := exec.Command(filepath.Join(filepath.Dir(examples[0]), "metrics"), "-for", "10m", "-listen",
-			"127.0.0.1:0")
+		command := exec.Command(program(t, "metrics"), "-for", "10m", "-listen", "127.0.0.1:0")
 		command.Env = append(os.Environ(), "AMQP_URI="+broker.URI)
 		require.NoError(t, command.Start())
 		await.Within(t, 2*time.Minute, func() bool {
@@ -116,14 +113,22 @@ func build(t *testing.T) []string {
 		var err error
 		folder, err = os.MkdirTemp("", "amqpretry-examples-") //nolint:usetesting // for all tests
 		require.NoError(t, err)
-		out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", folder+"/", "./...").CombinedOutput()
+		out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", folder+"/", "./...", "../middleware/metrics/shop").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	})
 	built, err := filepath.Glob(folder + "/*")
 	require.NoError(t, err)
-	require.Greater(t, len(built), 10)
+	require.Greater(t, len(built), 9)
 
 	return built
+}
+
+// program is the path of one of them.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	build(t)
+
+	return filepath.Join(folder, name)
 }
 
 var (
@@ -135,23 +140,6 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	_ = os.RemoveAll(folder)
 	os.Exit(code)
-}
-
-func runAll(t *testing.T, uri string, commands [][]string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-
-	var wg sync.WaitGroup
-	for _, command := range commands {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			out, err := on(ctx, uri, command).CombinedOutput()
-			assert.NoError(t, err, "%s\n%s", strings.Join(command, " "), out)
-		}()
-	}
-	wg.Wait()
 }
 
 // on is a command on a broker.

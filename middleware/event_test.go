@@ -45,12 +45,9 @@ func (r *recorder) kinds() []retry.EventKind {
 func TestEventsOfADeadLetter(t *testing.T) {
 	r, d := &recorder{}, newDelivery()
 	d.state.Count, d.state.Attempts = 2, 2
-	engine := r.engine()
-	msg := messageOf(d.under(engine))
-	engine.ErrorText = func(error) string { return "redacted" }
-
-	_, err := middleware.Retry{}.Middleware(failing(errBoom))(msg)
-	require.NoError(t, err)
+	d.under(r.engine())
+	d.engine.ErrorText = func(error) string { return "redacted" }
+	msg := retried(t, d, failing(errBoom))
 	require.Equal(t, []retry.EventKind{retry.EventCall, retry.EventFailed}, r.kinds(), "no more before the broker "+
 		"has confirmed")
 
@@ -64,22 +61,19 @@ func TestEventsOfADeadLetter(t *testing.T) {
 		assert.Positive(t, r.events[i].Took+time.Duration(1-min(i, 1)), "how long it took")
 		r.events[i].At, r.events[i].Took = time.Time{}, 0
 	}
-	assert.Equal(t, []retry.Event{
-		{Kind: retry.EventCall, Queue: "orders", Message: msg, Attempt: attempt, Calls: 2},
-		{
-			Kind: retry.EventFailed, Queue: "orders", Message: msg, Attempt: attempt, Calls: 3,
-			Class: retry.ClassError, Verdict: verdict, Err: errBoom,
-		},
-		{
-			Kind: retry.EventDeadLettered, Queue: "orders", Message: msg, Attempt: attempt, Calls: 3,
-			Class: retry.ClassError, Verdict: verdict, Err: errBoom,
-		},
-	}, r.events)
+	call := retry.Event{Kind: retry.EventCall, Queue: "orders", Message: msg, Attempt: attempt, Calls: 2}
+	failed := call
+	failed.Kind, failed.Calls, failed.Class, failed.Verdict, failed.Err = retry.EventFailed, 3, retry.ClassError,
+		verdict, errBoom
+	ended := failed
+	ended.Kind = retry.EventDeadLettered
+	assert.Equal(t, []retry.Event{call, failed, ended}, r.events)
 }
 
 // What was done may be something else than what was decided, or nothing.
 func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 	gone := errors.New("gone")
+	done := func(s engine.Settlement) { s.Done(nil) }
 
 	for name, test := range map[string]struct {
 		err   error
@@ -88,30 +82,18 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 		told  retry.Verdict
 		gives error
 	}{
-		"retried": {errBoom, func(s engine.Settlement) {
-			s.Done(nil)
-		}, retry.EventRetried, again(1, time.Second), errBoom},
-		"too large": {
-			errBoom, func(s engine.Settlement) {
-				s.Done(&wire.State{Reason: retry.ReasonTooLarge})
-			}, retry.EventDeadLettered, dead("too-large"), errBoom,
-		},
-		"dropped": {
-			retry.Drop(errBoom), func(s engine.Settlement) { s.Done(nil) }, retry.EventDropped,
-			retry.Verdict{Action: retry.ActionDrop}, errBoom,
-		},
-		"postponed": {
-			retry.Postpone(time.Second), func(s engine.Settlement) { s.Done(nil) }, retry.EventPostponed,
-			retry.Verdict{Action: retry.ActionPostpone, Delay: time.Second}, retry.ErrPostponed,
-		},
-		"abandoned": {errBoom, func(s engine.Settlement) {
-			s.Abandoned(gone)
-		}, retry.EventAbandoned, again(1, time.Second), gone},
+		"retried": {errBoom, done, retry.EventRetried, again(1, time.Second), errBoom},
+		"too large": {errBoom, func(s engine.Settlement) { s.Done(&wire.State{Reason: retry.ReasonTooLarge}) },
+			retry.EventDeadLettered, dead("too-large"), errBoom},
+		"dropped": {retry.Drop(errBoom), done, retry.EventDropped, retry.Verdict{Action: retry.ActionDrop}, errBoom},
+		"postponed": {retry.Postpone(time.Second), done, retry.EventPostponed,
+			retry.Verdict{Action: retry.ActionPostpone, Delay: time.Second}, retry.ErrPostponed},
+		"abandoned": {errBoom, func(s engine.Settlement) { s.Abandoned(gone) }, retry.EventAbandoned,
+			again(1, time.Second), gone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
-			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d.under(r.engine())))
-			require.NoError(t, err)
+			retried(t, d.under(r.engine()), failing(test.err))
 			test.carry(settlement(t, d))
 
 			require.Equal(t, []retry.EventKind{retry.EventCall, retry.EventFailed, test.kind}, r.kinds())
@@ -127,15 +109,13 @@ func TestEventsOfImmediateTries(t *testing.T) {
 	r, d := &recorder{}, newDelivery()
 	d.policy.Immediate = 1
 	calls := 0
-	engine := r.engine()
-	_, err := middleware.Retry{}.Middleware(func(*message.Message) ([]*message.Message, error) {
+	retried(t, d.under(r.engine()), calling(func(*message.Message) error {
 		if calls++; calls == 1 {
-			return nil, errBoom
+			return errBoom
 		}
 
-		return nil, nil
-	})(messageOf(d.under(engine)))
-	require.NoError(t, err)
+		return nil
+	}))
 
 	require.Equal(t, []retry.EventKind{retry.EventCall, retry.EventFailed, retry.EventCall}, r.kinds(),
 		"whether the last has succeeded is known when its outputs are published")
@@ -149,10 +129,8 @@ func TestEventsOfNestedMiddlewares(t *testing.T) {
 	for name, handler := range map[string]message.HandlerFunc{"fails": failing(errBoom), "succeeds": failing(nil)} {
 		t.Run(name, func(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
-			engine := r.engine()
-			_, err := middleware.Retry{}.Middleware(middleware.Poison{}.Middleware(handler))(messageOf(d.under(engine)))
-			require.NoError(t, err)
-			engine.Ended(retry.EventSucceeded, d, messageOf(d)) // what the consumer says then
+			msg := retried(t, d.under(r.engine()), middleware.Poison{}.Middleware(handler))
+			d.engine.Ended(retry.EventSucceeded, d, msg) // what the consumer says then
 
 			ended := retry.EventSucceeded
 			if name == "fails" {
@@ -201,10 +179,8 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 
 	t.Run("expired", func(t *testing.T) {
 		r, d := &recorder{}, newDelivery()
-		engine := r.engine()
-		d.state.Deadline = r.now
-		_, err := middleware.Retry{}.Middleware(failing(nil))(messageOf(d.under(engine)))
-		require.NoError(t, err)
+		d.under(r.engine()).state.Deadline = r.now
+		retried(t, d, failing(nil))
 		s := settlement(t, d)
 		s.Done(nil)
 		require.Equal(t, []retry.EventKind{retry.EventUnhandled, retry.EventDeadLettered}, r.kinds())
@@ -219,11 +195,9 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 func TestOnEventPanics(t *testing.T) {
 	logger, d := watermill.NewCaptureLogger(), newDelivery()
 	d.policy = config.Policy{Mode: config.ModeDeadLetter}
-	engine := &engine.Engine{Logger: logger, OnEvent: func(retry.Event) { panic("oh, secret") }}
-	engine.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), "secret", "redacted") }
-
-	_, err := middleware.Poison{}.Middleware(failing(errBoom))(messageOf(d.under(engine)))
-	require.NoError(t, err)
+	d.under(&engine.Engine{Logger: logger, OnEvent: func(retry.Event) { panic("oh, secret") }})
+	d.engine.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), "secret", "redacted") }
+	poisoned(t, d, failing(errBoom))
 	require.NotPanics(t, func() { settlement(t, d).Done(nil) })
 
 	for i, kind := range []string{"call", "failed", "dead-lettered"} {

@@ -7,7 +7,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -15,16 +14,11 @@ func TestGoexitInAShutdown(t *testing.T) {
 	d := newDelivery()
 	msg := messageOf(d)
 
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = middleware.Retry{}.Middleware(func(*message.Message) ([]*message.Message, error) {
-			d.withdrawn = true
-			runtime.Goexit()
-			return nil, nil
-		})(msg)
-	}()
-	<-done
+	atGoexit(retrying(func(*message.Message) ([]*message.Message, error) {
+		d.withdrawn = true
+		runtime.Goexit()
+		return nil, nil
+	}), msg)
 
 	assert.Equal(t, retry.Verdict{Action: retry.ActionRequeue}, settlement(t, d).Verdict, "nothing is counted")
 	assertClosed(t, msg.Nacked())

@@ -26,16 +26,14 @@ func immediately(n int) *delivery {
 	return d
 }
 
-func retrying(h message.HandlerFunc) message.HandlerFunc {
-	return middleware.Retry{}.Middleware(h)
-}
-
 // Every try sees the message as it arrived, with a live context, whatever the one before has done
 // to it.
 func TestImmediateTries(t *testing.T) {
 	d := immediately(2)
 
 	var attempts []retry.Attempt
+	msg := messageOf(d)
+	msg.Metadata["key"] = "value"
 	_, err := retrying(func(msg *message.Message) ([]*message.Message, error) {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		attempts = append(attempts, attempt)
@@ -56,11 +54,7 @@ func TestImmediateTries(t *testing.T) {
 		}
 
 		return nil, errBoom
-	})(func() *message.Message {
-		msg := messageOf(d)
-		msg.Metadata["key"] = "value"
-		return msg
-	}())
+	})(msg)
 	require.NoError(t, err)
 
 	require.Len(t, attempts, 3)
@@ -83,15 +77,13 @@ func TestImmediateTries(t *testing.T) {
 
 func TestImmediateTrySucceeds(t *testing.T) {
 	d, calls := immediately(5), 0
-	_, err := retrying(func(*message.Message) ([]*message.Message, error) {
+	retried(t, d, calling(func(*message.Message) error {
 		if calls++; calls < 3 {
-			return nil, errBoom
+			return errBoom
 		}
 
-		return nil, nil
-	})(messageOf(d))
-
-	require.NoError(t, err)
+		return nil
+	}))
 	assert.Equal(t, 3, calls)
 	assert.Equal(t, 1, d.succeeded)
 	assert.Empty(t, d.settled)
@@ -99,95 +91,67 @@ func TestImmediateTrySucceeds(t *testing.T) {
 
 // What allows no further call in this process.
 func TestNoImmediateTry(t *testing.T) {
+	as := func(err error) func(*delivery, *message.Message) error {
+		return func(*delivery, *message.Message) error { return err }
+	}
 	for name, test := range map[string]struct {
 		prepare func(*delivery)
 		handler func(*delivery, *message.Message) error
 		want    retry.Verdict
 	}{
-		"after a wait": {func(d *delivery) {
-			d.state.Count = 1
-		}, func(*delivery, *message.Message) error { return errBoom }, again(2, 5*time.Second)},
-		"the handler acked": {func(*delivery) {}, func(_ *delivery, msg *message.Message) error {
+		"after a wait": {func(d *delivery) { d.state.Count = 1 }, as(errBoom), again(2, 5*time.Second)},
+		"the handler acked": {nil, func(_ *delivery, msg *message.Message) error {
 			msg.Ack()
 			return errBoom
 		}, again(1, time.Second)},
-		"the handler nacked": {func(*delivery) {}, func(_ *delivery, msg *message.Message) error {
+		"the handler nacked": {nil, func(_ *delivery, msg *message.Message) error {
 			msg.Nack()
 			return errBoom
 		}, again(1, time.Second)},
-		"permanent": {func(*delivery) {}, func(*delivery, *message.Message) error {
-			return retry.Permanent(errBoom)
-		}, dead("permanent")},
-		"the policy has none": {func(d *delivery) {
-			d.policy.Immediate = 0
-		}, func(*delivery, *message.Message) error { return errBoom }, again(1, time.Second)},
+		"permanent":           {nil, as(retry.Permanent(errBoom)), dead("permanent")},
+		"the policy has none": {func(d *delivery) { d.policy.Immediate = 0 }, as(errBoom), again(1, time.Second)},
 		"expired meanwhile": {
 			func(d *delivery) { d.state.Deadline = time.Now().Add(time.Hour) },
 			func(d *delivery, _ *message.Message) error { d.state.Deadline = time.Now(); return errBoom },
 			dead("expired"),
 		},
+		"a shutdown": {nil, func(d *delivery, _ *message.Message) error { d.withdrawn = true; return errBoom },
+			retry.Verdict{Action: retry.ActionRequeue}},
+		"a shutdown that begins after the failure": {func(d *delivery) {
+			d.under(&engine.Engine{ErrorText: func(error) string { d.withdrawn = true; return "redacted" }})
+		}, as(errBoom), retry.Verdict{}},
+		"a goroutine that ends": {nil, func(*delivery, *message.Message) error { runtime.Goexit(); return nil },
+			again(1, time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, calls := immediately(3), 0
-			test.prepare(d)
-			_, err := retrying(func(msg *message.Message) ([]*message.Message, error) {
-				calls++
-				return nil, test.handler(d, msg)
-			})(messageOf(d))
+			if test.prepare != nil {
+				test.prepare(d)
+			}
+			var err error
+			atGoexit(func(msg *message.Message) (_ []*message.Message, _ error) {
+				_, err = retrying(calling(func(msg *message.Message) error {
+					calls++
+					return test.handler(d, msg)
+				}))(msg)
 
-			require.NoError(t, err)
+				return nil, err
+			}, messageOf(d))
+
 			assert.Equal(t, 1, calls)
-			assert.Equal(t, test.want, settlement(t, d).Verdict)
+			if test.want == (retry.Verdict{}) {
+				assert.Empty(t, d.settled)
+				require.EqualError(t, err, "redacted", "and logged")
+			} else {
+				assert.Equal(t, test.want, settlement(t, d).Verdict)
+			}
+			if d.withdrawn {
+				require.ErrorIs(t, err, errBoom, "nacked")
+			} else {
+				require.NoError(t, err)
+			}
 		})
 	}
-
-	t.Run("a shutdown", func(t *testing.T) {
-		d, calls := immediately(3), 0
-		_, err := retrying(func(*message.Message) ([]*message.Message, error) {
-			calls++
-			d.withdrawn = true
-
-			return nil, errBoom
-		})(messageOf(d))
-
-		require.ErrorIs(t, err, errBoom, "nacked")
-		assert.Equal(t, 1, calls)
-		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Action)
-	})
-
-	t.Run("a shutdown that begins after the failure", func(t *testing.T) {
-		d, calls := immediately(3), 0
-		d.under(&engine.Engine{ErrorText: func(error) string { d.withdrawn = true; return "redacted" }})
-		_, err := retrying(func(*message.Message) ([]*message.Message, error) {
-			calls++
-
-			return nil, errBoom
-		})(messageOf(d))
-
-		require.ErrorIs(t, err, errBoom, "nacked")
-		require.EqualError(t, err, "redacted", "and logged")
-		assert.Equal(t, 1, calls)
-		assert.Empty(t, d.settled)
-	})
-
-	t.Run("a goroutine that ends", func(t *testing.T) {
-		d, calls := immediately(3), 0
-		msg := messageOf(d)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_, _ = retrying(func(*message.Message) ([]*message.Message, error) {
-				calls++
-				runtime.Goexit()
-
-				return nil, nil
-			})(msg)
-		}()
-		<-done
-
-		assert.Equal(t, 1, calls)
-		assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
-	})
 }
 
 // What is looked at before the handler is called.
@@ -221,11 +185,10 @@ func TestBeforeTheHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.policy, d.state = test.policy, test.state
-			_, err := retrying(func(*message.Message) ([]*message.Message, error) {
+			retried(t, d, calling(func(*message.Message) error {
 				t.Error("called")
-				return nil, nil
-			})(messageOf(d))
-			require.NoError(t, err)
+				return nil
+			}))
 
 			s := settlement(t, d)
 			assert.Equal(t, test.want, s.Verdict)
@@ -245,64 +208,49 @@ func TestBeforeTheHandler(t *testing.T) {
 		})
 	}
 
-	// Due, because there is nothing to wait in, or the wait is over.
+	// Due, because there is nothing to wait in, or the wait is over; or not due, and no later than
+	// the policy allows.
 	long := config.Policy{Delays: twoRetries.Delays, MaxPostpone: time.Hour}.WithDefaults()
+	due, postponed := retry.Verdict{}, retry.Verdict{Action: retry.ActionPostpone, Delay: 5 * time.Second,
+		NotBefore: past.Add(time.Hour)}
+	old := past.Add(-50 * time.Hour)
 	for name, test := range map[string]struct {
 		policy config.Policy
 		state  wire.State
+		want   retry.Verdict
 	}{
-		"no retries": {config.Policy{Mode: config.ModeDeadLetter}.WithDefaults(),
-			wire.State{NotBefore: soon, Since: past}},
-		"some milliseconds of a wait": {twoRetries, wire.State{NotBefore: past, Since: past}},
+		"no retries":                  {noRetries, wire.State{NotBefore: soon, Since: past}, due},
+		"where nothing can wait":      {noRetries, wire.State{NotBefore: soon}, due},
+		"some milliseconds of a wait": {twoRetries, wire.State{NotBefore: past, Since: past}, due},
+		"forged": {long, wire.State{NotBefore: soon.AddDate(900, 0, 0), Since: old, LastFailure: past},
+			postponed},
+		"of a policy that allowed more": {long, wire.State{NotBefore: past.Add(2 * time.Hour), Since: old,
+			LastFailure: past}, postponed},
+		"of an old message that failed just now": {long, wire.State{NotBefore: past.Add(time.Hour), Since: old,
+			LastFailure: past}, postponed},
+		"it would expire before it is due": {twoRetries, wire.State{NotBefore: soon, Since: past, Deadline: soon},
+			dead("expired")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.policy, d.state = test.policy, test.state
-			_, err := retrying(failing(nil))(messageOf(d))
-			require.NoError(t, err)
-			assert.Equal(t, 1, d.succeeded)
+			retried(t, d, failing(nil))
+			if test.want == due {
+				assert.Equal(t, 1, d.succeeded)
+			} else {
+				assert.Equal(t, test.want, settlement(t, d).Verdict)
+			}
 		})
 	}
-	for name, notBefore := range map[string]time.Time{"forged": soon.AddDate(900, 0, 0), "of a policy that allowed " +
-		"more": past.Add(2 * time.Hour)} {
-		t.Run("no later than the policy allows: "+name, func(t *testing.T) {
-			d := newDelivery()
-			d.policy, d.state = long, wire.State{NotBefore: notBefore, Since: past.Add(-50 * time.Hour),
-				LastFailure: past}
-			_, err := retrying(failing(nil))(messageOf(d))
-			require.NoError(t, err)
-			assert.Equal(t, past.Add(time.Hour), settlement(t, d).NotBefore)
-		})
-	}
-	t.Run("not due, of an old message that failed just now", func(t *testing.T) {
-		d := newDelivery()
-		d.policy, d.state = long, wire.State{NotBefore: past.Add(time.Hour), Since: past.Add(-50 * time.Hour),
-			LastFailure: past}
-		_, err := retrying(failing(nil))(messageOf(d))
-		require.NoError(t, err)
-		assert.Equal(t, retry.ActionPostpone, settlement(t, d).Action)
-	})
-	t.Run("it would expire before it is due", func(t *testing.T) {
-		d := newDelivery()
-		d.state = wire.State{NotBefore: soon, Since: past, Deadline: soon}
-		_, err := retrying(failing(nil))(messageOf(d))
-		require.NoError(t, err)
-		assert.Equal(t, dead("expired"), settlement(t, d).Verdict)
-	})
-
-	t.Run("due, where nothing can wait", func(t *testing.T) {
-		d := newDelivery()
-		d.policy, d.state.NotBefore = noRetries, soon
-		_, err := retrying(failing(nil))(messageOf(d))
-		require.NoError(t, err)
-		assert.Equal(t, 1, d.succeeded)
-	})
 }
 
 // The decision function outranks all but bounds and shutdowns.
 func TestDecisionFunction(t *testing.T) {
 	another := errors.New("another")
 
+	as := func(mark func(error) error) func(retry.Failure) error {
+		return func(f retry.Failure) error { return mark(f.Err) }
+	}
 	for name, test := range map[string]struct {
 		decide   func(retry.Failure) error
 		err      error
@@ -311,24 +259,14 @@ func TestDecisionFunction(t *testing.T) {
 		text     string
 	}{
 		"says nothing": {func(retry.Failure) error { return nil }, errBoom, 0, again(1, time.Second), "boom"},
-		"says the same": {func(f retry.Failure) error {
-			return f.Err
-		}, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
-		"permanent": {func(f retry.Failure) error {
-			return retry.Permanent(f.Err)
-		}, errBoom, 0, dead("permanent"), "boom"},
-		"transient": {func(f retry.Failure) error {
-			return retry.Transient(f.Err)
-		}, retry.Permanent(errBoom), 0, again(1, time.Second), "boom"},
-		"transient, none left": {func(f retry.Failure) error {
-			return retry.Transient(f.Err)
-		}, errBoom, 2, dead("exhausted"), "boom"},
-		"drop": {func(f retry.Failure) error {
-			return retry.Drop(f.Err)
-		}, errBoom, 0, retry.Verdict{Action: retry.ActionDrop}, "boom"},
-		"retry after": {func(f retry.Failure) error {
-			return retry.RetryAfter(4*time.Second, f.Err)
-		}, errBoom, 0, again(1, 5*time.Second), "boom"},
+		"says the same": {func(f retry.Failure) error { return f.Err }, retry.Permanent(errBoom), 0,
+			dead("permanent"), "boom"},
+		"permanent":            {as(retry.Permanent), errBoom, 0, dead("permanent"), "boom"},
+		"transient":            {as(retry.Transient), retry.Permanent(errBoom), 0, again(1, time.Second), "boom"},
+		"transient, none left": {as(retry.Transient), errBoom, 2, dead("exhausted"), "boom"},
+		"drop":                 {as(retry.Drop), errBoom, 0, retry.Verdict{Action: retry.ActionDrop}, "boom"},
+		"retry after": {as(func(err error) error { return retry.RetryAfter(4*time.Second, err) }), errBoom, 0,
+			again(1, 5*time.Second), "boom"},
 		"another error": {func(retry.Failure) error { return another }, retry.Permanent(errBoom), 0,
 			again(1, time.Second), "another"},
 		"panics": {func(retry.Failure) error { panic("x") }, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
@@ -344,9 +282,7 @@ func TestDecisionFunction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.state.Count = test.failures
-			p := &engine.Engine{Decide: test.decide}
-			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d.under(p)))
-			require.NoError(t, err)
+			retried(t, d.under(&engine.Engine{Decide: test.decide}), failing(test.err))
 
 			s := settlement(t, d)
 			assert.Equal(t, test.want, s.Verdict)
@@ -378,10 +314,8 @@ func TestPayloadsInLogs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger := watermill.NewCaptureLogger()
-			p := &engine.Engine{Logger: logger, PayloadText: test.text}
-			d := newDelivery()
-			_, err := middleware.Retry{}.Middleware(failing(errBoom))(messageOf(d.under(p)))
-			require.NoError(t, err)
+			d := newDelivery().under(&engine.Engine{Logger: logger, PayloadText: test.text})
+			retried(t, d, failing(errBoom))
 			require.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 
 			var found []watermill.CapturedMessage

@@ -11,7 +11,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -34,23 +33,19 @@ func TestDeadLetterFailureIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler message.HandlerFunc
 		want    func(*testing.T, error)
-		text    string
 		nacked  bool
 	}{
 		"success": {handler: failing(nil)},
 		"error": {
-			handler: failing(boom), text: "redacted",
-			want: func(t *testing.T, err error) { t.Helper(); assert.Equal(t, boom, err) },
+			handler: failing(boom),
+			want:    func(t *testing.T, err error) { t.Helper(); assert.Equal(t, boom, err) },
 		},
 		"panic": {
-			handler: func(*message.Message) ([]*message.Message, error) { panic(boom) }, text: "redacted",
-			want: func(t *testing.T, err error) { t.Helper(); assert.ErrorAs(t, err, new(*retry.PanicError)) },
+			handler: panicking(boom),
+			want:    func(t *testing.T, err error) { t.Helper(); assert.ErrorAs(t, err, new(*retry.PanicError)) },
 		},
 		"goexit": {
-			handler: func(*message.Message) ([]*message.Message, error) {
-				runtime.Goexit()
-				return nil, nil
-			}, text: "redacted", nacked: true,
+			handler: calling(func(*message.Message) error { runtime.Goexit(); return nil }), nacked: true,
 			want: func(t *testing.T, err error) { t.Helper(); assert.ErrorContains(t, err, "Goexit") },
 		},
 	} {
@@ -61,13 +56,11 @@ func TestDeadLetterFailureIsTold(t *testing.T) {
 			msg.SetContext(retry.NewDeadLetterContext(engine.WithDelivery(context.Background(), d), retry.DeadLetter{}))
 			d.under(&engine.Engine{ErrorText: func(error) string { return "redacted" }})
 
-			returned := make(chan error, 1)
-			go func() {
-				var err error
-				defer func() { returned <- err }()
-				_, err = middleware.Retry{}.Middleware(c.handler)(msg)
-			}()
-			err := <-returned
+			var err error
+			atGoexit(func(msg *message.Message) ([]*message.Message, error) {
+				_, err = retrying(c.handler)(msg)
+				return nil, err
+			}, msg)
 
 			assert.Zero(t, d.inside, "it has left")
 			assert.Empty(t, d.settled, "nothing is decided")
@@ -80,7 +73,7 @@ func TestDeadLetterFailureIsTold(t *testing.T) {
 			if assert.Len(t, d.failures, 1) {
 				c.want(t, d.failures[0])
 			}
-			assert.Equal(t, []string{c.text}, d.texts)
+			assert.Equal(t, []string{"redacted"}, d.texts)
 			if c.nacked {
 				assertClosed(t, msg.Nacked())
 			} else {

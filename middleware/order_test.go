@@ -108,24 +108,16 @@ func run(t *testing.T, judge *engine.Engine, messages int, handler message.NoPub
 
 func fails(*message.Message) error { return errors.New("boom") }
 
-func poisonQueue(t *testing.T) message.HandlerMiddleware {
+// poisonQueues are Watermill's PoisonQueue, without a filter and with one.
+func poisonQueues(t *testing.T) (all, filtered message.HandlerMiddleware) {
 	t.Helper()
-
 	publisher := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	middleware, err := wmmiddleware.PoisonQueue(publisher, "poison")
+	all, err := wmmiddleware.PoisonQueue(publisher, "poison")
+	require.NoError(t, err)
+	filtered, err = wmmiddleware.PoisonQueueWithFilter(publisher, "poison", func(error) bool { return true })
 	require.NoError(t, err)
 
-	return middleware
-}
-
-func filteredPoisonQueue(t *testing.T) message.HandlerMiddleware {
-	t.Helper()
-
-	publisher := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	middleware, err := wmmiddleware.PoisonQueueWithFilter(publisher, "poison", func(error) bool { return true })
-	require.NoError(t, err)
-
-	return middleware
+	return all, filtered
 }
 
 // The names of Watermill's functions are not its API: this fails when a version renames them.
@@ -147,43 +139,44 @@ func TestOrderOfMiddlewares(t *testing.T) {
 		Middleware
 	throttle := wmmiddleware.NewThrottle(1000, time.Second).Middleware
 	own := func(h message.HandlerFunc) message.HandlerFunc { return h }
+	poison, filtered := poisonQueues(t)
 
 	type chain = []message.HandlerMiddleware
+	harmless := chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle, own}
+	is := func(mistakes ...string) []string { return mistakes }
 	for name, test := range map[string]struct {
 		outside, inside chain
 		want            []string // what the log says of them
 		loses           bool
 	}{
-		"ours alone": {nil, nil, nil, false},
-		"harmless ones outside": {chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle, own},
-			nil, nil, false},
-		"harmless ones inside": {nil, chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle,
-			own}, nil, false},
-		"Retry outside": {chain{retry}, nil, []string{"Retry is added before"}, false},
-		"Retry far outside": {chain{retry, timeout, wmmiddleware.Recoverer}, nil, []string{"Retry is added before"},
+		"ours alone":            {nil, nil, nil, false},
+		"harmless ones outside": {harmless, nil, nil, false},
+		"harmless ones inside":  {nil, harmless, nil, false},
+		"Retry outside":         {chain{retry}, nil, is("Retry is added before"), false},
+		"Retry far outside": {chain{retry, timeout, wmmiddleware.Recoverer}, nil, is("Retry is added before"),
 			false},
 		"Retry inside":        {nil, chain{retry}, nil, false},
-		"PoisonQueue outside": {chain{poisonQueue(t)}, nil, []string{"PoisonQueue is added before"}, false},
-		"filtered outside":    {chain{filteredPoisonQueue(t)}, nil, []string{"PoisonQueue is added before"}, false},
-		"PoisonQueue inside":  {nil, chain{poisonQueue(t)}, []string{"PoisonQueue is added after"}, false},
-		"filtered inside":     {nil, chain{filteredPoisonQueue(t)}, []string{"PoisonQueue is added after"}, false},
-		"both outside": {chain{poisonQueue(t), retry}, nil,
-			[]string{"Retry is added before", "PoisonQueue is added before"}, false},
-		"InstantAck outside":     {chain{wmmiddleware.InstantAck}, nil, []string{"InstantAck is added before"}, true},
+		"PoisonQueue outside": {chain{poison}, nil, is("PoisonQueue is added before"), false},
+		"filtered outside":    {chain{filtered}, nil, is("PoisonQueue is added before"), false},
+		"PoisonQueue inside":  {nil, chain{poison}, is("PoisonQueue is added after"), false},
+		"filtered inside":     {nil, chain{filtered}, is("PoisonQueue is added after"), false},
+		"both outside": {chain{poison, retry}, nil, is("Retry is added before", "PoisonQueue is added before"),
+			false},
+		"InstantAck outside":     {chain{wmmiddleware.InstantAck}, nil, is("InstantAck is added before"), true},
 		"InstantAck inside":      {nil, chain{wmmiddleware.InstantAck}, nil, false},
-		"Deduplicator outside":   {chain{deduplicator}, nil, []string{"Deduplicator is added before"}, true},
-		"Deduplicator inside":    {nil, chain{deduplicator}, []string{"Deduplicator is added after"}, true},
-		"Duplicator outside":     {chain{wmmiddleware.Duplicator}, nil, []string{"Duplicator is added before"}, true},
+		"Deduplicator outside":   {chain{deduplicator}, nil, is("Deduplicator is added before"), true},
+		"Deduplicator inside":    {nil, chain{deduplicator}, is("Deduplicator is added after"), true},
+		"Duplicator outside":     {chain{wmmiddleware.Duplicator}, nil, is("Duplicator is added before"), true},
 		"Duplicator inside":      {nil, chain{wmmiddleware.Duplicator}, nil, false},
-		"CircuitBreaker outside": {chain{breaker}, nil, []string{"CircuitBreaker is added before"}, false},
+		"CircuitBreaker outside": {chain{breaker}, nil, is("CircuitBreaker is added before"), false},
 		"CircuitBreaker inside":  {nil, chain{breaker}, nil, false},
-		"IgnoreErrors outside":   {chain{ignore}, nil, []string{"IgnoreErrors is added before"}, false},
+		"IgnoreErrors outside":   {chain{ignore}, nil, is("IgnoreErrors is added before"), false},
 		"IgnoreErrors inside":    {nil, chain{ignore}, nil, false},
-		"DelayOnError outside":   {chain{delay}, nil, []string{"DelayOnError is added before"}, false},
+		"DelayOnError outside":   {chain{delay}, nil, is("DelayOnError is added before"), false},
 		"DelayOnError inside":    {nil, chain{delay}, nil, false},
-		"twice outside":          {chain{retry, timeout, retry}, nil, []string{"Retry is added before"}, false},
-		"on either side of ours": {chain{retry}, chain{poisonQueue(t)},
-			[]string{"PoisonQueue is added after", "Retry is added before"}, false},
+		"twice outside":          {chain{retry, timeout, retry}, nil, is("Retry is added before"), false},
+		"on either side of ours": {chain{retry}, chain{poison},
+			is("PoisonQueue is added after", "Retry is added before"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, mode := range []bool{false, true} {

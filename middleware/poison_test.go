@@ -15,27 +15,21 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestPoisonAlone(t *testing.T) {
-	policies := map[string]config.Policy{
+	for name, policy := range map[string]config.Policy{
 		"delays": twoRetries,
 		"backoff": config.Policy{Retries: 9, Backoff: config.Backoff{Kind: config.BackoffConstant,
 			Initial: time.Second}}.WithDefaults(),
 		"none":     noRetries,
 		"the zero": config.Policy{}.WithDefaults(),
-	}
-
-	for name, policy := range policies {
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.policy = policy
-
-			produced, err := middleware.Poison{}.Middleware(failing(errBoom))(messageOf(d))
-			require.NoError(t, err)
-			assert.Empty(t, produced)
+			poisoned(t, d, failing(errBoom))
 
 			s := settlement(t, d)
 			assert.Equal(t, dead("exhausted"), s.Verdict)
@@ -46,15 +40,13 @@ func TestPoisonAlone(t *testing.T) {
 
 	t.Run("drop", func(t *testing.T) {
 		d := newDelivery()
-		_, err := middleware.Poison{}.Middleware(failing(retry.Drop(errBoom)))(messageOf(d))
-		require.NoError(t, err)
+		poisoned(t, d, failing(retry.Drop(errBoom)))
 		assert.Equal(t, retry.Verdict{Action: retry.ActionDrop}, settlement(t, d).Verdict)
 	})
 
 	t.Run("success", func(t *testing.T) {
 		d := newDelivery()
-		_, err := middleware.Poison{}.Middleware(failing(nil))(messageOf(d))
-		require.NoError(t, err)
+		poisoned(t, d, failing(nil))
 		assert.Empty(t, d.settled)
 	})
 }
@@ -89,6 +81,7 @@ type shy struct{}
 func (shy) Error() string { panic("do not ask") }
 
 func TestErrorText(t *testing.T) {
+	lost := "(the error's text is lost: it panicked with string)"
 	for name, test := range map[string]struct {
 		errorText func(error) string
 		err       error
@@ -96,24 +89,19 @@ func TestErrorText(t *testing.T) {
 	}{
 		"the error's own": {nil, errBoom, "boom"},
 		"redacted":        {func(error) string { return "redacted" }, errBoom, "redacted"},
-		"given the real error": {func(err error) string {
-			return fmt.Sprint(errors.Is(err, errBoom))
-		}, fmt.Errorf("x: %w", errBoom), "true"},
-		"panics": {func(error) string { panic("oh") }, errBoom, "(the error's text is lost: it panicked " +
-			"with string)"},
-		"the error panics": {nil, shy{}, "(the error's text is lost: it panicked with string)"},
+		"given the real error": {func(err error) string { return fmt.Sprint(errors.Is(err, errBoom)) },
+			fmt.Errorf("x: %w", errBoom), "true"},
+		"panics":           {func(error) string { panic("oh") }, errBoom, lost},
+		"the error panics": {nil, shy{}, lost},
 		"long":             {nil, errors.New(strings.Repeat("x", 1<<20)), strings.Repeat("x", 2045) + "…"},
-		"long, redacted": {func(error) string {
-			return strings.Repeat("y", 1<<20)
-		}, errBoom, strings.Repeat("y", 2045) + "…"},
+		"long, redacted": {func(error) string { return strings.Repeat("y", 1<<20) }, errBoom,
+			strings.Repeat("y", 2045) + "…"},
 		"invalid": {nil, errors.New("a\xffb"), "a\uFFFDb"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			logger, d := watermill.NewCaptureLogger(), newDelivery()
-			engine := &engine.Engine{Logger: logger, ErrorText: test.errorText}
-
-			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d.under(engine)))
-			require.NoError(t, err)
+			logger := watermill.NewCaptureLogger()
+			d := newDelivery().under(&engine.Engine{Logger: logger, ErrorText: test.errorText})
+			retried(t, d, failing(test.err))
 			assert.Equal(t, test.want, settlement(t, d).State.Error)
 			assert.NotEmpty(t, settlement(t, d).State.ErrorType)
 
@@ -127,11 +115,9 @@ func TestErrorText(t *testing.T) {
 func TestLogsShowTheRedactedText(t *testing.T) {
 	for name, err := range map[string]error{"dead letter": retry.Permanent(errBoom), "drop": retry.Drop(errBoom)} {
 		t.Run(name, func(t *testing.T) {
-			logger, d := watermill.NewCaptureLogger(), newDelivery()
-			engine := &engine.Engine{Logger: logger, ErrorText: func(error) string { return "redacted" }}
-
-			_, handlerErr := middleware.Poison{}.Middleware(failing(err))(messageOf(d.under(engine)))
-			require.NoError(t, handlerErr)
+			logger := watermill.NewCaptureLogger()
+			text := func(error) string { return "redacted" }
+			poisoned(t, newDelivery().under(&engine.Engine{Logger: logger, ErrorText: text}), failing(err))
 
 			logged := logger.Captured()[watermill.ErrorLogLevel]
 			require.Len(t, logged, 1)
@@ -144,9 +130,9 @@ func TestLogsShowTheRedactedText(t *testing.T) {
 }
 
 func TestNobodyHasToListen(t *testing.T) {
-	logger, d := watermill.NewCaptureLogger(), newDelivery()
-	_, err := middleware.Poison{}.Middleware(failing(errBoom))(messageOf(d.under(&engine.Engine{Logger: logger})))
-	require.NoError(t, err)
+	logger := watermill.NewCaptureLogger()
+	d := newDelivery().under(&engine.Engine{Logger: logger})
+	poisoned(t, d, failing(errBoom))
 
 	assert.NotPanics(t, func() {
 		settlement(t, d).Done(nil)
@@ -158,10 +144,13 @@ func TestNobodyHasToListen(t *testing.T) {
 func TestAttemptFromContext(t *testing.T) {
 	first := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	d := newDelivery()
+	read := func(d *delivery) retry.Attempt {
+		attempt, ok := retry.AttemptFromContext(messageOf(d).Context())
+		assert.True(t, ok)
 
-	attempt, ok := retry.AttemptFromContext(messageOf(d).Context())
-	assert.True(t, ok)
-	assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: "orders"}, attempt)
+		return attempt
+	}
+	assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: "orders"}, read(d))
 
 	deadline := time.Now().Add(time.Hour)
 	history := []retry.FailedCall{{Number: 9, At: first, Error: "boom"}}
@@ -169,15 +158,13 @@ func TestAttemptFromContext(t *testing.T) {
 		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: deadline, FirstFailure: first, Error: "boom",
 		History: history,
 	}
-	attempt, _ = retry.AttemptFromContext(messageOf(d).Context())
 	assert.Equal(t, retry.Attempt{
 		Number: 2, Try: 1, Failures: 1, MaxRetries: 2, Calls: 9, Replays: 3, Since: first, Deadline: deadline,
 		FirstFailure: first, LastError: "boom", History: history, Queue: "orders",
-	}, attempt)
+	}, read(d))
 
 	d.state.Count = 2
-	attempt, _ = retry.AttemptFromContext(messageOf(d).Context())
-	assert.True(t, attempt.Last)
+	assert.True(t, read(d).Last)
 
 	d.policy = config.Policy{Delays: []time.Duration{time.Second, time.Hour}}.WithDefaults()
 	jitter, drop := d.policy, d.policy
@@ -197,20 +184,18 @@ func TestAttemptFromContext(t *testing.T) {
 		other := newDelivery()
 		other.policy, other.state = test.policy,
 			wire.State{Count: test.failures, Deadline: time.Now().Add(test.deadline)}
-		attempt, _ = retry.AttemptFromContext(messageOf(other).Context())
-		assert.Equal(t, test.last, attempt.Last, name)
+		assert.Equal(t, test.last, read(other).Last, name)
 	}
 
 	d.policy = config.Policy{Mode: config.ModeDeadLetter, Immediate: 1}.WithDefaults()
 	for tries, last := range []bool{false, true} {
 		d.state = wire.State{Tries: tries}
-		attempt, _ = retry.AttemptFromContext(messageOf(d).Context())
-		assert.Equal(t, tries+1, attempt.Try)
-		assert.Equal(t, last, attempt.Last)
+		assert.Equal(t, tries+1, read(d).Try)
+		assert.Equal(t, last, read(d).Last)
 	}
 
 	d.policy = config.Policy{Mode: config.ModeOff}
-	attempt, ok = retry.AttemptFromContext(messageOf(d).Context())
+	attempt, ok := retry.AttemptFromContext(messageOf(d).Context())
 	assert.False(t, ok)
 	assert.Zero(t, attempt)
 

@@ -26,12 +26,12 @@ import (
 
 // delivery plays the broker's side and keeps what it is told.
 type delivery struct {
+	engine.Progress
 	engine *engine.Engine
 	policy config.Policy
 	state  wire.State
 	err    error // what Settle answers
 
-	attempt   engine.Progress
 	inside    int
 	withdrawn bool
 	succeeded int
@@ -47,16 +47,11 @@ func (d *delivery) Policy() *config.Policy { return &d.policy }
 func (d *delivery) State() *wire.State     { return &d.state }
 func (d *delivery) Advance(s wire.State)   { d.state = s }
 func (d *delivery) Narrow(p config.Policy) { d.policy = p }
-func (d *delivery) Remember(origin any)    { d.attempt.Remember(origin) }
-func (d *delivery) Origin() any            { return d.attempt.Origin() }
 func (d *delivery) Enter(string)           { d.inside++ }
 func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }
 func (d *delivery) NeedsCopy() bool        { return false }
 func (d *delivery) Succeeded()             { d.succeeded++ }
-
-func (d *delivery) Begin(at time.Time, e *retry.Event) bool { return d.attempt.Begin(at, e) }
-func (d *delivery) End() (time.Time, *retry.Event, bool)    { return d.attempt.End() }
 
 func (d *delivery) Settle(ctx context.Context, s engine.Settlement) error {
 	d.contexts = append(d.contexts, ctx)
@@ -106,9 +101,7 @@ func settlement(t *testing.T, d *delivery) engine.Settlement {
 
 func TestSuccess(t *testing.T) {
 	d, outputs := newDelivery(), []*message.Message{message.NewMessage("", nil)}
-	h := middleware.Retry{}.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return outputs, nil
-	})
+	h := retrying(func(*message.Message) ([]*message.Message, error) { return outputs, nil })
 
 	produced, err := h(messageOf(d))
 	require.NoError(t, err)
@@ -157,10 +150,7 @@ func TestFailure(t *testing.T) {
 			d.state.Count, d.state.Attempts = test.failures, test.failures
 
 			before := time.Now()
-			produced, err := middleware.Retry{}.Middleware(test.handler)(
-				messageOf(d.under(&engine.Engine{Host: "host"})))
-			require.NoError(t, err, "the router acknowledges, the verdict is on the message")
-			assert.Empty(t, produced, "a failed handler's outputs are not published")
+			retried(t, d.under(&engine.Engine{Host: "host"}), test.handler)
 
 			s := settlement(t, d)
 			assert.Equal(t, test.verdict, s.Verdict)
@@ -193,12 +183,11 @@ func TestFailure(t *testing.T) {
 }
 
 func TestStateGrowsFromFailureToFailure(t *testing.T) {
-	d, handle := newDelivery(), middleware.Retry{}.Middleware(failing(errBoom))
+	d := newDelivery()
 	d.state.Replays, d.state.Arrival = 2, wire.NewArrival("e", "r", "", "", "")
 
 	for range 3 {
-		_, err := handle(messageOf(d))
-		require.NoError(t, err)
+		retried(t, d, failing(errBoom))
 		d.state = d.settled[len(d.settled)-1].State
 	}
 
@@ -227,8 +216,7 @@ func TestEarlierVerdictsAreForgotten(t *testing.T) {
 			d := newDelivery()
 			d.state.Delay, d.state.Reason = "30s", "expired"
 
-			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d))
-			require.NoError(t, err)
+			retried(t, d, failing(test.err))
 			assert.Equal(t, test.delay, settlement(t, d).State.Delay)
 			assert.Equal(t, test.reason, settlement(t, d).State.Reason)
 		})
@@ -237,10 +225,8 @@ func TestEarlierVerdictsAreForgotten(t *testing.T) {
 
 func TestPanicStacks(t *testing.T) {
 	for _, show := range []bool{false, true} {
-		d := newDelivery()
-		_, err := middleware.Retry{}.Middleware(panicking("boom"))(
-			messageOf(d.under(&engine.Engine{PanicStacks: show})))
-		require.NoError(t, err)
+		d := newDelivery().under(&engine.Engine{PanicStacks: show})
+		retried(t, d, panicking("boom"))
 		assert.Equal(t, show, strings.Contains(settlement(t, d).State.Error, "retry_test.go"))
 	}
 }
@@ -255,22 +241,11 @@ func TestGoexit(t *testing.T) {
 			msg := messageOf(d)
 			before := msg.Context()
 
-			returned := true
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				returned = false
-				_, _ = middleware.Retry{}.Middleware(
-					func(msg *message.Message) ([]*message.Message, error) {
-						msg.SetContext(context.Background())
-						runtime.Goexit()
-						return nil, nil
-					})(msg)
-				returned = true
-			}()
-			<-done
-
-			assert.False(t, returned)
+			assert.False(t, atGoexit(retrying(func(msg *message.Message) ([]*message.Message, error) {
+				msg.SetContext(context.Background())
+				runtime.Goexit()
+				return nil, nil
+			}), msg))
 			assert.Equal(t, before, msg.Context())
 			assert.Equal(t, []context.Context{before}, d.contexts)
 
@@ -305,17 +280,15 @@ func TestShutdown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery().under(&engine.Engine{ErrorText: func(error) string { return "redacted" }})
 			d.state.Count, d.state.Attempts = 2, 2
-			ctx, cancel := context.WithCancel(context.Background())
 			msg := messageOf(d)
-			msg.SetContext(engine.WithDelivery(ctx, d))
+			ctx, cancel := context.WithCancel(msg.Context())
+			msg.SetContext(ctx)
+			produced, err := retrying(func(msg *message.Message) ([]*message.Message, error) {
+				cancel() // while the handler runs
+				d.withdrawn = true
 
-			produced, err := middleware.Retry{}.Middleware(
-				func(msg *message.Message) ([]*message.Message, error) {
-					cancel() // while the handler runs
-					d.withdrawn = true
-
-					return handler(msg)
-				})(msg)
+				return handler(msg)
+			})(msg)
 
 			require.ErrorIs(t, err, errBoom, "the router nacks")
 			require.EqualError(t, err, "redacted", "and logs")
@@ -328,17 +301,25 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-func TestSuccessInAShutdown(t *testing.T) {
-	d := newDelivery()
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	msg := messageOf(d)
-	msg.SetContext(engine.WithDelivery(ctx, d))
+// A context that has ended, such as at the deadline of a Timeout outside of ours, is no shutdown.
+func TestContextThatEndedIsNoShutdown(t *testing.T) {
+	for name, want := range map[error]retry.Verdict{nil: {}, errBoom: again(1, time.Second)} {
+		d := newDelivery()
+		msg := messageOf(d)
+		ctx, cancel := context.WithCancel(msg.Context())
+		cancel()
+		msg.SetContext(ctx)
 
-	_, err := middleware.Retry{}.Middleware(failing(nil))(msg)
-	require.NoError(t, err, "what succeeded has succeeded")
-	assert.Equal(t, 1, d.succeeded)
-	assert.Empty(t, d.settled)
+		_, err := retrying(failing(name))(msg)
+		require.NoError(t, err)
+		if name == nil {
+			assert.Equal(t, 1, d.succeeded)
+			assert.Empty(t, d.settled)
+		} else {
+			assert.Equal(t, want, settlement(t, d).Verdict)
+		}
+		assert.Zero(t, d.inside, "entered and left")
+	}
 }
 
 // Watermill's Timeout leaves its cancelled context on the message: no shutdown, and nothing to
@@ -432,21 +413,6 @@ func TestSettleError(t *testing.T) {
 	}
 }
 
-// A context that ended for another reason, such as the deadline of a Timeout outside of ours, makes
-// no shutdown.
-func TestContextThatEndedIsNoShutdown(t *testing.T) {
-	d := newDelivery()
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	msg := messageOf(d)
-	msg.SetContext(engine.WithDelivery(ctx, d))
-
-	_, err := middleware.Retry{}.Middleware(failing(errBoom))(msg)
-	require.NoError(t, err)
-	assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
-	assert.Zero(t, d.inside, "entered and left")
-}
-
 // pointerError panics when it is asked and is a nil pointer, as is usual.
 type pointerError struct{ inner error }
 
@@ -456,11 +422,9 @@ func (e *pointerError) Unwrap() error { return e.inner }
 func TestErrorThatPanicsIsAFailure(t *testing.T) {
 	d := newDelivery()
 
-	_, err := middleware.Retry{}.Middleware(
-		func(*message.Message) ([]*message.Message, error) {
-			var e *pointerError
-			return nil, e
-		})(messageOf(d))
-	require.NoError(t, err)
+	retried(t, d, calling(func(*message.Message) error {
+		var e *pointerError
+		return e
+	}))
 	assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 }

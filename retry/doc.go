@@ -26,7 +26,7 @@
 // A handler that panics with an error counts as one that returned that error. The outputs of a
 // failed handler are not published. The retrier recognizes a shutdown by the message's context from
 // before the handler ran, never by the error: a handler may return context.Canceled for reasons of
-// its own. docs/reference/outcomes.md lists all outcomes.
+// its own. docs/how-to/say-what-an-error-means.md lists all outcomes.
 //
 // # What a handler can read
 //

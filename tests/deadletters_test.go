@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -84,11 +85,9 @@ func (a *archive) get(id string) (retry.DeadLetter, string, bool) {
 	return l, a.bodies[id], ok
 }
 
-// file adds a handler of dead letters to the service's router, as users do.
 func (s *service) file(a *archive) {
 	s.t.Helper()
-	sub, err := s.Retrier.NewDeadLetterSubscriber()
-	require.NoError(s.t, err)
+	sub := must(s.Retrier.NewDeadLetterSubscriber())(s.t)
 	s.Router.AddConsumerHandler(uniqueName("archive"), s.Queue, sub, a.handle)
 }
 
@@ -102,7 +101,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			t.Parallel()
 
 			a := &archive{}
-			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
+			c := setup{QueueType: "quorum", Handler: func(msg *message.Message) error {
 				if msg.UUID == "permanent" {
 					return retry.Permanent(&orderError{number: 7})
 				}
@@ -212,8 +211,7 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	logged := svc.Logs.with("Dead-letter handler failed")
 	require.NotEmpty(t, logged)
 	assert.EqualError(t, logged[0].Err, errFate.Error())
-	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told, as no depth shows what is "+
-		"set aside")
+	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told of what is set aside")
 
 	svc.Broker.Publish(svc.dlq(), with("returned", amqp091.Table{header.DeliveryCount: int64(9)}))
 	await.Until(t, func() bool {
@@ -226,11 +224,9 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	if rabbit.UUID(left[0]) == "returned" {
 		slices.Reverse(left)
 	}
-	assert.Equal(t, []string{"never-0", "returned"}, []string{rabbit.UUID(left[0]), rabbit.UUID(left[1])},
-		"nothing is lost")
+	assert.Equal(t, []string{"never-0", "returned"}, []string{rabbit.UUID(left[0]), rabbit.UUID(left[1])}, "none lost")
 	if newRabbit(t, c.URI).AtLeast(4, 3) { // before, the broker counts every return
-		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure, where a delivery limit "+
-			"counts those")
+		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure")
 	}
 	assert.Equal(t, "exhausted", rabbit.Text(left[0], header.Reason))
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
@@ -241,55 +237,44 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 func TestDeadLetters_MakeRoom(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"quorum", "classic"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		uri, queue, failing := brokertest.URI(t), uniqueName("room"), 120 // more than twice the prefetch
+		broker := newRabbit(t, uri)
+		t.Cleanup(func() { broker.Remove("", queue+".dlq") })
+		conf := amqp.NewDurableQueueConfig(uri)
+		options := amqpretry.Options{AssumeTopology: true}
+		declareDeadLetters(t, broker, queue+".dlq", queueType)
+		for i := range failing {
+			broker.Publish(queue+".dlq", rabbit.Messages(fmt.Sprintf("never-%d", i))...)
+		}
+		broker.Publish(queue+".dlq", rabbit.Messages("behind-1", "behind-2")...)
 
-			uri, queue, failing := brokertest.URI(t), uniqueName("room"), 120 // more than twice the prefetch
-			broker := newRabbit(t, uri)
-			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
-			conf := amqp.NewDurableQueueConfig(uri)
-			options := amqpretry.Options{AssumeTopology: true}
-			declareDeadLetters(t, broker, queue+".dlq", queueType)
-			for i := range failing {
-				broker.Publish(queue+".dlq", rabbit.Messages(fmt.Sprintf("never-%d", i))...)
-			}
-			broker.Publish(queue+".dlq", rabbit.Messages("behind-1", "behind-2")...)
+		a := &archive{fail: func(id string, _ int) bool { return strings.HasPrefix(id, "never") }}
+		retrier := newRetrier(t, conf, options)
+		sub := must(retrier.NewDeadLetterSubscriber())(t)
+		router := must(message.NewRouter(message.RouterConfig{}, newLogs(t)))(t)
+		router.AddMiddleware(retrier.Middleware)
+		router.AddConsumerHandler("archive", queue, sub, a.handle)
+		ended := make(chan error, 1)
+		began := time.Now()
+		go func() { ended <- router.Run(t.Context()) }()
 
-			a := &archive{fail: func(id string, _ int) bool { return strings.HasPrefix(id, "never") }}
-			retrier := newRetrier(t, conf, options)
-			sub, err := retrier.NewDeadLetterSubscriber()
-			require.NoError(t, err)
-			router, err := message.NewRouter(message.RouterConfig{}, newLogs(t))
-			require.NoError(t, err)
-			router.AddMiddleware(retrier.Middleware)
-			router.AddConsumerHandler("archive", queue, sub, a.handle)
-			ended := make(chan error, 1)
-			began := time.Now()
-			go func() { ended <- router.Run(t.Context()) }()
+		for _, id := range []string{"behind-1", "behind-2"} {
+			await.Until(t, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
+		}
+		await.Until(t, func() bool { return len(a.callsOf("never-0")) == 3 }, "the failing ones come again")
+		most := int(time.Since(began)/time.Second) + 2
+		for i := range failing {
+			assert.LessOrEqual(t, len(a.callsOf(fmt.Sprintf("never-%d", i))), most, "no hot loop")
+		}
 
-			for _, id := range []string{"behind-1", "behind-2"} {
-				await.Until(t, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
-			}
-			await.Until(t, func() bool {
-				return len(a.callsOf("never-0")) == 3
-			}, "the failing ones come again")
-			most := int(time.Since(began)/time.Second) + 2
-			for i := range failing {
-				assert.LessOrEqual(t, len(a.callsOf(fmt.Sprintf("never-%d", i))), most, "no hot loop")
-			}
-
-			require.NoError(t, router.Close())
-			require.NoError(t, <-ended)
-			require.NoError(t, retrier.Close())
-			await.Until(t, func() bool {
-				return broker.Depth(queue+".dlq") == failing
-			}, "all that is set aside is back")
-		})
-	}
+		require.NoError(t, router.Close())
+		require.NoError(t, <-ended)
+		require.NoError(t, retrier.Close())
+		await.Until(t, func() bool { return broker.Depth(queue+".dlq") == failing }, "all that is set aside is back")
+	})
 }
 
-// declareDeadLetters declares a dead-letter queue as an operator does, of either type.
 func declareDeadLetters(t *testing.T, broker *rabbit.Client, queue, queueType string) {
 	t.Helper()
 	arguments := amqp091.Table{"x-queue-type": queueType}
@@ -349,10 +334,8 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 		Headers: amqp091.Table{"x-death": "nonsense"}})
 
 	a := &archive{}
-	dead, err := retrier.NewDeadLetterSubscriber()
-	require.NoError(t, err)
-	out, err := dead.Subscribe(t.Context(), queue)
-	require.NoError(t, err)
+	dead := must(retrier.NewDeadLetterSubscriber())(t)
+	out := must(dead.Subscribe(t.Context(), queue))(t)
 	for range 5 {
 		msg := receive(t, out)
 		require.NoError(t, a.handle(msg))
@@ -375,8 +358,7 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 		"of another queue")
 
 	nameless, _, _ := a.get("nameless")
-	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "the list of reasons is "+
-		"closed, and it lies here")
+	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "no such reason")
 	assert.Len(t, nameless.Error, wire.MaxErrorBytes)
 
 	hand, body, found := a.get("by hand")
@@ -399,22 +381,19 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
 			retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri),
 				amqpretry.Options{Policies: config.Policies{Default: policy}})
-			sub, err := retrier.NewDeadLetterSubscriber()
-			require.NoError(t, err)
+			sub := must(retrier.NewDeadLetterSubscriber())(t)
 			require.NoError(t, sub.SubscribeInitialize(queue))
 
 			assert.Zero(t, broker.Depth(queue+".dlq"))
 			assert.Equal(t, -1, broker.Depth(queue))
 			assert.Equal(t, -1, broker.Depth(queue+".retry.50ms"))
 
-			depths, err := retrier.QueueDepths(t.Context())
-			require.NoError(t, err)
+			depths := must(retrier.QueueDepths(t.Context()))(t)
 			assert.Equal(t, []retry.QueueDepth{{Queue: queue + ".dlq", Role: retry.QueueRoleDeadLetter,
 				MainQueue: queue}}, depths)
 
 			// It is declared as a plan declares it.
-			own, err := retrier.NewSubscriber()
-			require.NoError(t, err)
+			own := must(retrier.NewSubscriber())(t)
 			t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms") })
 			require.NoError(t, own.SubscribeInitialize(queue))
 		})
@@ -424,10 +403,9 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 		t.Parallel()
 		retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)),
 			amqpretry.Options{AssumeTopology: true})
-		sub, err := retrier.NewDeadLetterSubscriber()
-		require.NoError(t, err)
+		sub := must(retrier.NewDeadLetterSubscriber())(t)
 		queue := uniqueName("letters")
-		_, err = sub.Subscribe(t.Context(), queue)
+		_, err := sub.Subscribe(t.Context(), queue)
 		assert.ErrorContains(t, err, fmt.Sprintf("cannot consume from queue %q: the queue does not exist", queue+
 			".dlq"))
 	})
@@ -469,15 +447,200 @@ func TestDeadLetters_Close(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("letters")
 	t.Cleanup(func() { newRabbit(t, uri).Remove("", queue+".dlq") })
-	retrier, err := adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
-	require.NoError(t, err)
-	sub, err := retrier.NewDeadLetterSubscriber()
-	require.NoError(t, err)
-	out, err := sub.Subscribe(context.Background(), queue)
-	require.NoError(t, err)
+	retrier := must(adapter.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{}))(t)
+	sub := must(retrier.NewDeadLetterSubscriber())(t)
+	out := must(sub.Subscribe(context.Background(), queue))(t)
 	require.NoError(t, retrier.Close())
 	await.Closed(t, out, "the output")
 	require.NoError(t, sub.Close())
-	_, err = retrier.NewDeadLetterSubscriber()
+	_, err := retrier.NewDeadLetterSubscriber()
 	assert.ErrorContains(t, err, "closed")
+}
+
+func lettersOf(t *testing.T, svc *service) *dlq.Queue {
+	t.Helper()
+	return openDLQ(t, svc.Broker.URI).Queue(svc.Queue)
+}
+
+func openDLQ(t *testing.T, uri string) *dlq.Client {
+	t.Helper()
+	client := must(dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true}))(t)
+	t.Cleanup(func() { _ = client.Close() })
+
+	return client
+}
+
+func hasDead(t *testing.T, letters *dlq.Queue, n int) {
+	t.Helper()
+	await.Until(t, func() bool {
+		depth, err := letters.Depth(t.Context())
+		return err == nil && depth == n
+	}, "%d dead letters", n)
+}
+
+// A dead letter that is replayed has a new life, and only in the queue that has failed it; one that
+// dies again says so.
+func TestReplayedMessagesLiveAgain(t *testing.T) {
+	t.Parallel()
+	for name, strategy := range map[string]config.Strategy{"own": "", "shared": config.StrategyShared} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			uri, topic := brokertest.URI(t), uniqueName("events")
+			group := func(name string, s *seen, h func(*message.Message) error) *service {
+				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
+				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Strategy: strategy,
+					MaxAge: 3 * time.Second}}
+				c.Options.Names.Shared = topic + "-shared"
+				c.Configure = func(conf *amqp.Config) {
+					*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
+				}
+
+				return start(t, c)
+			}
+			var failed, other seen
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() {
+				_ = broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+			})
+			group("a", &failed, func(msg *message.Message) error { // the first life, and the first call of the second
+				if a, _ := retry.AttemptFromContext(msg.Context()); a.Replays == 1 && a.Number == 2 {
+					return nil
+				}
+
+				return errors.New("not yet")
+			})
+			group("b", &other, succeed)
+			broker.PublishTo(topic, "", rabbit.Messages("1")...)
+			client := openDLQ(t, uri)
+			letters := client.Queue(topic + "_a")
+
+			hasDead(t, letters, 1)
+			letter := must(letters.Get(t.Context(), "1"))(t)
+			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
+			await.Stays(t, 3200*time.Millisecond, func() bool {
+				return failed.count() == 2
+			}, "it gets too old for its first life")
+
+			report := must(letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay}))(t)
+			assert.Equal(t, 1, report.Done)
+			await.Until(t, func() bool { return failed.count() == 4 }, "called twice again")
+			calls := failed.of("1")
+			assert.Equal(t, []int{1, 2, 1, 2}, []int{calls[0].Attempt.Number, calls[1].Attempt.Number,
+				calls[2].Attempt.Number, calls[3].Attempt.Number})
+			assert.Equal(t, []int{0, 0, 1, 1}, []int{calls[0].Attempt.Replays, calls[1].Attempt.Replays,
+				calls[2].Attempt.Replays, calls[3].Attempt.Replays})
+			assert.Empty(t, calls[2].Metadata, "neither our keys nor Watermill's")
+			assert.Equal(t, 1, other.count(), "nobody else sees it again")
+			hasDead(t, letters, 0)
+		})
+	}
+}
+
+func TestReplayedMessagesDieAgain(t *testing.T) {
+	t.Parallel()
+	var s seen
+	svc := start(t, setup{Delays: ms(40), Handler: s.handler(failing(99))})
+	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
+	letters := lettersOf(t, svc)
+
+	hasDead(t, letters, 3)
+
+	report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
+	require.NoError(t, err)
+	assert.Equal(t, "0 of 1 handled, 1 failed again", report.Canary.Stopped)
+	assert.Equal(t, 1, report.Done)
+	hasDead(t, letters, 3)
+	again := 0
+	for letter, err := range letters.Browse(t.Context(), dlq.Filter{MinReplays: 1}) {
+		require.NoError(t, err)
+		again++
+		assert.Equal(t, 4, letter.Calls)
+		require.Len(t, letter.History, 4)
+		assert.Equal(t, retry.ReasonExhausted, letter.History[1].Reason, "the earlier reason")
+		assert.Equal(t, report.Run, letter.Message.Headers[header.Replay])
+	}
+	assert.Equal(t, 1, again)
+}
+
+// What becomes of a canary is told by whoever handles it, through its retries, on both subscribers;
+// and nobody is told of other messages.
+func TestCanariesAreToldOf(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var fixed, postponed, failuresTold atomic.Bool
+		svc := run(t, setup{Delays: ms(100, 100), QueueType: "quorum", Handler: func(msg *message.Message) error {
+			a, _ := retry.AttemptFromContext(msg.Context())
+			switch {
+			case !fixed.Load(), msg.UUID == "3 dies":
+				return retry.Permanent(errFate)
+			case msg.UUID == "2 is retried" && a.Number < 3:
+				return errFate
+			case msg.UUID == "2 is retried" && !failuresTold.Load():
+				// those that fail are known first: else the others may follow before
+				return retry.Postpone(100 * time.Millisecond)
+			case msg.UUID == "4 is dropped":
+				return retry.Drop(errFate)
+			case msg.UUID == "5 is postponed" && postponed.CompareAndSwap(false, true):
+				return retry.Postpone(100 * time.Millisecond)
+			}
+
+			return nil
+		}})
+		letters := lettersOf(t, svc)
+
+		for i, id := range []string{"1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed",
+			"6 waits for those"} {
+			svc.publish(id)
+			hasDead(t, letters, i+1) // in this order
+		}
+		fixed.Store(true)
+
+		var told []dlq.CanaryReport
+		canary := dlq.Canary{Messages: 5, Tolerate: 2, Watch: time.Minute, OnChange: func(r dlq.CanaryReport) {
+			told = append(told, r)
+			failuresTold.Store(r.DeadLettered == 1 && r.Dropped == 1)
+		}}
+		report := must(letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: canary}))(t)
+		assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true},
+			report.Canary)
+		retried := 0
+		for _, r := range told {
+			retried = max(retried, r.Retried)
+		}
+		assert.Positive(t, retried, "it was told of retries as well: %v", told)
+		assert.Equal(t, 6, report.Done, "the other one has followed")
+		await.Until(t, func() bool {
+			return svc.told("6 waits for those") == "call failed dead-lettered call succeeded"
+		}, "it is handled")
+		hasDead(t, letters, 1)
+
+		again := svc.Broker.Take(svc.dlq(), 1)[0]
+		assert.NotContains(t, again.Headers, header.Canary, "a dead letter is no canary any more")
+		svc.close()
+	})
+}
+
+// A publisher writes the header as it likes: it makes nobody publish to a queue that no run listens
+// to, and what nobody takes is nobody's error.
+func TestForgedCanariesTellNobody(t *testing.T) {
+	t.Parallel()
+	svc := start(t, setup{Handler: succeed})
+	other := uniqueName("other")
+	svc.Broker.Declare(other, amqp091.Table{"x-expires": int32(60_000), "x-queue-type": "classic"})
+	forged := func(canary string) amqp091.Publishing {
+		p := with("forged "+canary, nil)
+		for key, value := range (wire.State{Count: header.CountDead, Queue: svc.Queue, Canary: canary}).Headers("id") {
+			p.Headers[key] = value
+		}
+
+		return p
+	}
+	svc.Broker.Publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"),
+		forged("1"), forged("-1 run x.lock"), forged("\xff"))
+	await.Until(t, func() bool { return svc.Calls.count() == 6 }, "all are handled")
+	svc.publish("afterwards")
+	await.Until(t, func() bool { return svc.Calls.count() == 7 }, "and so is the next one")
+	svc.close()
+	assert.Zero(t, svc.Broker.Depth(other))
+	assert.Zero(t, svc.Broker.Depth(svc.Queue))
 }

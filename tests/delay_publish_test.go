@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,42 +45,26 @@ type delays struct {
 	topics []string // to be removed
 }
 
-// wrapped counts what reaches the wrapped publisher.
 type wrapped struct {
 	message.Publisher
-
-	mu     sync.Mutex
-	uuids  []string
+	uuids  records[string]
 	closed int
 }
 
 func (w *wrapped) Publish(topic string, messages ...*message.Message) error {
-	w.mu.Lock()
 	for _, msg := range messages {
-		w.uuids = append(w.uuids, msg.UUID)
+		w.uuids.put(msg.UUID)
 	}
-	w.mu.Unlock()
 
 	return w.Publisher.Publish(topic, messages...)
 }
 
 func (w *wrapped) Close() error {
-	w.mu.Lock()
 	w.closed++
-	w.mu.Unlock()
 
 	return w.Publisher.Close()
 }
 
-// got are the messages that reached it.
-func (w *wrapped) got() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	return slices.Clone(w.uuids)
-}
-
-// withOwnLadder is for newDelays, see [ownLadder].
 func withOwnLadder(o *delay.Options, _ *amqpretry.Options) { o.Ladder = ownLadder() }
 
 // newDelays makes a retrier with a delay publisher that uses [commonLadder]. configure may be nil.
@@ -91,33 +74,25 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	d := &delays{t: t, Broker: newRabbit(t, conf.Connection.AmqpURI), Options: delay.Options{
 		Ladder: commonLadder, PublishTimeout: 2 * time.Minute, // the first publish may declare the ladder
 	}}
-	var mu sync.Mutex
-	events := map[retry.EventKind]int{}
+	var events records[retry.EventKind]
 	d.Events = func(kind retry.EventKind) int {
-		mu.Lock()
-		defer mu.Unlock()
-
-		return events[kind]
+		return len(events.where(func(k retry.EventKind) bool { return k == kind }))
 	}
 	options := amqpretry.Options{Logger: newLogs(t), CloseTimeout: time.Minute, OnEvent: func(e retry.Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		events[e.Kind]++
+		events.put(e.Kind)
 	}}
 	options.Policies = retries(ms(200)...)
 	options.Policies.Default.Strategy = config.StrategyQueues // landing queues are those of delayed publishing only
 	if configure != nil {
 		configure(&d.Options, &options)
 	}
-	ladder, err := topology.NewLadder(d.Options.Ladder)
-	require.NoError(t, err)
+	ladder := must(topology.NewLadder(d.Options.Ladder))(t)
 	d.Ladder = ladder
 	// Registered before the retrier is closed, so that it comes after that: a subscriber would
 	// declare its queue again.
 	t.Cleanup(func() {
 		for _, topic := range d.topics {
-			plan, err := d.Retrier.Plan(topic)
-			require.NoError(t, err)
+			plan := must(d.Retrier.Plan(topic))(t)
 			d.Broker.RemovePlan(plan)
 			d.Broker.Remove("", topic+".landing", topic+".exchange.landing")
 			d.Broker.Remove(topic)
@@ -130,26 +105,29 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	d.Retrier = newRetrier(t, conf, options)
 	stock := d.Retrier.Config()
 	stock.Connection.AmqpURI = brokerBehind(conf.Connection.AmqpURI)
-	publisher, err := amqp.NewPublisher(stock, options.Logger)
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(stock, options.Logger))(t)
 	d.Wrapped = &wrapped{Publisher: publisher}
-	d.Publisher, err = d.Retrier.NewDelayPublisher(d.Wrapped, d.Options)
-	require.NoError(t, err)
+	d.Publisher = must(d.Retrier.NewDelayPublisher(d.Wrapped, d.Options))(t)
 
 	return d
 }
 
-// queue gives a queue with its topic, and what comes to it.
+func newDelayed(
+	t *testing.T, uri string, configure func(*delay.Options, *amqpretry.Options),
+) (*delays, string, *arrivals) {
+	t.Helper()
+	d, topic := newDelays(t, amqp.NewDurableQueueConfig(uri), configure), uniqueName("delayed")
+
+	return d, topic, d.queue(topic)
+}
+
 func (d *delays) queue(topic string) *arrivals {
 	d.t.Helper()
 	if d.Sub == nil {
-		var err error
-		d.Sub, err = d.Retrier.NewSubscriber()
-		require.NoError(d.t, err)
+		d.Sub = must(d.Retrier.NewSubscriber())(d.t)
 	}
 	d.removeTopic(topic)
-	messages, err := d.Sub.Subscribe(context.Background(), topic)
-	require.NoError(d.t, err)
+	messages := must(d.Sub.Subscribe(context.Background(), topic))(d.t)
 
 	return collect(messages)
 }
@@ -170,14 +148,9 @@ func (d *delays) declareLadder() {
 	d.Broker.Do(func(channel *amqp091.Channel) error { return d.Ladder.Shared().Declare(channel) })
 }
 
-// removeTopic removes all that the topic may have at the end of the test.
 func (d *delays) removeTopic(topic string) { d.topics = append(d.topics, topic) }
 
-// arrivals are the messages that a subscription gets.
-type arrivals struct {
-	mu  sync.Mutex
-	all []arrival
-}
+type arrivals struct{ records[arrival] }
 
 type arrival struct {
 	At       time.Time
@@ -186,14 +159,11 @@ type arrival struct {
 	Payload  string
 }
 
-// collect acknowledges everything.
 func collect(messages <-chan *message.Message) *arrivals {
 	a := &arrivals{}
 	go func() {
 		for msg := range messages {
-			a.mu.Lock()
-			a.all = append(a.all, arrival{time.Now(), msg.UUID, msg.Metadata, string(msg.Payload)})
-			a.mu.Unlock()
+			a.put(arrival{time.Now(), msg.UUID, msg.Metadata, string(msg.Payload)})
 			msg.Ack()
 		}
 	}()
@@ -201,18 +171,10 @@ func collect(messages <-chan *message.Message) *arrivals {
 	return a
 }
 
-func (a *arrivals) All() []arrival {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	return slices.Clone(a.all)
-}
-
 func (a *arrivals) of(uuid string) []arrival {
-	return slices.DeleteFunc(a.All(), func(one arrival) bool { return one.UUID != uuid })
+	return a.where(func(one arrival) bool { return one.UUID == uuid })
 }
 
-// wait waits until n messages have come, and gives them by their UUIDs.
 func (a *arrivals) wait(t *testing.T, n int) map[string]arrival {
 	t.Helper()
 	await.Until(t, func() bool { return len(a.All()) >= n }, "%d messages arrive", n)
@@ -225,7 +187,6 @@ func (a *arrivals) wait(t *testing.T, n int) map[string]arrival {
 	return byUUID
 }
 
-// first waits for a message, and gives its first arrival.
 func (a *arrivals) first(t *testing.T, uuid string) arrival {
 	t.Helper()
 	await.Until(t, func() bool { return len(a.of(uuid)) > 0 }, "%s arrives", uuid)
@@ -298,7 +259,7 @@ func TestDelayPublish_Ways(t *testing.T) {
 			assert.False(t, header.IsOwn(key) || header.IsBroker(key), "%s: %s", uuid, key)
 		}
 	}
-	assert.Equal(t, []string{"none"}, d.Wrapped.got())
+	assert.Equal(t, []string{"none"}, d.Wrapped.uuids.All())
 	assert.True(t, all["past"].At.Before(all["context"].At), "a past delay is published at once")
 	assert.Equal(t, onlyUntil.Metadata, all["only-until"].Metadata, "the metadata stays on the message")
 	assert.Equal(t, inContext.Metadata, all["context"].Metadata, "as Watermill's publisher has written it")
@@ -316,8 +277,7 @@ func TestDelayPublish_Ways(t *testing.T) {
 
 		return wmdelay.For(600 * time.Millisecond), nil
 	}
-	second, err := d.Retrier.NewDelayPublisher(d.Wrapped, options)
-	require.NoError(t, err)
+	second := must(d.Retrier.NewDelayPublisher(d.Wrapped, options))(t)
 	got = d.queue(generated)
 	now = time.Now()
 	require.NoError(t, second.Publish(generated, message.NewMessage("default", nil),
@@ -351,8 +311,7 @@ func TestDelayPublish_FanOut(t *testing.T) {
 	for wait := 5 * time.Second; ; wait *= 3 { // on a busy machine it takes long to declare the queues
 		topic = uniqueName("event")
 		now := time.Now()
-		require.NoError(t, a.Publisher.Publish(topic, delayed("early", wmdelay.For(wait))),
-			"nobody has declared the exchange before")
+		require.NoError(t, a.Publisher.Publish(topic, delayed("early", wmdelay.For(wait))), "no exchange yet")
 		t.Cleanup(func() { broker.Remove(topic, topic+".exchange.landing") })
 		gotA, gotB, early = a.queue(topic), b.queue(topic), now.Add(wait)
 		none := len(gotA.All())+len(gotB.All()) == 0
@@ -373,8 +332,7 @@ func TestDelayPublish_FanOut(t *testing.T) {
 		due(t, all["2"], now.Add(1400*time.Millisecond))
 		due(t, all["past"], now)
 	}
-	await.Stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 },
-		"once each")
+	await.Stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 }, "once")
 	assert.Equal(t, 0, broker.Depth(a.Ladder.Unroutable()))
 }
 
@@ -392,10 +350,8 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	require.ErrorContains(t, err, `none is bound to the exchange "`+topic+`" for the routing key ""`)
 
 	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
-	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 },
-		"it has a landing queue")
-	depths, err := d.Retrier.QueueDepths(t.Context())
-	require.NoError(t, err)
+	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 }, "it lands")
+	depths := must(d.Retrier.QueueDepths(t.Context()))(t)
 	waits := map[retry.QueueRole]int{}
 	for _, depth := range depths {
 		waits[depth.Role]++
@@ -403,11 +359,9 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	assert.Equal(t, map[retry.QueueRole]int{retry.QueueRoleDelay: 27, retry.QueueRoleUnroutable: 1}, waits)
 }
 
-// notStored are the messages that an error names as not known to be stored.
 func notStored(t *testing.T, err error) []string {
 	t.Helper()
-	var failed *publish.Error
-	require.ErrorAs(t, err, &failed)
+	failed := errorAs[*publish.Error](t, err)
 	var uuids []string
 	for _, f := range failed.Failed {
 		uuids = append(uuids, f.UUID)
@@ -431,7 +385,7 @@ func TestDelayPublish_NoQueue(t *testing.T) {
 		assert.ErrorContains(t, err, `cannot publish 2 of 2 messages to topic "`+topic+
 			`": message "a" (not stored): no queue gets it: the queue "`+topic+`" does not exist`)
 	}
-	assert.Empty(t, d.Wrapped.got(), "those without a delay come last")
+	assert.Empty(t, d.Wrapped.uuids.All(), "those without a delay come last")
 	assert.Equal(t, -1, d.Broker.Depth(topic+".landing"), "nothing is declared for it")
 	assert.Equal(t, -1, d.Broker.Depth(d.Ladder.Unroutable()), "nor the ladder")
 
@@ -448,9 +402,7 @@ func TestDelayPublish_ConnectionCut(t *testing.T) {
 	t.Parallel()
 
 	proxy := newProxy(t, brokertest.URI(t))
-	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), withOwnLadder)
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
+	d, topic, got := newDelayed(t, proxy.URI, withOwnLadder)
 	require.NoError(t, d.Publisher.Publish(topic, delayed("first", wmdelay.For(100*time.Millisecond))))
 
 	stop := make(chan struct{})
@@ -533,17 +485,14 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	t.Parallel()
 
 	proxy := newProxy(t, brokertest.URI(t))
-	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), func(o *delay.Options, _ *amqpretry.Options) {
+	d, topic, got := newDelayed(t, proxy.URI, func(o *delay.Options, _ *amqpretry.Options) {
 		o.PublishTimeout = time.Second
 	})
-	topic := uniqueName("delayed")
-	got := d.queue(topic)
 	d.publishes(topic, "before")
 	got.wait(t, 1)
 	options := d.Options
 	options.PublishTimeout = await.Bound
-	patient, err := d.Retrier.NewDelayPublisher(d.Wrapped, options)
-	require.NoError(t, err)
+	patient := must(d.Retrier.NewDelayPublisher(d.Wrapped, options))(t)
 	require.NoError(t, patient.Publish(topic, delayed("before", wmdelay.For(100*time.Millisecond))))
 	publishers := map[string]*amqpretry.Publisher{"timeout": d.Publisher, "context": patient}
 	for name, fault := range map[string]func(string){"silent": proxy.stallAnswers, "gone": proxy.refuse} {
@@ -566,7 +515,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 		proxy.resume()
 		proxy.allow(delayer)
 	}
-	assert.Empty(t, d.Wrapped.got())
+	assert.Empty(t, d.Wrapped.uuids.All())
 
 	d.publishes(topic, "after")
 	await.Until(t, func() bool { return len(got.of("after")) > 0 }, "it goes on")
@@ -680,8 +629,7 @@ func TestDelayPublish_LongNames(t *testing.T) {
 	due(t, got.wait(t, 1)["1"], now.Add(300*time.Millisecond))
 	for _, after := range []time.Duration{300 * time.Millisecond, -time.Second} {
 		for _, topic := range []string{tooLong, base} {
-			var name *topology.NameError
-			require.ErrorAs(t, d.Publisher.Publish(topic, delayed("2", wmdelay.For(after))), &name)
+			require.ErrorAs(t, d.Publisher.Publish(topic, delayed("2", wmdelay.For(after))), new(*topology.NameError))
 		}
 	}
 	assert.Equal(t, 0, d.Events(retry.EventDisconnected))

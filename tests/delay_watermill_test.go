@@ -32,8 +32,7 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
 	over := func(config wmdelay.PublisherConfig) message.Publisher {
-		publisher, err := wmdelay.NewPublisher(d.Publisher, config)
-		require.NoError(t, err)
+		publisher := must(wmdelay.NewPublisher(d.Publisher, config))(t)
 
 		return publisher
 	}
@@ -43,8 +42,7 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	}
 	ours := d.Options
 	ours.DefaultDelayGenerator = byDefault
-	ourDefault, err := d.Retrier.NewDelayPublisher(d.Wrapped, ours)
-	require.NoError(t, err)
+	ourDefault := must(d.Retrier.NewDelayPublisher(d.Wrapped, ours))(t)
 	pub, allow := over(wmdelay.PublisherConfig{}), over(wmdelay.PublisherConfig{AllowNoDelay: true})
 	defaults := []message.Publisher{over(wmdelay.PublisherConfig{DefaultDelayGenerator: byDefault}), ourDefault}
 
@@ -119,12 +117,11 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 		require.NoError(t, err, id)
 		assert.False(t, until.Before(one.at.Add(one.delay).Truncate(time.Second)), id)
 	}
-	assert.Len(t, d.Wrapped.got(), 2, "those without a delay")
+	assert.Len(t, d.Wrapped.uuids.All(), 2, "those without a delay")
 }
 
-// Watermill's delayed requeue, as its SQL requeuer puts it together: DelayOnError writes a growing
-// delay, PoisonQueue publishes to a topic of failed messages, in which they wait, and a requeuer
-// publishes them to where they failed.
+// Watermill's delayed requeue, as its SQL requeuer puts it together: DelayOnError, PoisonQueue with
+// a topic of failed messages, in which they wait, and a requeuer.
 func TestDelayPublish_Requeuer(t *testing.T) {
 	t.Parallel()
 
@@ -133,17 +130,13 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	d.removeTopic(topic)
 	d.removeTopic(requeue)
 	logger := newLogs(t)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger)
-	require.NoError(t, err)
-	poison, err := wmmiddleware.PoisonQueue(d.Publisher, requeue)
-	require.NoError(t, err)
+	router := newRouter(t, logger, d.Retrier.Middleware)
+	poison := must(wmmiddleware.PoisonQueue(d.Publisher, requeue))(t)
 	delays := wmmiddleware.DelayOnError{
 		InitialInterval: 200 * time.Millisecond, MaxInterval: 500 * time.Millisecond, Multiplier: 2,
 	}
-	router.AddMiddleware(d.Retrier.Middleware)
 	router.AddPlugin(d.Retrier.CheckRouter)
-	subscriber, err := d.Retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(d.Retrier.NewSubscriber())(t)
 	var s seen
 	handler := router.AddConsumerHandler("orders", topic, subscriber, s.handler(func(msg *message.Message) error {
 		if len(s.of(msg.UUID)) < 5 {
@@ -155,15 +148,13 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	// Timeout ends the message's context when the handler returns, before the message is published
 	// again.
 	handler.AddMiddleware(poison, delays.Middleware, wmmiddleware.Timeout(time.Minute))
-	back, err := d.Retrier.NewSubscriber()
-	require.NoError(t, err)
-	r, err := requeuer.NewRequeuer(requeuer.Config{
+	back := must(d.Retrier.NewSubscriber())(t)
+	r := must(requeuer.NewRequeuer(requeuer.Config{
 		Subscriber: back, SubscribeTopic: requeue, Publisher: d.Publisher, Router: router,
 		GeneratePublishTopic: func(p requeuer.GeneratePublishTopicParams) (string, error) {
 			return p.Message.Metadata.Get(wmmiddleware.PoisonedTopicKey), nil
 		},
-	}, logger)
-	require.NoError(t, err)
+	}, logger))(t)
 	runs(t, r.Run, router.Running(), router.Close)
 
 	require.NoError(t, d.Publisher.Publish(topic, message.NewMessage("1", []byte("body"))))
@@ -176,7 +167,7 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	assert.Equal(t, "500ms", last.Metadata[wmdelay.DelayedForKey])
 	assert.Equal(t, errFate.Error(), last.Metadata[wmmiddleware.ReasonForPoisonedKey])
 	await.Stays(t, 500*time.Millisecond, func() bool { return len(s.of("1")) == 5 }, "and then no more")
-	assert.Equal(t, []string{"1"}, d.Wrapped.got(), "all others had a delay")
+	assert.Equal(t, []string{"1"}, d.Wrapped.uuids.All(), "all others had a delay")
 }
 
 // Commands and events are delayed by the context that they are sent with.
@@ -193,9 +184,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	stock.removeTopic(topic("orderPlaced"))
 
 	logger := newLogs(t)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger)
-	require.NoError(t, err)
-	router.AddMiddleware(commands.Retrier.Middleware, events.Retrier.Middleware, stock.Retrier.Middleware)
+	router := newRouter(t, logger, commands.Retrier.Middleware, events.Retrier.Middleware, stock.Retrier.Middleware)
 	var mu sync.Mutex
 	called := map[string]time.Time{}
 	record := func(handler string) {
@@ -205,7 +194,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 		assert.False(t, twice, handler)
 		called[handler] = time.Now()
 	}
-	processor, err := cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
+	processor := must(cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
 			return topic(p.CommandName), nil
 		},
@@ -213,14 +202,13 @@ func TestDelayPublish_CQRS(t *testing.T) {
 			return commands.Retrier.NewSubscriber()
 		},
 		Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, processor.AddHandlers(cqrs.NewCommandHandler("place", func(context.Context, *placeOrder) error {
 		record("place")
 		return nil
 	})))
 	readers := map[string]*delays{"mail": events, "stock": stock}
-	eventProcessor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
+	eventProcessor := must(cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		},
@@ -228,8 +216,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 			return readers[p.HandlerName].Retrier.NewSubscriber()
 		},
 		Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
+	}))(t)
 	for reader := range readers {
 		require.NoError(t, eventProcessor.AddHandlers(cqrs.NewEventHandler(reader,
 			func(context.Context, *orderPlaced) error {
@@ -239,18 +226,16 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	}
 	runs(t, router.Run, router.Running(), router.Close)
 
-	commandBus, err := cqrs.NewCommandBusWithConfig(commands.Publisher, cqrs.CommandBusConfig{
+	commandBus := must(cqrs.NewCommandBusWithConfig(commands.Publisher, cqrs.CommandBusConfig{
 		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
 			return topic(p.CommandName), nil
 		}, Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
-	eventBus, err := cqrs.NewEventBusWithConfig(events.Publisher, cqrs.EventBusConfig{
+	}))(t)
+	eventBus := must(cqrs.NewEventBusWithConfig(events.Publisher, cqrs.EventBusConfig{
 		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		}, Marshaler: marshaler, Logger: logger,
-	})
-	require.NoError(t, err)
+	}))(t)
 	now := time.Now()
 	require.NoError(t, commandBus.Send(wmdelay.WithContext(t.Context(), wmdelay.For(800*time.Millisecond)),
 		&placeOrder{ID: "1"}))
@@ -272,6 +257,6 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	} {
 		assert.False(t, times()[handler].Before(now.Add(wait)), "%s is never early", handler)
 	}
-	assert.Empty(t, commands.Wrapped.got())
-	assert.Empty(t, events.Wrapped.got())
+	assert.Empty(t, commands.Wrapped.uuids.All())
+	assert.Empty(t, events.Wrapped.uuids.All())
 }

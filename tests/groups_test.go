@@ -30,7 +30,6 @@ import (
 // Consumer groups of one retrier: docs/how-to/use-watermill-parts.md and amqpretry.Group say what
 // they do.
 
-// groupsApp is a service with one router, one retrier and a handler for each group.
 type groupsApp struct {
 	t       *testing.T
 	topic   string
@@ -67,7 +66,6 @@ func (m remembers) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// startGroups runs the service until the test ends.
 func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 	t.Helper()
 	a := &groupsApp{t: t, topic: uniqueName("groups"), names: s.Groups, broker: newRabbit(t, s.URI), logs: newLogs(t),
@@ -90,28 +88,22 @@ func startGroups(t *testing.T, s groupsSetup) *groupsApp {
 		s.Options.CloseTimeout = 3 * time.Second
 	}
 	a.retrier = newRetrier(t, conf, s.Options)
-	var err error
-	a.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs)
-	require.NoError(t, err)
-	a.router.AddMiddleware(a.retrier.Middleware)
+	a.router = newRouter(t, a.logs, a.retrier.Middleware)
 	a.router.AddPlugin(a.retrier.CheckRouter)
 	for _, group := range s.Groups {
-		plan, err := a.retrier.Group(group).Plan(a.topic)
-		require.NoError(t, err)
+		plan := must(a.retrier.Group(group).Plan(a.topic))(t)
 		t.Cleanup(func() { a.broker.RemovePlan(plan) })
 		a.calls[group], a.redelivered[group] = &calls{}, &atomic.Int64{}
 		a.add(group, group, s.Handler)
 	}
-	a.run()
+	runRouter(t, a.router)
 
 	return a
 }
 
-// add adds a handler of a group.
 func (a *groupsApp) add(name, group string, handler func(string, *message.Message) error) {
 	a.t.Helper()
-	sub, err := a.retrier.Group(group).NewSubscriber()
-	require.NoError(a.t, err)
+	sub := must(a.retrier.Group(group).NewSubscriber())(a.t)
 	a.subs[name] = sub
 	a.router.AddConsumerHandler(name, a.topic, sub, func(msg *message.Message) error {
 		a.calls[group].add(msg)
@@ -123,32 +115,13 @@ func (a *groupsApp) add(name, group string, handler func(string, *message.Messag
 	})
 }
 
-func (a *groupsApp) run() {
-	a.t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- a.router.Run(context.Background()) }()
-	a.t.Cleanup(func() {
-		assert.NoError(a.t, a.router.Close())
-		assert.NoError(a.t, <-ended)
-		assert.NoError(a.t, a.retrier.Close())
-	})
-	select {
-	case <-a.router.Running():
-	case err := <-ended:
-		ended <- err
-		require.NoError(a.t, err, "the router does not run")
-	}
-}
-
 func (a *groupsApp) publish(ids ...string) {
 	a.t.Helper()
 	a.broker.PublishTo(a.topic, "", rabbit.Messages(ids...)...)
 }
 
-// queue is that of a group.
 func (a *groupsApp) queue(group string) string { return a.topic + "_" + group }
 
-// numberedGroups are n names.
 func numberedGroups(n int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -158,7 +131,6 @@ func numberedGroups(n int) []string {
 	return names
 }
 
-// handledBy waits until each of these messages has succeeded in a group.
 func (a *groupsApp) handledBy(group string, ids []string) {
 	a.t.Helper()
 	await.Until(a.t, func() bool {
@@ -174,60 +146,51 @@ func (a *groupsApp) handledBy(group string, ids []string) {
 }
 
 // P5 for the groups of one retrier: only the group that fails gets the message again, under its own
-// policy, and only its dead-letter queue gets it. Depths, plan and the subscriber for dead letters
-// are those of the group.
+// policy. Depths, plan and dead letters are those of the group.
 func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-
-			failTwice := failing(2)
-			a := startGroups(t, groupsSetup{
-				URI: brokertest.URI(t), QueueType: queueType, Groups: []string{"a", "b", "c"},
-				Options: amqpretry.Options{Groups: map[string]config.Policies{"c": withLadder(retries(ms(50)...))}},
-				Handler: func(group string, msg *message.Message) error {
-					switch {
-					case group == "b":
-						return nil
-					case group == "a" && msg.UUID == "twice":
-						return failTwice(msg)
-					default:
-						return errFate
-					}
-				},
-			})
-			a.publish("twice", "dead")
-			letter := a.broker.Take(a.queue("a")+".dlq", 1)[0]
-			await.Until(t, func() bool {
-				return a.calls["a"].count() == 6 && a.calls["b"].count() == 2 && a.calls["c"].count() == 4
-			}, "a: 6, b: 2, c: 4")
-			await.Stays(t, 300*time.Millisecond, func() bool {
-				return a.calls["a"].count()+a.calls["b"].count()+a.calls["c"].count() == 12
-			}, "nothing more comes to any group")
-
-			assert.Equal(t, "dead", rabbit.UUID(letter))
-			assert.Equal(t, a.queue("a"), rabbit.Text(letter, header.Queue))
-			assert.Equal(t, a.topic, rabbit.Text(letter, header.Topic))
-			assert.Equal(t, []int{1, 2, 3}, a.calls["a"].attempts("twice"))
-			assert.Equal(t, []int{1}, a.calls["b"].attempts("twice"))
-			assert.Equal(t, []int{1, 2}, a.calls["c"].attempts("twice"), "by the policy of the group")
-			assert.Zero(t, a.broker.Depth(a.queue("b")+".dlq"))
-
-			a.checkDeadLettersOf("c")
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		failTwice := failing(2)
+		a := startGroups(t, groupsSetup{
+			URI: brokertest.URI(t), QueueType: queueType, Groups: []string{"a", "b", "c"},
+			Options: amqpretry.Options{Groups: map[string]config.Policies{"c": withLadder(retries(ms(50)...))}},
+			Handler: func(group string, msg *message.Message) error {
+				switch {
+				case group == "b":
+					return nil
+				case group == "a" && msg.UUID == "twice":
+					return failTwice(msg)
+				default:
+					return errFate
+				}
+			},
 		})
-	}
+		a.publish("twice", "dead")
+		letter := a.broker.Take(a.queue("a")+".dlq", 1)[0]
+		await.Until(t, func() bool {
+			return a.calls["a"].count() == 6 && a.calls["b"].count() == 2 && a.calls["c"].count() == 4
+		}, "a: 6, b: 2, c: 4")
+		await.Stays(t, 300*time.Millisecond, func() bool {
+			return a.calls["a"].count()+a.calls["b"].count()+a.calls["c"].count() == 12
+		}, "nothing more comes to any group")
+
+		assert.Equal(t, "dead", rabbit.UUID(letter))
+		hasHeaders(t, letter, headers{header.Queue: a.queue("a"), header.Topic: a.topic})
+		assert.Equal(t, []int{1, 2, 3}, a.calls["a"].attempts("twice"))
+		assert.Equal(t, []int{1}, a.calls["b"].attempts("twice"))
+		assert.Equal(t, []int{1, 2}, a.calls["c"].attempts("twice"), "by the policy of the group")
+		assert.Zero(t, a.broker.Depth(a.queue("b")+".dlq"))
+
+		a.checkDeadLettersOf("c")
+	})
 }
 
-// checkDeadLettersOf finds two dead letters by the depths, and takes them through a subscriber of
-// the group.
 func (a *groupsApp) checkDeadLettersOf(group string) {
 	a.t.Helper()
 	dlq := a.queue(group) + ".dlq"
 	await.Until(a.t, func() bool {
-		depths, err := a.retrier.QueueDepths(a.t.Context())
-		require.NoError(a.t, err)
+		depths := must(a.retrier.QueueDepths(a.t.Context()))(a.t)
 		for _, d := range depths {
 			if d.Queue == dlq {
 				assert.Equal(a.t, a.queue(group), d.MainQueue)
@@ -238,10 +201,8 @@ func (a *groupsApp) checkDeadLettersOf(group string) {
 		return false
 	}, "the depth of the group's dead-letter queue is 2")
 
-	letters, err := a.retrier.Group(group).NewDeadLetterSubscriber()
-	require.NoError(a.t, err)
-	messages, err := letters.Subscribe(a.t.Context(), a.topic)
-	require.NoError(a.t, err)
+	letters := must(a.retrier.Group(group).NewDeadLetterSubscriber())(a.t)
+	messages := must(letters.Subscribe(a.t.Context(), a.topic))(a.t)
 	for range 2 {
 		msg := receive(a.t, messages)
 		letter, ok := retry.DeadLetterFromContext(msg.Context())
@@ -280,9 +241,8 @@ func TestGroups_ShareOneConnection_OwnBroker(t *testing.T) {
 	assert.Equal(t, 10, found.consumers)
 	assert.Equal(t, 2, strings.Count(broker.Ctl("-q", "list_connections", "pid"), "<"), "connections in all")
 
-	letters, err := a.retrier.Group(groups[0]).NewDeadLetterSubscriber()
-	require.NoError(t, err)
-	_, err = letters.Subscribe(t.Context(), a.topic)
+	letters := must(a.retrier.Group(groups[0]).NewDeadLetterSubscriber())(t)
+	_, err := letters.Subscribe(t.Context(), a.topic)
 	require.NoError(t, err)
 	assert.Equal(t, open{1, 11}, occupiedAt(broker).groups, "dead letters come over the same")
 	require.NoError(t, letters.Close())
@@ -354,56 +314,50 @@ func TestGroups_ComeBackAfterALostConnection(t *testing.T) {
 	await.Until(t, func() bool { return network.dialled(groupsName) == 4 }, "one connection each time")
 }
 
-// A group that closes while all are at work disturbs none: nothing is lost, the other groups get
-// each message once and none that was delivered before, and the closed group goes on where it was
-// when it comes back.
+// A group that closes while all are at work disturbs none: nothing is lost, the others get each
+// message once, and it goes on where it was when it comes back.
 func TestGroups_OneClosesUnderLoad(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-
-			groups := numberedGroups(5)
-			handler := func(string, *message.Message) error { return nil }
-			a := startGroups(t, groupsSetup{URI: brokertest.URI(t), QueueType: queueType, Groups: groups,
-				Options: amqpretry.Options{Prefetch: 50, CloseTimeout: await.Bound}, Handler: handler})
-			ids := rabbit.Numbered("message", 3000)
-			published := make(chan error, 1)
-			go func() {
-				for i := 0; i < len(ids); i += 100 {
-					if err := a.broker.TryPublish(a.topic, "", rabbit.Messages(ids[i:i+100]...)...); err != nil {
-						published <- err
-						return
-					}
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		groups := numberedGroups(5)
+		handler := func(string, *message.Message) error { return nil }
+		a := startGroups(t, groupsSetup{URI: brokertest.URI(t), QueueType: queueType, Groups: groups,
+			Options: amqpretry.Options{Prefetch: 50, CloseTimeout: await.Bound}, Handler: handler})
+		ids := rabbit.Numbered("message", 3000)
+		published := make(chan error, 1)
+		go func() {
+			for i := 0; i < len(ids); i += 100 {
+				if err := a.broker.TryPublish(a.topic, "", rabbit.Messages(ids[i:i+100]...)...); err != nil {
+					published <- err
+					return
 				}
-				published <- nil
-			}()
-			for round := range 4 {
-				name := groups[0]
-				if round > 0 {
-					name = fmt.Sprintf("%s in round %d", groups[0], round)
-					a.add(name, groups[0], handler)
-					require.NoError(t, a.router.RunHandlers(t.Context()))
-				}
-				await.Until(t, func() bool { return a.calls[groups[0]].count() > 500*round+100 },
-					"it is in the middle")
-				require.NoError(t, a.subs[name].Close())
 			}
-			require.NoError(t, <-published)
-			for _, group := range groups[1:] {
-				a.handledBy(group, ids)
-				assert.Equal(t, len(ids), a.calls[group].count(), "%s: each message once", group)
-				assert.Zero(t, a.redelivered[group].Load(), "%s: and none that was delivered before", group)
+			published <- nil
+		}()
+		for round := range 4 {
+			name := groups[0]
+			if round > 0 {
+				name = fmt.Sprintf("%s in round %d", groups[0], round)
+				a.add(name, groups[0], handler)
+				require.NoError(t, a.router.RunHandlers(t.Context()))
 			}
+			await.Until(t, func() bool { return a.calls[groups[0]].count() > 500*round+100 }, "it is in the middle")
+			require.NoError(t, a.subs[name].Close())
+		}
+		require.NoError(t, <-published)
+		for _, group := range groups[1:] {
+			a.handledBy(group, ids)
+			assert.Equal(t, len(ids), a.calls[group].count(), "%s: each message once", group)
+			assert.Zero(t, a.redelivered[group].Load(), "%s: and none that was delivered before", group)
+		}
 
-			a.add("the rest", groups[0], handler)
-			require.NoError(t, a.router.RunHandlers(t.Context()))
-			a.handledBy(groups[0], ids)
-			assert.Equal(t, len(ids), a.calls[groups[0]].count(), "each message once")
-			assert.Zero(t, a.broker.Depth(a.queue(groups[0])))
-		})
-	}
+		a.add("the rest", groups[0], handler)
+		require.NoError(t, a.router.RunHandlers(t.Context()))
+		a.handledBy(groups[0], ids)
+		assert.Equal(t, len(ids), a.calls[groups[0]].count(), "each message once")
+		assert.Zero(t, a.broker.Depth(a.queue(groups[0])))
+	})
 }
 
 // newGroups makes a retrier for groups, whose queues for a topic are removed when the test ends.
@@ -421,8 +375,7 @@ func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...
 	conf.Queue.Arguments = mainQueueArguments("")
 	for _, group := range groups {
 		t.Cleanup(func() {
-			plan, err := newRetrier(t, conf, options).Group(group).Plan(topic)
-			require.NoError(t, err)
+			plan := must(newRetrier(t, conf, options).Group(group).Plan(topic))(t)
 			broker.RemovePlan(plan)
 		})
 	}
@@ -431,8 +384,7 @@ func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...
 }
 
 // Two groups in one queue would each get some of the messages. A group and a subscriber without one
-// may share it, such as while a service moves from a retrier for each group, as long as they have
-// one policy.
+// may share it under one policy.
 func TestGroups_ShareNoQueue(t *testing.T) {
 	t.Parallel()
 
@@ -442,9 +394,8 @@ func TestGroups_ShareNoQueue(t *testing.T) {
 		Groups: map[string]config.Policies{"other": {Default: config.Policy{Mode: config.ModeDeadLetter}}},
 	}, "a")
 	subscribe := func(newSubscriber func() (*amqpretry.Subscriber, error)) error {
-		subscriber, err := newSubscriber()
-		require.NoError(t, err)
-		_, err = subscriber.Subscribe(context.Background(), topic)
+		subscriber := must(newSubscriber())(t)
+		_, err := subscriber.Subscribe(context.Background(), topic)
 
 		return err
 	}
@@ -452,24 +403,20 @@ func TestGroups_ShareNoQueue(t *testing.T) {
 	require.NoError(t, subscribe(retrier.Group("a").NewSubscriber), "instances of a group")
 	require.NoError(t, subscribe(retrier.NewSubscriber), "without a group")
 
-	var shared *topology.SharedQueueError
-	require.ErrorAs(t, subscribe(retrier.Group("b").NewSubscriber), &shared)
+	shared := errorAs[*topology.SharedQueueError](t, subscribe(retrier.Group("b").NewSubscriber))
 	assert.Equal(t, topology.SharedQueueError{Queue: topic, Competing: true,
 		Topics: [2]string{topic, topic}, Groups: [2]string{"a", "b"}}, *shared)
 
 	named := newGroups(t, topic, amqpretry.Options{Policies: retries(ms(100)...)}, "billing")
-	group, err := named.Group("billing").NewSubscriber()
+	group := must(named.Group("billing").NewSubscriber())(t)
+	_, err := group.Subscribe(context.Background(), topic)
 	require.NoError(t, err)
-	_, err = group.Subscribe(context.Background(), topic)
-	require.NoError(t, err)
-	plain, err := named.NewSubscriber()
-	require.NoError(t, err)
+	plain := must(named.NewSubscriber())(t)
 	_, err = plain.Subscribe(context.Background(), topic+"_billing") // whose queue has the same name
 	require.ErrorAs(t, err, &shared)
 	require.ErrorContains(t, err, "and a subscriber without a group")
 
-	var policies *topology.SharedQueueError
-	require.ErrorAs(t, subscribe(retrier.Group("other").NewSubscriber), &policies)
+	policies := errorAs[*topology.SharedQueueError](t, subscribe(retrier.Group("other").NewSubscriber))
 	assert.ErrorContains(t, policies, "is used under two policies, that of a group and another one")
 }
 
@@ -479,13 +426,11 @@ func TestGroups_ClosedSubscriber(t *testing.T) {
 
 	topic := uniqueName("groups")
 	retrier := newGroups(t, topic, amqpretry.Options{}, "a", "b")
-	open, err := retrier.Group("a").NewSubscriber()
-	require.NoError(t, err)
-	closed, err := retrier.Group("b").NewSubscriber()
-	require.NoError(t, err)
+	open := must(retrier.Group("a").NewSubscriber())(t)
+	closed := must(retrier.Group("b").NewSubscriber())(t)
 	require.NoError(t, closed.Close())
 	require.NoError(t, closed.Close(), "again")
-	_, err = closed.Subscribe(context.Background(), topic)
+	_, err := closed.Subscribe(context.Background(), topic)
 	require.ErrorIs(t, err, amqpretry.ErrClosed)
 	require.ErrorIs(t, closed.SubscribeInitialize(topic), amqpretry.ErrClosed)
 	require.NoError(t, open.SubscribeInitialize(topic), "closed twice, it has left once")
@@ -506,16 +451,13 @@ func TestGroups_CheckRouter(t *testing.T) {
 		"of":     {}, // nobody's
 		"of all": {},
 	}, Logger: logged})
-	router, err := message.NewRouter(message.RouterConfig{}, logged)
-	require.NoError(t, err)
+	router := newRouter(t, logged)
 	for _, group := range []string{"off", "on"} {
-		subscriber, err := retrier.Group(group).NewSubscriber()
-		require.NoError(t, err)
-		router.AddConsumerHandler(group, topic, subscriber, func(*message.Message) error { return nil })
+		subscriber := must(retrier.Group(group).NewSubscriber())(t)
+		router.AddConsumerHandler(group, topic, subscriber, succeed)
 	}
-	err = retrier.CheckRouter(router)
-	var forgotten *middleware.NoMiddlewareError
-	require.ErrorAs(t, err, &forgotten)
+	err := retrier.CheckRouter(router)
+	forgotten := errorAs[*middleware.NoMiddlewareError](t, err)
 	assert.Equal(t, middleware.NoMiddlewareError{Handler: "on", Topic: topic}, *forgotten)
 	assert.NotContains(t, err.Error(), `"off"`)
 	told := logged.with("Policies of a group have no effect")
@@ -547,9 +489,7 @@ func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
 		}, "they are in the middle of it")
 		broker.Kill()
 		broker.Start()
-		await.Until(t, func() bool {
-			return a.broker.Consumers(a.queue(groups[9])) == 1
-		}, "they are back")
+		await.Until(t, func() bool { return a.broker.Consumers(a.queue(groups[9])) == 1 }, "they are back")
 	}
 	letters := doomed(ids)
 	twice := 0
@@ -612,4 +552,63 @@ func TestGroups_CloseWithoutAnAnswer(t *testing.T) {
 	a.publish(more...)
 	a.handledBy("stays", more)
 	assert.Equal(t, 1, network.dialled(groupsName), "nobody has lost the connection")
+}
+
+func noOptions() amqpretry.Options { return amqpretry.Options{} }
+
+// P5: of two consumer groups only the one that fails gets the message again, and only its
+// dead-letter queue gets it.
+func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
+	t.Parallel()
+
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		uri, topic := brokertest.URI(t), uniqueName("events")
+		group := func(name string, s *seen, h func(*message.Message) error) *service {
+			c := setup{Delays: ms(60, 80), URI: uri, Queue: topic, Handler: s.handler(h)}
+			c.Configure = func(conf *amqp.Config) {
+				*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
+				conf.Queue.Arguments = mainQueueArguments(queueType)
+			}
+
+			return start(t, c)
+		}
+
+		var a, b seen
+		failTwice := failing(2)
+		broker := newRabbit(t, uri)
+		t.Cleanup(func() { // behind the services
+			_ = broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+		})
+		group("a", &a, func(msg *message.Message) error {
+			if msg.UUID == "dead" {
+				return failing(9)(msg)
+			}
+
+			return failTwice(msg)
+		})
+		group("b", &b, succeed)
+
+		broker.PublishTo(topic, "", rabbit.Messages("twice", "dead", "twice-too")...)
+		await.Until(t, func() bool { return a.count() == 9 && b.count() == 3 }, "a: 9, b: 3")
+		letter := broker.Take(topic+"_a.dlq", 1)[0]
+		await.Stays(t, 300*time.Millisecond, func() bool {
+			return a.count() == 9 && b.count() == 3
+		}, "nothing more comes to either")
+
+		assert.Equal(t, "dead", rabbit.UUID(letter))
+		hasHeaders(t, letter, headers{header.Queue: topic + "_a", header.Topic: topic, header.Exchange: topic})
+		for _, id := range []string{"twice", "dead", "twice-too"} {
+			assert.Len(t, a.of(id), 3, id)
+			assert.Len(t, b.of(id), 1, id)
+			assert.Equal(t, 1, b.of(id)[0].Attempt.Number, id)
+		}
+		assert.Zero(t, broker.Depth(topic+"_b.dlq"))
+		queues := []string{"_a", "_b"}
+		if !exactMode {
+			queues = append(queues, "_a.retry.60ms", "_b.retry.60ms", "_b.retry.80ms")
+		}
+		for _, queue := range queues {
+			assert.Zero(t, broker.Depth(topic+queue), queue)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
@@ -34,12 +36,10 @@ func uniqueName(prefix string) string {
 	return prefix + "-" + watermill.NewShortUUID()
 }
 
-// retries is a policy of short delays.
 func retries(delays ...time.Duration) config.Policies {
 	return config.Policies{Default: config.Policy{Delays: delays}}
 }
 
-// ms counts n delays of so many milliseconds.
 func ms(n ...int) []time.Duration {
 	delays := make([]time.Duration, len(n))
 	for i := range n {
@@ -49,15 +49,166 @@ func ms(n ...int) []time.Duration {
 	return delays
 }
 
-// setup says what a service is to look like. Everything but URI and Handler has a default.
+// must gives the value of a call that may not fail: must(retrier.NewSubscriber())(t).
+func must[V any](value V, err error) func(t testing.TB) V {
+	return func(t testing.TB) V {
+		t.Helper()
+		require.NoError(t, err)
+
+		return value
+	}
+}
+
+func errorAs[E error](t testing.TB, err error, what ...any) (found E) {
+	t.Helper()
+	require.ErrorAs(t, err, &found, what...)
+
+	return found
+}
+
+// each runs a test for each case, all at the same time; eachOf for each name, eachQueueType for
+// both types of a main queue.
+func each[C any](t *testing.T, cases map[string]C, test func(t *testing.T, name string, c C)) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, name, c)
+		})
+	}
+}
+
+func eachOf(t *testing.T, names []string, test func(t *testing.T, name string)) {
+	t.Helper()
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, name)
+		})
+	}
+}
+
+func eachQueueType(t *testing.T, test func(t *testing.T, queueType string)) {
+	t.Helper()
+	eachOf(t, []string{"classic", "quorum"}, test)
+}
+
+// bound declares an exchange until the test ends, and binds a queue to it.
+func bound(t *testing.T, broker *rabbit.Client, exchange, kind, queue, key string) {
+	t.Helper()
+	broker.Do(func(ch *amqp091.Channel) error {
+		return errors.Join(ch.ExchangeDeclare(exchange, kind, true, false, false, false, nil),
+			ch.QueueBind(queue, key, exchange, false, nil))
+	})
+	t.Cleanup(func() { broker.Remove(exchange) })
+}
+
+// records keeps values in the order in which they come, from several goroutines.
+type records[V any] struct {
+	mu   sync.Mutex
+	kept []V
+}
+
+func (r *records[V]) put(values ...V) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept = append(r.kept, values...)
+}
+
+func (r *records[V]) All() []V {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return slices.Clone(r.kept)
+}
+
+func (r *records[V]) where(is func(V) bool) []V {
+	return slices.DeleteFunc(r.All(), func(v V) bool { return !is(v) })
+}
+
+func (r *records[V]) count() int { return len(r.All()) }
+
+// headers are headers of text; one that is missing is empty.
+type headers map[string]string
+
+func hasHeaders(t *testing.T, d amqp091.Delivery, want headers) {
+	t.Helper()
+	got := headers{}
+	for key := range want {
+		got[key] = rabbit.Text(d, key)
+	}
+	assert.Equal(t, want, got, "headers of %s", rabbit.UUID(d))
+}
+
+func newRouter(t *testing.T, logger watermill.LoggerAdapter, middlewares ...message.HandlerMiddleware) *message.Router {
+	t.Helper()
+	router := must(message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger))(t)
+	router.AddMiddleware(middlewares...)
+
+	return router
+}
+
+// bare gives a service a router with these middlewares and no others.
+func bare(t *testing.T, svc *service, middlewares ...message.HandlerMiddleware) {
+	t.Helper()
+	svc.Router = newRouter(t, svc.Logs, middlewares...)
+}
+
+func runRouter(t *testing.T, router *message.Router) {
+	t.Helper()
+	runs(t, router.Run, router.Running(), router.Close)
+}
+
+// runs runs a router, or what has one, until the test ends.
+func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}, shut func() error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- run(context.Background()) }()
+	t.Cleanup(func() {
+		assert.NoError(t, shut())
+		assert.NoError(t, <-ended)
+	})
+
+	select {
+	case <-running:
+	case err := <-ended:
+		ended <- err
+		require.FailNow(t, "it does not run", "%v", err)
+	}
+}
+
+func inBackground(do func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+
+	return done
+}
+
+// answer calls a handler with all messages, and answers as a router does.
+func answer(messages <-chan *message.Message, handler message.HandlerFunc) {
+	for msg := range messages {
+		if _, err := handler(msg); err != nil {
+			msg.Nack()
+		} else {
+			msg.Ack()
+		}
+	}
+}
+
+// setup says what a service is to look like. Everything but Handler has a default.
 type setup struct {
-	URI       string
+	URI       string // the broker of all tests by default
 	Queue     string // main queue and topic; a unique name by default
 	QueueType string // of the main queue: classic (default, but for the strategy mode) or quorum
 	Prefetch  int    // follows the handlers by default
 	Tiers     bool   // the test is about retry queues: see withLadder and withStrategy
-	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken
-	// by the service, and so is OnEvent, which is called after the event was recorded.
+	// Delays are those of the default policy, 200 ms by default, unless Options have Policies.
+	Delays []time.Duration
+	// Options are those of the retrier. Logger is taken by the service, and so is OnEvent, which is
+	// called after the event was recorded.
 	Options amqpretry.Options
 	// Configure changes the config before the retrier gets it. Optional.
 	Configure func(*amqp.Config)
@@ -81,8 +232,7 @@ type service struct {
 	Logs    *logs
 	Calls   *calls
 
-	mu     sync.Mutex
-	events []retry.Event
+	events records[retry.Event]
 }
 
 // confirmed is a config for watermill-amqp's publisher. Without confirms that closes its channel
@@ -106,16 +256,27 @@ func mainQueueArguments(queueType string) amqp091.Table {
 	return amqp091.Table{"x-queue-type": queueType}
 }
 
-// newService makes a service that does not run yet.
+func (s setup) policies() config.Policies {
+	switch p := s.Options.Policies; {
+	case !p.Default.IsZero() || p.Topics != nil:
+		return p
+	case s.Delays != nil:
+		return retries(s.Delays...)
+	default:
+		return retries(ms(200)...)
+	}
+}
+
 func newService(t *testing.T, s setup) *service {
 	t.Helper()
 
 	if s.Queue == "" {
 		s.Queue = uniqueName("promise")
 	}
-	if s.Options.Policies.Default.IsZero() && s.Options.Policies.Topics == nil {
-		s.Options.Policies = retries(ms(200)...)
+	if s.URI == "" {
+		s.URI = brokertest.URI(t)
 	}
+	s.Options.Policies = s.policies()
 	if s.Tiers && s.Options.Policies.Default.Strategy == "" {
 		s.Options.Policies.Default.Strategy = config.StrategyQueues
 	}
@@ -136,9 +297,7 @@ func newService(t *testing.T, s setup) *service {
 			// it is not to be kept: the next try makes it again what it was on its arrival
 			recorded.Message = e.Message.Copy()
 		}
-		svc.mu.Lock()
-		svc.events = append(svc.events, recorded)
-		svc.mu.Unlock()
+		svc.events.put(recorded)
 		if then != nil {
 			then(e)
 		}
@@ -152,13 +311,10 @@ func newService(t *testing.T, s setup) *service {
 	}
 
 	svc.Retrier = newRetrier(t, conf, s.Options)
-	var err error
-	svc.Sub, err = svc.Retrier.NewSubscriber()
-	require.NoError(t, err)
+	svc.Sub = must(svc.Retrier.NewSubscriber())(t)
 
 	if !s.KeepObjects {
-		plan, err := svc.Retrier.Plan(s.Queue)
-		require.NoError(t, err)
+		plan := must(svc.Retrier.Plan(s.Queue))(t)
 		leave := objects.enter(s.Queue, plan)
 		t.Cleanup(func() { // runs after the service has been closed
 			for _, plan := range leave() {
@@ -167,9 +323,7 @@ func newService(t *testing.T, s setup) *service {
 		})
 	}
 
-	svc.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
-	require.NoError(t, err)
-	svc.Router.AddMiddleware(svc.Retrier.Middleware)
+	bare(t, svc, svc.Retrier.Middleware)
 	if s.Route != nil {
 		s.Route(svc)
 	} else {
@@ -283,7 +437,6 @@ func (s *service) checkEvents() {
 	}
 }
 
-// recorded wraps a handler so that its calls are recorded.
 func (s *service) recorded(h func(*message.Message) error) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		s.Calls.add(msg)
@@ -298,8 +451,6 @@ func (s *service) retryQueue(d time.Duration) string {
 	return s.Queue + ".retry." + config.FormatDelay(d)
 }
 
-// publish publishes messages with the given ids to the main queue and waits for the broker's
-// confirmation.
 func (s *service) publish(ids ...string) {
 	s.t.Helper()
 	s.Broker.Publish(s.Queue, rabbit.Messages(ids...)...)
@@ -307,25 +458,13 @@ func (s *service) publish(ids ...string) {
 
 // Events are what OnEvent was told so far, of these kinds; of all without one.
 func (s *service) Events(kinds ...retry.EventKind) []retry.Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	var events []retry.Event
-	for _, e := range s.events {
-		if len(kinds) == 0 || slices.Contains(kinds, e.Kind) {
-			events = append(events, e)
-		}
-	}
-
-	return events
+	return s.events.where(func(e retry.Event) bool { return len(kinds) == 0 || slices.Contains(kinds, e.Kind) })
 }
 
-// Held are the reports of deliveries that are held.
 func (s *service) Held() []*topology.HeldError {
 	var held []*topology.HeldError
 	for _, e := range s.Events(retry.EventHeld) {
-		var err *topology.HeldError
-		require.ErrorAs(s.t, e.Err, &err)
+		err := errorAs[*topology.HeldError](s.t, e.Err)
 		held = append(held, err)
 	}
 
@@ -349,22 +488,18 @@ func (s *service) reportedHeld(n int) *topology.HeldError {
 	return last
 }
 
-// Letters are the dead letters that the broker has confirmed.
 func (s *service) Letters() []retry.Event { return s.Events(retry.EventDeadLettered) }
 
-// newRetrier makes a retrier that is closed when the test ends.
 func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *adapter.Retrier {
 	t.Helper()
 	options.Policies = withLadder(options.Policies)
 	options = withStrategy(conf, options)
-	retrier, err := adapter.New(conf, options)
-	require.NoError(t, err)
+	retrier := must(adapter.New(conf, options))(t)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
 	return retrier
 }
 
-// fastReconnect keeps the tests short.
 func fastReconnect() *amqp.ReconnectConfig {
 	return &amqp.ReconnectConfig{
 		BackoffInitialInterval: 50 * time.Millisecond, BackoffRandomizationFactor: 0.2, BackoffMultiplier: 1.5,
@@ -372,42 +507,21 @@ func fastReconnect() *amqp.ReconnectConfig {
 	}
 }
 
-// ---- what handlers were called with
-// --------------------------------------------------------------------------------
-
-// call is one call of a handler.
 type call struct {
 	At      time.Time
 	ID      string // message UUID
 	Attempt int    // retry.Attempt.Number; 0 for a message that is not the retrier's
 }
 
-type calls struct {
-	mu  sync.Mutex
-	all []call
-}
+type calls struct{ records[call] }
 
 func (c *calls) add(msg *message.Message) {
 	attempt, _ := retry.AttemptFromContext(msg.Context())
-
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.all = append(c.all, call{At: time.Now(), ID: msg.UUID, Attempt: attempt.Number})
+	c.put(call{At: time.Now(), ID: msg.UUID, Attempt: attempt.Number})
 }
 
-// All gives the calls in their order; of gives those of one message.
-func (c *calls) All() []call {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *calls) of(id string) []call { return c.where(func(c call) bool { return c.ID == id }) }
 
-	return slices.Clone(c.all)
-}
-
-func (c *calls) of(id string) []call {
-	return slices.DeleteFunc(c.All(), func(c call) bool { return c.ID != id })
-}
-
-// attempts gives the attempt numbers that a message was handled with, in order.
 func (c *calls) attempts(id string) []int {
 	var numbers []int
 	for _, c := range c.of(id) {
@@ -417,9 +531,6 @@ func (c *calls) attempts(id string) []int {
 	return numbers
 }
 
-func (c *calls) count() int { return len(c.All()) }
-
-// ids counts the calls of each message.
 func (c *calls) ids() map[string]int {
 	n := map[string]int{}
 	for _, c := range c.All() {
@@ -428,9 +539,6 @@ func (c *calls) ids() map[string]int {
 
 	return n
 }
-
-// ---- conditions
-// ----------------------------------------------------------------------------------------------------
 
 const tick = 20 * time.Millisecond
 
@@ -443,9 +551,6 @@ func often(whole int) int {
 
 	return whole
 }
-
-// ---- many messages of known fates
-// ----------------------------------------------------------------------------------
 
 var errFate = fate.Err
 
@@ -481,7 +586,6 @@ func doomed(ids []string) map[string]string {
 	return expected
 }
 
-// processed counts the messages whose handler has succeeded.
 func (s *service) processed() int {
 	done := map[string]bool{}
 	for _, c := range s.Calls.All() {
@@ -522,8 +626,7 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 	require.Equal(s.t, letters, reasons(found), "dead letters")
 
 	left := 0
-	plan, err := s.Retrier.Plan(s.Queue)
-	require.NoError(s.t, err)
+	plan := must(s.Retrier.Plan(s.Queue))(s.t)
 	for _, q := range plan.Queues {
 		left += len(s.Broker.Drain(q.Name))
 	}
@@ -535,13 +638,9 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 	require.LessOrEqual(s.t, duplicates, bound, "duplicates")
 }
 
-// ---- the broker, without the library
-// -------------------------------------------------------------------------------
-
 // newRabbit returns a client of the broker, also where the service reaches it through a proxy.
 func newRabbit(t *testing.T, uri string) *rabbit.Client { return rabbit.New(t, brokerBehind(uri)) }
 
-// reasons gives the reason of each dead letter by its UUID.
 func reasons(letters []amqp091.Delivery) map[string]string {
 	found := map[string]string{}
 	for _, d := range letters {
@@ -551,18 +650,10 @@ func reasons(letters []amqp091.Delivery) map[string]string {
 	return found
 }
 
-// ---- logs
-// ----------------------------------------------------------------------------------------------------------
-
 // logs keeps what is logged, and shows it when the test fails.
 type logs struct {
 	fields watermill.LogFields
-	kept   *keptLogs
-}
-
-type keptLogs struct {
-	mu  sync.Mutex
-	all []logEntry
+	kept   *records[logEntry]
 }
 
 type logEntry struct {
@@ -586,7 +677,7 @@ func (e logEntry) String() string {
 var _ watermill.LoggerAdapter = (*logs)(nil)
 
 func newLogs(t *testing.T) *logs {
-	l := &logs{kept: &keptLogs{}}
+	l := &logs{kept: &records[logEntry]{}}
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return
@@ -605,22 +696,15 @@ func newLogs(t *testing.T) *logs {
 	return l
 }
 
-func (l *logs) All() []logEntry {
-	l.kept.mu.Lock()
-	defer l.kept.mu.Unlock()
-
-	return slices.Clone(l.kept.all)
-}
+func (l *logs) All() []logEntry { return l.kept.All() }
 
 // with gives the entries whose text contains a part.
 func (l *logs) with(part string) []logEntry {
-	return slices.DeleteFunc(l.All(), func(e logEntry) bool { return !strings.Contains(e.Text, part) })
+	return l.kept.where(func(e logEntry) bool { return strings.Contains(e.Text, part) })
 }
 
 func (l *logs) add(level, text string, err error, fields watermill.LogFields) {
-	l.kept.mu.Lock()
-	defer l.kept.mu.Unlock()
-	l.kept.all = append(l.kept.all, logEntry{time.Now(), level, text, err, l.fields.Add(fields)})
+	l.kept.put(logEntry{time.Now(), level, text, err, l.fields.Add(fields)})
 }
 
 func (l *logs) Error(text string, err error, f watermill.LogFields) { l.add("error", text, err, f) }

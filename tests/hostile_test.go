@@ -29,10 +29,8 @@ import (
 // What a publisher can do who wants to do harm: to loop for ever, to stop a consumer, to reach a
 // queue of its choice.
 
-// alwaysFails is the handler of these tests.
 func alwaysFails(*message.Message) error { return errFate }
 
-// nested puts a value into so many arrays and tables.
 func nested(depth int, value any) any {
 	for i := range depth {
 		if i%2 == 0 {
@@ -45,7 +43,6 @@ func nested(depth int, value any) any {
 	return value
 }
 
-// manyHeaders are so many headers that carry nothing.
 func manyHeaders(n int) amqp091.Table {
 	headers := amqp091.Table{}
 	for i := range n {
@@ -72,80 +69,73 @@ func framed(t *testing.T, id string, bytes int) amqp091.Publishing {
 	return p
 }
 
-// RabbitMQ hands on what amqp091-go cannot read, and for which that would give up its connection,
-// again and again. No such message stops a consumer: no handler sees it, and it is a dead letter
-// without the headers that cannot be read.
+// RabbitMQ hands on what amqp091-go cannot read, and gives up its connection for. No handler sees
+// it, and it is a dead letter without the headers that cannot be read.
 func TestHostile_UnreadableHeaders(t *testing.T) {
 	t.Parallel()
 
 	const frame = 131072
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-
-			network := newProxy(t, brokertest.URI(t))
-			svc := start(t, setup{URI: network.URI, QueueType: queueType, Prefetch: 20,
-				Handler: func(msg *message.Message) error {
-					if strings.HasPrefix(msg.UUID, "healthy") {
-						return nil
-					}
-
-					return errFate
-				}})
-			unreadable := map[string]string{"deep": "bad", "bottomless": "bad", "wide": "bad", "wide table": "bad",
-				"many": "", "a byte too much": "big", "as large as can be published": "big"}
-			readable := map[string]string{"as deep as can be": "exhausted", "as wide as can be": "exhausted",
-				"many, but readable": "too-large"}
-			messages := []amqp091.Publishing{
-				with("deep", amqp091.Table{"bad": nested(33, "x"), "good": int64(1)}),
-				with("bottomless", amqp091.Table{"bad": nested(5000, "x"), "good": int64(1)}),
-				with("wide", amqp091.Table{"bad": make([]any, 8193), "good": int64(1)}),
-				with("wide table", amqp091.Table{"bad": []any{manyHeaders(8193)}, "good": int64(1)}),
-				with("many", manyHeaders(9000)),
-				framed(t, "a byte too much", frame+1), framed(t, "as large as can be published", frame+8),
-				with("as deep as can be", amqp091.Table{"bad": nested(32, "x"), "good": int64(1)}),
-				with("as wide as can be", amqp091.Table{"bad": make([]any, 8192), "good": int64(1)}),
-				with("many, but readable", manyHeaders(8190)),
-			}
-			for i, m := range messages {
-				svc.publish(fmt.Sprint("healthy-", i))
-				svc.Broker.Publish(svc.Queue, m)
-			}
-
-			letters := svc.Broker.Take(svc.dlq(), len(messages))
-			named := map[string]int{}
-			for _, d := range letters {
-				id := string(d.Body)
-				named[id]++
-				requireReadable(t, d)
-				if removed, bad := unreadable[id]; bad {
-					assert.Equal(t, "too-large", rabbit.Text(d, header.Reason), id)
-					assert.Contains(t, rabbit.Text(d, header.Error), "amqp091-go cannot read", id)
-					assert.Equal(t, "0", rabbit.Text(d, header.Attempts), "no handler saw %q", id)
-					assert.True(t, strings.HasPrefix(rabbit.Text(d, header.Removed), removed), "%s: %s", id,
-						rabbit.Text(d, header.Removed))
-					assert.NotContains(t, d.Headers, "bad", id)
-					if removed == "bad" {
-						assert.Equal(t, int64(1), d.Headers["good"], "the others stay")
-					}
-				} else {
-					assert.Equal(t, readable[id], rabbit.Text(d, header.Reason), id)
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		network := newProxy(t, brokertest.URI(t))
+		svc := start(t, setup{URI: network.URI, QueueType: queueType, Prefetch: 20,
+			Handler: func(msg *message.Message) error {
+				if strings.HasPrefix(msg.UUID, "healthy") {
+					return nil
 				}
+
+				return errFate
+			}})
+		unreadable := map[string]string{"deep": "bad", "bottomless": "bad", "wide": "bad", "wide table": "bad",
+			"many": "", "a byte too much": "big", "as large as can be published": "big"}
+		readable := map[string]string{"as deep as can be": "exhausted", "as wide as can be": "exhausted",
+			"many, but readable": "too-large"}
+		messages := []amqp091.Publishing{
+			with("deep", amqp091.Table{"bad": nested(33, "x"), "good": int64(1)}),
+			with("bottomless", amqp091.Table{"bad": nested(5000, "x"), "good": int64(1)}),
+			with("wide", amqp091.Table{"bad": make([]any, 8193), "good": int64(1)}),
+			with("wide table", amqp091.Table{"bad": []any{manyHeaders(8193)}, "good": int64(1)}),
+			with("many", manyHeaders(9000)),
+			framed(t, "a byte too much", frame+1), framed(t, "as large as can be published", frame+8),
+			with("as deep as can be", amqp091.Table{"bad": nested(32, "x"), "good": int64(1)}),
+			with("as wide as can be", amqp091.Table{"bad": make([]any, 8192), "good": int64(1)}),
+			with("many, but readable", manyHeaders(8190)),
+		}
+		for i, m := range messages {
+			svc.publish(fmt.Sprint("healthy-", i))
+			svc.Broker.Publish(svc.Queue, m)
+		}
+
+		letters := svc.Broker.Take(svc.dlq(), len(messages))
+		named := map[string]int{}
+		for _, d := range letters {
+			id := string(d.Body)
+			named[id]++
+			requireReadable(t, d)
+			if removed, bad := unreadable[id]; bad {
+				assert.Equal(t, "too-large", rabbit.Text(d, header.Reason), id)
+				assert.Contains(t, rabbit.Text(d, header.Error), "amqp091-go cannot read", id)
+				assert.Equal(t, "0", rabbit.Text(d, header.Attempts), "no handler saw %q", id)
+				assert.True(t, strings.HasPrefix(rabbit.Text(d, header.Removed), removed), "%s: %s", id,
+					rabbit.Text(d, header.Removed))
+				assert.NotContains(t, d.Headers, "bad", id)
+				if removed == "bad" {
+					assert.Equal(t, int64(1), d.Headers["good"], "the others stay")
+				}
+			} else {
+				assert.Equal(t, readable[id], rabbit.Text(d, header.Reason), id)
 			}
-			assert.Len(t, named, len(messages))
-			await.Until(t, func() bool {
-				return svc.Calls.ids()["healthy-9"] == 1
-			}, "the healthy ones between them")
-			calls := svc.Calls.ids()
-			for i := range messages {
-				assert.Equal(t, 1, calls[fmt.Sprint("healthy-", i)])
-			}
-			assert.Equal(t, map[string]int{"as deep as can be": 2, "as wide as can be": 2, "many, but readable": 1},
-				except(calls, "healthy"))
-			assert.Equal(t, 1, network.dialled(subscriber), "the connection was never lost")
-			assert.Equal(t, 1, network.dialled(forwarder))
-		})
-	}
+		}
+		assert.Len(t, named, len(messages))
+		await.Until(t, func() bool { return svc.Calls.ids()["healthy-9"] == 1 }, "the healthy ones between them")
+		calls := svc.Calls.ids()
+		for i := range messages {
+			assert.Equal(t, 1, calls[fmt.Sprint("healthy-", i)])
+		}
+		assert.Equal(t, map[string]int{"as deep as can be": 2, "as wide as can be": 2, "many, but readable": 1},
+			except(calls, "healthy"))
+		assert.Equal(t, 1, network.dialled(subscriber), "the connection was never lost")
+		assert.Equal(t, 1, network.dialled(forwarder))
+	})
 }
 
 func except(calls map[string]int, prefix string) map[string]int {
@@ -179,99 +169,94 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 	t.Parallel()
 
 	const largest = 131080 // that RabbitMQ takes from a publisher
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		network := newProxy(t, brokertest.URI(t))
+		svc := start(t, setup{URI: network.URI, QueueType: queueType, Tiers: true, Delays: ms(20), Prefetch: 20,
+			Handler: alwaysFails})
 
-			network := newProxy(t, brokertest.URI(t))
-			c := setup{Tiers: true, URI: network.URI, QueueType: queueType, Prefetch: 20, Handler: alwaysFails}
-			c.Options.Policies = retries(ms(20)...)
-			svc := start(t, c)
+		whole := map[int]bool{} // by size
+		sent := 0
+		sweep := func(sizes ...int) {
+			t.Helper()
+			messages := map[string]amqp091.Publishing{}
+			for _, size := range sizes {
+				id := fmt.Sprintf("%d-%d", sent, size)
+				messages[id] = framed(t, id, size)
+				sent++
+			}
+			svc.Broker.Publish(svc.Queue, slices.Collect(maps.Values(messages))...)
+			lost := func() bool { return network.dialled(subscriber) > 1 || network.dialled(forwarder) > 1 }
+			await.Until(t, func() bool { return len(svc.Letters()) >= sent || lost() }, "all end")
+			require.False(t, lost(), "no connection is lost")
 
-			whole := map[int]bool{} // by size
-			sent := 0
-			sweep := func(sizes ...int) {
-				t.Helper()
-				messages := map[string]amqp091.Publishing{}
-				for _, size := range sizes {
-					id := fmt.Sprintf("%d-%d", sent, size)
-					messages[id] = framed(t, id, size)
-					sent++
-				}
-				svc.Broker.Publish(svc.Queue, slices.Collect(maps.Values(messages))...)
-				lost := func() bool { return network.dialled(subscriber) > 1 || network.dialled(forwarder) > 1 }
-				await.Until(t, func() bool { return len(svc.Letters()) >= sent || lost() }, "all end")
-				require.False(t, lost(), "no connection is lost")
-
-				// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose
-				// some with the channel.
-				for len(messages) > 0 {
-					some := svc.Broker.Drain(svc.dlq())
-					require.NotEmpty(t, some, "%d are missing", len(messages))
-					for _, d := range some {
-						id := string(d.Body)
-						m, wanted := messages[id]
-						if !wanted && d.Redelivered {
-							continue
-						}
-						require.True(t, wanted, "a duplicate of %s", id)
-						delete(messages, id)
-						var size int
-						_, err := fmt.Sscanf(id[strings.Index(id, "-")+1:], "%d", &size)
-						require.NoError(t, err)
-						calls := svc.Calls.ids()[id]
-						if whole[size] = rabbit.Text(d, header.Reason) == "exhausted"; whole[size] {
-							require.IsType(t, "", d.Headers["big"])
-							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))),
-								sha256.Sum256([]byte(rabbit.Text(d, "big"))), "it is whole")
-							require.Equal(t, 2, calls)
-
-							continue
-						}
-						require.Equal(t, "too-large", rabbit.Text(d, header.Reason))
-						require.NotContains(t, d.Headers, "big")
-						require.Equal(t, "big", rabbit.Text(d, header.Removed))
-						require.LessOrEqual(t, calls, 2)
+			// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose
+			// some with the channel.
+			for len(messages) > 0 {
+				some := svc.Broker.Drain(svc.dlq())
+				require.NotEmpty(t, some, "%d are missing", len(messages))
+				for _, d := range some {
+					id := string(d.Body)
+					m, wanted := messages[id]
+					if !wanted && d.Redelivered {
+						continue
 					}
-				}
-			}
-			edge := func() (low, high int) { // the largest that is whole, and the smallest that is not
-				high = math.MaxInt
-				for size, ok := range whole {
-					if ok {
-						low = max(low, size)
-					} else {
-						high = min(high, size)
+					require.True(t, wanted, "a duplicate of %s", id)
+					delete(messages, id)
+					var size int
+					_, err := fmt.Sscanf(id[strings.Index(id, "-")+1:], "%d", &size)
+					require.NoError(t, err)
+					calls := svc.Calls.ids()[id]
+					if whole[size] = rabbit.Text(d, header.Reason) == "exhausted"; whole[size] {
+						require.IsType(t, "", d.Headers["big"])
+						require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))),
+							sha256.Sum256([]byte(rabbit.Text(d, "big"))), "it is whole")
+						require.Equal(t, 2, calls)
+
+						continue
 					}
+					require.Equal(t, "too-large", rabbit.Text(d, header.Reason))
+					require.NotContains(t, d.Headers, "big")
+					require.Equal(t, "big", rabbit.Text(d, header.Removed))
+					require.LessOrEqual(t, calls, 2)
 				}
-				require.Less(t, low, high, "there is one edge")
+			}
+		}
+		edge := func() (low, high int) { // the largest that is whole, and the smallest that is not
+			high = math.MaxInt
+			for size, ok := range whole {
+				if ok {
+					low = max(low, size)
+				} else {
+					high = min(high, size)
+				}
+			}
+			require.Less(t, low, high, "there is one edge")
 
-				return low, high
-			}
+			return low, high
+		}
 
-			var sizes []int
-			for size := largest - 12; size <= largest; size++ {
-				sizes = append(sizes, size)
-			}
-			for size := largest - 4000; size < largest-12; size += 500 {
-				sizes = append(sizes, size)
-			}
-			sweep(sizes...)
-			for low, high := edge(); high-low > 12; low, high = edge() {
-				sweep(low+(high-low)/3, low+(high-low)*2/3)
-			}
-			low, high := edge()
-			sizes = nil
-			for size := low - 4; size <= high+4; size++ {
-				sizes = append(sizes, size)
-			}
-			sweep(sizes...)
-			low, high = edge()
-			assert.Equal(t, low+1, high, "byte by byte")
-			assert.Greater(t, low, largest-2500, "there is room for what is needed")
-			t.Logf("whole up to %d bytes", low)
-		})
-	}
+		var sizes []int
+		for size := largest - 12; size <= largest; size++ {
+			sizes = append(sizes, size)
+		}
+		for size := largest - 4000; size < largest-12; size += 500 {
+			sizes = append(sizes, size)
+		}
+		sweep(sizes...)
+		for low, high := edge(); high-low > 12; low, high = edge() {
+			sweep(low+(high-low)/3, low+(high-low)*2/3)
+		}
+		low, high := edge()
+		sizes = nil
+		for size := low - 4; size <= high+4; size++ {
+			sizes = append(sizes, size)
+		}
+		sweep(sizes...)
+		low, high = edge()
+		assert.Equal(t, low+1, high, "byte by byte")
+		assert.Greater(t, low, largest-2500, "there is room for what is needed")
+		t.Logf("whole up to %d bytes", low)
+	})
 }
 
 // Counts of every kind from a foreign publisher: none gives a message more attempts than the
@@ -280,9 +265,7 @@ func TestHostile_Counts(t *testing.T) {
 	t.Parallel()
 
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		c := setup{URI: brokertest.URI(t), Prefetch: 50, Handler: alwaysFails}
-		c.Options.Policies = retries(ms(50, 60)...)
-		svc := run(t, c)
+		svc := run(t, setup{Delays: ms(50, 60), Prefetch: 50, Handler: alwaysFails})
 
 		all := []int{1, 2, 3}
 		counts := map[string]struct { // RabbitMQ takes neither NaN nor infinity
@@ -331,23 +314,19 @@ func TestHostile_ForgedDeliveryCount(t *testing.T) {
 	t.Parallel()
 
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		for _, queueType := range []string{"classic", "quorum"} {
-			t.Run(queueType, func(t *testing.T) {
-				t.Parallel()
-
-				c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: alwaysFails}
-				c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
-				svc := run(t, c)
-				for id, count := range map[string]any{"many": int64(math.MaxInt64), "20": int32(20), "text": "99"} {
-					svc.Broker.Publish(svc.Queue,
-						with(id, amqp091.Table{"x-delivery-count": count, "x-acquired-count": count}))
-				}
-				for id, reason := range reasons(svc.Broker.Take(svc.dlq(), 3)) {
-					assert.Equal(t, "exhausted", reason, id)
-				}
-				assert.Equal(t, map[string]int{"many": 1, "20": 1, "text": 1}, svc.Calls.ids())
-			})
-		}
+		eachQueueType(t, func(t *testing.T, queueType string) {
+			c := setup{QueueType: queueType, Handler: alwaysFails}
+			c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
+			svc := run(t, c)
+			for id, count := range map[string]any{"many": int64(math.MaxInt64), "20": int32(20), "text": "99"} {
+				svc.Broker.Publish(svc.Queue,
+					with(id, amqp091.Table{"x-delivery-count": count, "x-acquired-count": count}))
+			}
+			for id, reason := range reasons(svc.Broker.Take(svc.dlq(), 3)) {
+				assert.Equal(t, "exhausted", reason, id)
+			}
+			assert.Equal(t, map[string]int{"many": 1, "20": 1, "text": 1}, svc.Calls.ids())
+		})
 	})
 }
 
@@ -377,17 +356,8 @@ func TestHostile_Destinations(t *testing.T) {
 				broker := svc.Broker
 
 				canary, exchange := svc.Queue+".retry.1ms", svc.Queue+".retry.canary" // as if they were ours
-				broker.Do(func(ch *amqp091.Channel) error {
-					if err := ch.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil); err != nil {
-						return err
-					}
-					if _, err := ch.QueueDeclare(canary, true, false, false, false, nil); err != nil {
-						return err
-					}
-
-					return ch.QueueBind(canary, "", exchange, false, nil)
-				})
-				t.Cleanup(func() { broker.Remove(exchange, canary) })
+				broker.Declare(canary, nil)
+				bound(t, broker, exchange, "fanout", canary, "")
 
 				forged := map[string]amqp091.Table{}
 				for _, target := range []string{canary, victim.Queue, victim.dlq(),
@@ -448,9 +418,7 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 	t.Parallel()
 
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-		c := setup{URI: brokertest.URI(t), Prefetch: 50, Handler: alwaysFails}
-		c.Options.Policies = retries(ms(50)...)
-		svc := run(t, c)
+		svc := run(t, setup{Delays: ms(50), Prefetch: 50, Handler: alwaysFails})
 
 		const kib100 = 100 << 10
 		forged := map[string]amqp091.Publishing{}
@@ -543,7 +511,7 @@ func TestHostile_LargestBodies(t *testing.T) {
 	want := sha256.Sum256(body)
 	var mu sync.Mutex
 	intact := 0
-	c := setup{URI: uri, QueueType: "quorum", Prefetch: 2, Handler: func(msg *message.Message) error {
+	c := setup{Delays: ms(50), URI: uri, QueueType: "quorum", Prefetch: 2, Handler: func(msg *message.Message) error {
 		if sha256.Sum256(msg.Payload) == want {
 			mu.Lock()
 			intact++
@@ -553,7 +521,6 @@ func TestHostile_LargestBodies(t *testing.T) {
 
 		return errFate
 	}}
-	c.Options.Policies = retries(ms(50)...)
 	c.Options.HoldWarning = 20 * time.Second
 	svc := start(t, c)
 	svc.Broker.Publish(svc.Queue, rabbit.Message("large", string(body)))
@@ -584,9 +551,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		const delay = 60 * time.Millisecond
-		c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20, Handler: alwaysFails}
-		c.Options.Policies = retries(ms(60, 70)...)
-		svc := run(t, c)
+		svc := run(t, setup{Delays: ms(60, 70), Tiers: true, Prefetch: 20, Handler: alwaysFails})
 		waiting, broker := svc.retryQueue(delay), svc.Broker
 		headers := func(count any) amqp091.Table {
 			h := ours(svc.Queue, count)
@@ -633,7 +598,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 func TestHostile_Ages(t *testing.T) {
 	t.Parallel()
 
-	c := setup{Tiers: true, URI: brokertest.URI(t), Handler: func(*message.Message) error { return retry.Postpone(0) }}
+	c := setup{Tiers: true, Handler: func(*message.Message) error { return retry.Postpone(0) }}
 	// A handler may be called late on a busy machine, but not after the maximum age.
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(400), MaxAge: 2500 * time.Millisecond}}
 	svc := start(t, c)

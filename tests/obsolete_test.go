@@ -26,7 +26,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// obsoleteBroker is a private broker with the management plugin.
 type obsoleteBroker struct {
 	*topologyBroker
 	broker *brokertest.Broker
@@ -40,8 +39,7 @@ type obsoleteTest func(t *testing.T, b *obsoleteBroker) (check func(t *testing.T
 func TestObsolete_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
-	client, err := httpapi.New(broker.ManagementURL, "/", nil)
-	require.NoError(t, err)
+	client := must(httpapi.New(broker.ManagementURL, "/", nil))(t)
 	b := &obsoleteBroker{
 		topologyBroker: newTopologyBroker(t, broker.URI),
 		broker:         broker,
@@ -85,8 +83,7 @@ func TestObsolete_OwnBroker(t *testing.T) {
 	t.Run("statistics are disabled", func(t *testing.T) {
 		queue := b.obsolete(t, config.Policy{Delays: ms(100)})
 		broker.Ctl("eval", "application:set_env(rabbitmq_management, disable_management_stats, true).")
-		var uncertain *retire.Error
-		require.ErrorAs(t, <-b.retire(t, queue), &uncertain)
+		uncertain := errorAs[*retire.Error](t, <-b.retire(t, queue))
 		assert.False(t, uncertain.InUse)
 		assert.Contains(t, uncertain.Found, "the broker collects no statistics")
 		assert.True(t, b.exists(t, queue.Name))
@@ -94,7 +91,6 @@ func TestObsolete_OwnBroker(t *testing.T) {
 	})
 }
 
-// obsolete declares a plan with one delay and returns its retry queue.
 func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) retire.Queue {
 	t.Helper()
 	_, queue := b.obsoletePlan(t, policy, topology.Names{})
@@ -104,8 +100,7 @@ func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) retire.Que
 func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names topology.Names) (topology.Plan,
 	retire.Queue) {
 	t.Helper()
-	plan, err := topology.New(uniqueName("q"), policy, names)
-	require.NoError(t, err)
+	plan := must(topology.New(uniqueName("q"), policy, names))(t)
 	b.Declare(plan.Queue, nil)
 	require.NoError(t, plan.Declare(b.channel()))
 	obsolete := retire.Obsolete(nil, plan)
@@ -113,7 +108,6 @@ func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names 
 	return plan, obsolete[0]
 }
 
-// retire begins it in the background.
 func (b *obsoleteBroker) retire(t *testing.T, queue retire.Queue) <-chan error {
 	t.Helper()
 	return b.retireWithin(t, queue, await.Bound)
@@ -132,16 +126,16 @@ func (b *obsoleteBroker) retireWithin(t *testing.T, queue retire.Queue, timeout 
 
 // keeps begins to retire a queue that has messages. The returned function waits until the API has
 // shown so many for some seconds, which is as late as the broker likes, and at least as long as
-// lasting. Then it ends Retire, and returns its error.
+// lasting. Then it ends Retire, which tells of them.
 func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
-	lasting time.Duration) func(*testing.T) *retire.Error {
+	lasting time.Duration) func(*testing.T) {
 	t.Helper()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
 	began := time.Now()
 	go func() { done <- retire.Delete(ctx, b.client, queue) }()
-	return func(t *testing.T) *retire.Error {
+	return func(t *testing.T) {
 		t.Helper()
 		var shown time.Time
 		await.Until(t, func() bool {
@@ -156,22 +150,32 @@ func (b *obsoleteBroker) keeps(t *testing.T, queue retire.Queue, messages int64,
 		}, "the API shows %d messages in queue %s", messages, queue.Name)
 		require.Empty(t, done, "Retire has ended by itself")
 		cancel()
-		var kept *retire.Error
-		require.ErrorAs(t, await.Value(t, done, "the end of Retire"), &kept)
+		kept := errorAs[*retire.Error](t, await.Value(t, done, "the end of Retire"))
 		require.ErrorIs(t, kept, context.Canceled)
-		return kept
+		assert.False(t, kept.InUse)
+		assert.Equal(t, messages, kept.Messages)
 	}
+}
+
+var (
+	hourly        = config.Policy{Delays: []time.Duration{time.Hour}}
+	hourlyClassic = config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true}
+)
+
+func inUse(t *testing.T, err error, found string) {
+	t.Helper()
+	used := errorAs[*retire.Error](t, err)
+	assert.True(t, used.InUse)
+	assert.Contains(t, used.Found, found)
 }
 
 // said is how many messages the API says that the queue has; nil if it does not know yet.
 func (b *obsoleteBroker) said(t *testing.T, queue retire.Queue) *int64 {
 	t.Helper()
-	q, err := b.client.Queue(t.Context(), queue.Name)
-	require.NoError(t, err)
+	q := must(b.client.Queue(t.Context(), queue.Name))(t)
 	return q.Messages
 }
 
-// unbound waits until Retire has left its mark and nothing else.
 func (b *obsoleteBroker) unbound(t *testing.T, queue string) {
 	t.Helper()
 	await.Until(t, func() bool {
@@ -182,18 +186,15 @@ func (b *obsoleteBroker) unbound(t *testing.T, queue string) {
 
 func (b *obsoleteBroker) bindings(t *testing.T, queue string) []httpapi.Binding {
 	t.Helper()
-	bindings, err := b.client.Bindings(t.Context(), queue)
-	require.NoError(t, err)
+	bindings := must(b.client.Bindings(t.Context(), queue))(t)
 	return bindings
 }
 
-// send puts messages into a retry queue and returns when the broker has confirmed them.
 func (b *obsoleteBroker) send(t *testing.T, queue retire.Queue, n int) {
 	t.Helper()
 	b.Publish(queue.Name, slices.Repeat([]amqp.Publishing{{DeliveryMode: amqp.Persistent}}, n)...)
 }
 
-// ready is what AMQP says of a queue.
 func (b *obsoleteBroker) ready(t *testing.T, queue string) int {
 	t.Helper()
 	n := b.Depth(queue)
@@ -218,7 +219,6 @@ func (b *obsoleteBroker) permit(t *testing.T, vhost, user, configure, write, rea
 		user)
 }
 
-// as is the API for another user.
 func (b *obsoleteBroker) as(t *testing.T, user, password string) *httpapi.Client {
 	t.Helper()
 	return b.asIn(t, "/", user, password)
@@ -226,11 +226,9 @@ func (b *obsoleteBroker) as(t *testing.T, user, password string) *httpapi.Client
 
 func (b *obsoleteBroker) asIn(t *testing.T, vhost, user, password string) *httpapi.Client {
 	t.Helper()
-	address, err := url.Parse(b.broker.ManagementURL)
-	require.NoError(t, err)
+	address := must(url.Parse(b.broker.ManagementURL))(t)
 	address.User = url.UserPassword(user, password)
-	client, err := httpapi.New(address.String(), vhost, nil)
-	require.NoError(t, err)
+	client := must(httpapi.New(address.String(), vhost, nil))(t)
 	return client
 }
 
@@ -242,7 +240,7 @@ func (b *obsoleteBroker) put(t *testing.T, body string, path ...string) {
 
 // It takes no more permissions than the docs say.
 func retiresEmpty(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	plan, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	user := uniqueName("user")
 	b.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
 	b.permit(t, "/", user, "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry$")
@@ -276,11 +274,9 @@ func retiresAfterWhatWaits(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 const classicTime = 18 * time.Second
 
 func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), ClassicQueues: true},
-		topology.Names{})
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), ClassicQueues: true}, topology.Names{})
 	b.send(t, queue, 5)
-	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true},
-		topology.Names{})
+	_, full := b.obsoletePlan(t, hourlyClassic, topology.Names{})
 	b.send(t, full, 1)
 	retired, kept := b.retire(t, queue), b.keeps(t, full, 1, classicTime)
 	return func(t *testing.T) {
@@ -288,17 +284,14 @@ func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		assert.False(t, b.exists(t, queue.Name))
 		assert.Equal(t, 5, b.ready(t, plan.Queue))
 
-		waiting := kept(t)
-		assert.False(t, waiting.InUse)
-		assert.EqualValues(t, 1, waiting.Messages)
+		kept(t)
 		assert.Equal(t, 1, b.ready(t, full.Name))
 	}
 }
 
 // AMQP says 0 ready, and a deletion "if empty" would take it away.
 func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, ClassicQueues: true},
-		topology.Names{})
+	_, queue := b.obsoletePlan(t, hourlyClassic, topology.Names{})
 	b.send(t, queue, 1)
 	ch := b.channel()
 	_, ok, err := ch.Get(queue.Name, false)
@@ -306,9 +299,7 @@ func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.True(t, ok)
 	kept := b.keeps(t, queue, 1, classicTime)
 	return func(t *testing.T) {
-		held := kept(t)
-		assert.False(t, held.InUse)
-		assert.EqualValues(t, 1, held.Messages)
+		kept(t)
 		assert.Zero(t, b.ready(t, queue.Name))
 		require.NoError(t, ch.Close())
 		await.Until(t, func() bool { return b.ready(t, queue.Name) == 1 })
@@ -328,7 +319,7 @@ func retiresShared(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func retiresWithoutExchange(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	plan, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	require.NoError(t, b.channel().ExchangeDelete(plan.RetryExchange, false, false))
 	retired := b.retire(t, queue)
 	return func(t *testing.T) {
@@ -347,14 +338,10 @@ func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	odd.topologyBroker = newTopologyBroker(t, strings.TrimSuffix(b.broker.URI, "/")+"/"+url.PathEscape(oddName))
 	odd.client = b.asIn(t, oddName, "guest", "guest")
 
-	plan, err := topology.New(oddName, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
-	require.NoError(t, err)
+	plan := must(topology.New(oddName, hourly, topology.Names{}))(t)
 	require.NoError(t, plan.Declare(odd.channel()))
-	off, err := topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{})
-	require.NoError(t, err)
-	found, err := retire.Find(t.Context(), odd.client, topology.Names{}, off)
-	require.NoError(t, err)
-	obsolete := found.Queues
+	off := must(topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{}))(t)
+	obsolete := must(retire.Find(t.Context(), odd.client, topology.Names{}, off))(t).Queues
 	require.Equal(t, retire.Obsolete(nil, plan), obsolete)
 	retired := odd.retire(t, obsolete[0])
 	return func(t *testing.T) {
@@ -373,8 +360,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	await.Until(t, func() bool { return b.ready(t, queue.Name) == 0 })
 	retired := b.retireWithin(t, queue, 24*time.Second) // longer than it takes to retire an empty one
 	return func(t *testing.T) {
-		var stuck *retire.Error
-		require.ErrorAs(t, <-retired, &stuck)
+		stuck := errorAs[*retire.Error](t, <-retired)
 		assert.False(t, stuck.InUse)
 		require.ErrorIs(t, stuck, context.DeadlineExceeded)
 		assert.EqualValues(t, 3, stuck.Messages)
@@ -386,7 +372,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 // Right after a message was confirmed the API still says 0.
 func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	_, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	require.Nil(t, b.said(t, queue), "a queue without statistics is not an empty one")
 	return func(t *testing.T) {
 		saysNone := func() bool {
@@ -402,25 +388,20 @@ func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*test
 			b.send(t, queue, 1)
 		}
 		require.Equal(t, 1, b.ready(t, queue.Name))
-		waiting := b.keeps(t, queue, 1, 0)(t)
-		assert.False(t, waiting.InUse)
-		assert.EqualValues(t, 1, waiting.Messages)
+		b.keeps(t, queue, 1, 0)(t)
 		assert.Equal(t, 1, b.ready(t, queue.Name))
 	}
 }
 
 func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	plan, queue := b.obsoletePlan(t, hourly, topology.Names{})
 	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	require.True(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}), "nobody can route into it: returned")
 	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
 	require.False(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}))
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-retired, &inUse)
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, "again, as an instance with the old policy does")
+		inUse(t, <-retired, "again, as an instance with the old policy does")
 		assert.Equal(t, 1, b.ready(t, queue.Name))
 		bindings := b.bindings(t, queue.Name)
 		require.Len(t, bindings, 1, "the instance's own, without the mark")
@@ -429,7 +410,7 @@ func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
@@ -437,15 +418,13 @@ func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	// Without its binding: what shows that it is another one is that the mark is gone.
 	require.NoError(t, topology.Plan{Queues: []topology.Queue{queue.Queue}}.Declare(b.channel()))
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-retired, &inUse)
-		assert.True(t, inUse.InUse)
+		inUse(t, <-retired, "")
 		assert.True(t, b.exists(t, queue.Name))
 	}
 }
 
 func acceptsGone(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
@@ -454,47 +433,38 @@ func acceptsGone(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	first := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	second := b.retire(t, queue)
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-first, &inUse)
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, "another Retire")
+		inUse(t, <-first, "another Retire")
 		require.NoError(t, <-second)
 		assert.False(t, b.exists(t, queue.Name))
 	}
 }
 
 func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	b.consume(queue.Name)
 	retired := b.retire(t, queue)
 	return func(t *testing.T) {
-		var inUse *retire.Error
-		require.ErrorAs(t, <-retired, &inUse)
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, "consumers on it: 1")
+		inUse(t, <-retired, "consumers on it: 1")
 		assert.True(t, b.exists(t, queue.Name))
 	}
 }
 
 func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	require.NoError(t, b.channel().QueueBind(queue.Name, "audit", "amq.topic", false, nil))
-	var inUse *retire.Error
-	require.ErrorAs(t, <-b.retire(t, queue), &inUse)
-	assert.True(t, inUse.InUse)
+	inUse(t, <-b.retire(t, queue), "amq.topic")
 	return func(t *testing.T) {
-		assert.Contains(t, inUse.Found, "amq.topic")
 		assert.Len(t, b.bindings(t, queue.Name), 2, "nothing was changed")
 	}
 }
 
 func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	for argument, value := range map[string]any{"x-message-ttl": int64(1000), "x-dead-letter-routing-key": "other",
 		"x-queue-type": "classic"} {
 		other := queue
@@ -503,10 +473,7 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		if argument == "x-message-ttl" {
 			other.Delay = time.Second
 		}
-		var inUse *retire.Error
-		require.ErrorAs(t, <-b.retire(t, other), &inUse)
-		assert.True(t, inUse.InUse)
-		assert.Contains(t, inUse.Found, argument)
+		inUse(t, <-b.retire(t, other), argument)
 	}
 	return func(t *testing.T) {
 		assert.Len(t, b.bindings(t, queue.Name), 1, "nothing was changed")
@@ -514,17 +481,14 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	now, err := topology.New(uniqueName("q"), config.Policy{Delays: ms(5000)}, topology.Names{})
-	require.NoError(t, err)
+	now := must(topology.New(uniqueName("q"), config.Policy{Delays: ms(5000)}, topology.Names{}))(t)
 	q := now.Queue
 	for _, policy := range []config.Policy{{Delays: ms(5000, 1500, 3_600_000)},
 		{Delays: ms(2000), ClassicQueues: true}} {
-		old, err := topology.New(q, policy, topology.Names{})
-		require.NoError(t, err)
+		old := must(topology.New(q, policy, topology.Names{}))(t)
 		require.NoError(t, old.Declare(b.channel()))
 	}
-	other, err := topology.New(q+".retry", config.Policy{Delays: ms(1500)}, topology.Names{})
-	require.NoError(t, err)
+	other := must(topology.New(q+".retry", config.Policy{Delays: ms(1500)}, topology.Names{}))(t)
 	require.NoError(t, other.Declare(b.channel()))
 	// What looks alike, and is not of the plan's making.
 	for name, arguments := range map[string]amqp.Table{
@@ -546,10 +510,9 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		b.Declare(name, arguments)
 	}
 	return func(t *testing.T) {
-		found, err := retire.Find(t.Context(), b.client, topology.Names{}, now)
-		require.NoError(t, err)
+		obsolete := must(retire.Find(t.Context(), b.client, topology.Names{}, now))(t)
 		var names []string
-		for _, o := range found.Queues {
+		for _, o := range obsolete.Queues {
 			names = append(names, strings.TrimPrefix(o.Name, q))
 		}
 		slices.Sort(names)
@@ -558,12 +521,11 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	queue := b.obsolete(t, hourly)
 	user := uniqueName("user")
 	refused := func(api *httpapi.Client, status int, texts ...string) {
 		err := retire.Delete(t.Context(), api, queue)
-		var refused *httpapi.Error
-		require.ErrorAs(t, err, &refused)
+		refused := errorAs[*httpapi.Error](t, err)
 		assert.Equal(t, status, refused.Status, "%v", err)
 		for _, text := range texts {
 			assert.ErrorContains(t, err, text)
@@ -588,14 +550,11 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	retired := make(chan error, 1)
 	go func() { retired <- retire.Delete(context.WithoutCancel(t.Context()), worker, queue) }()
 
-	missing, err := httpapi.New(b.broker.ManagementURL, "nowhere", nil)
-	require.NoError(t, err)
-	require.Error(t, retire.Delete(t.Context(), missing, queue),
-		"without the virtual host nothing is known of the queue")
+	missing := must(httpapi.New(b.broker.ManagementURL, "nowhere", nil))(t)
+	require.Error(t, retire.Delete(t.Context(), missing, queue), "without the virtual host")
 	return func(t *testing.T) {
 		err := <-retired
-		var refused *httpapi.Error
-		require.ErrorAs(t, err, &refused)
+		refused := errorAs[*httpapi.Error](t, err)
 		assert.Equal(t, http.StatusUnauthorized, refused.Status)
 		assert.ErrorContains(t, err, "configure on queue")
 		assert.True(t, b.exists(t, queue.Name))
@@ -605,17 +564,13 @@ func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 // What is at the address may be anything.
 func TestObsoleteManagementIsNotThere(t *testing.T) {
 	t.Parallel()
-	plan, err := topology.New("q", config.Policy{Delays: ms(100)}, topology.Names{})
-	require.NoError(t, err)
+	plan := must(topology.New("q", config.Policy{Delays: ms(100)}, topology.Names{}))(t)
 	queue := retire.Obsolete(nil, plan)[0]
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = silent.Close() }()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	closed := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	require.NoError(t, closed.Close())
-	amqpURI, err := url.Parse(brokertest.URI(t))
-	require.NoError(t, err)
+	amqpURI := must(url.Parse(brokertest.URI(t)))(t)
 	for name, host := range map[string]string{"silent": silent.Addr().String(), "closed": closed.Addr().String(),
 		"AMQP": amqpURI.Host} {
 		t.Run(name, func(t *testing.T) {
@@ -625,11 +580,9 @@ func TestObsoleteManagementIsNotThere(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			api, err := httpapi.New("http://guest:secret@"+host, "/", nil)
-			require.NoError(t, err)
-			err = retire.Delete(ctx, api, queue)
-			var unanswered *httpapi.Error
-			require.ErrorAs(t, err, &unanswered)
+			api := must(httpapi.New("http://guest:secret@"+host, "/", nil))(t)
+			err := retire.Delete(ctx, api, queue)
+			unanswered := errorAs[*httpapi.Error](t, err)
 			assert.Zero(t, unanswered.Status)
 			assert.ErrorContains(t, err, host)
 			assert.NotContains(t, err.Error(), "secret")

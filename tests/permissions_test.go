@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,19 +35,15 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// declares and assumes are who provides the topology: the service, or an operator.
 const declares, assumes = false, true
 
-// permissions are the patterns of one user: configure, write, read.
 type permissions [3]string
 
 var permissionNames = [3]string{"configure", "write", "read"}
 
-// documentedPermissions are those of docs/how-to/permissions.md, by role.
 func documentedPermissions(t *testing.T) map[string]permissions {
 	t.Helper()
-	page, err := os.ReadFile("../docs/how-to/permissions.md")
-	require.NoError(t, err)
+	page := must(os.ReadFile("../docs/how-to/permissions.md"))(t)
 	found := map[string]permissions{}
 	for _, m := range regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / ([a-z-]+) '(.*)' '(.*)' '(.*)'$`).
 		FindAllStringSubmatch(string(page), -1) {
@@ -58,7 +55,6 @@ func documentedPermissions(t *testing.T) map[string]permissions {
 	return found
 }
 
-// narrowed gives all that is one name less, by what is missing.
 func (p permissions) narrowed(t *testing.T) map[string]permissions {
 	t.Helper()
 	all := map[string]permissions{}
@@ -81,7 +77,6 @@ func (p permissions) narrowed(t *testing.T) map[string]permissions {
 	return all
 }
 
-// roleTest is one role's life in a virtual host of its own.
 type roleTest struct {
 	t              *testing.T
 	admin, uri     string // of the virtual host, for one who may do everything and for the role
@@ -93,37 +88,16 @@ type roleTest struct {
 
 // roles are the lives: each does all that its role is for and gives the first refusal.
 var roles = map[string]func(*roleTest) error{
-	"consumer": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-shared": func(r *roleTest) error {
-		r.strategy = config.StrategyShared
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-exact": func(r *roleTest) error {
-		r.strategy = config.StrategyLadder
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-cycle": func(r *roleTest) error {
-		r.strategy = config.StrategyCycle
-		return r.consume(queueConfig, "orders", declares)
-	},
-	"consumer-fanout": func(r *roleTest) error {
-		return r.consume(billing, "events", declares)
-	},
-	"worker": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", assumes)
-	},
-	"worker-canary": (*roleTest).canary,
-	"worker-shared": func(r *roleTest) error {
-		r.strategy = config.StrategyShared
-		return r.consume(queueConfig, "orders", assumes)
-	},
-	"worker-exact": func(r *roleTest) error {
-		r.strategy = config.StrategyLadder
-		return r.consume(queueConfig, "orders", assumes)
-	},
-	"observer": func(r *roleTest) error { return r.observe(2) },
+	"consumer":        consumesWith("", declares),
+	"consumer-shared": consumesWith(config.StrategyShared, declares),
+	"consumer-exact":  consumesWith(config.StrategyLadder, declares),
+	"consumer-cycle":  consumesWith(config.StrategyCycle, declares),
+	"consumer-fanout": func(r *roleTest) error { return r.consume(billing, "events", declares) },
+	"worker":          consumesWith("", assumes),
+	"worker-canary":   (*roleTest).canary,
+	"worker-shared":   consumesWith(config.StrategyShared, assumes),
+	"worker-exact":    consumesWith(config.StrategyLadder, assumes),
+	"observer":        func(r *roleTest) error { return r.observe(2) },
 	"observer-exact": func(r *roleTest) error {
 		r.strategy = config.StrategyLadder
 		return r.observe(56) // those of the ladder with its unroutable queue, and the dead-letter queue
@@ -131,47 +105,32 @@ var roles = map[string]func(*roleTest) error{
 	"dead-letters":         func(r *roleTest) error { return r.deadLetters(declares) },
 	"dead-letters-assumed": func(r *roleTest) error { return r.deadLetters(assumes) },
 	"replay":               (*roleTest).replay,
-	"browser": func(r *roleTest) error {
-		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			stat, err := q.Stat(r.t.Context(), dlq.Filter{})
-			if err == nil {
-				assert.Equal(r.t, 1, stat.Matched)
-			}
-			return err
-		})
-	},
+	"browser": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
+		stat, err := q.Stat(r.t.Context(), dlq.Filter{})
+		return stat.Matched, err
+	}),
 	"replayer": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1}})
+			report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true, Canary: dlq.Canary{Messages: 1}})
 			if err != nil {
 				return err
 			}
 			assert.Contains(r.t, report.Canary.Stopped, "has no consumer")
-			report, err = q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true})
+			report, err = q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true})
 			if err == nil {
 				assert.Equal(r.t, 1, report.Done)
 			}
 			return err
 		})
 	},
-	"purger": func(r *roleTest) error {
-		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Purge(r.t.Context(), dlq.PurgeOptions{})
-			if err == nil {
-				assert.Equal(r.t, 1, report.Done)
-			}
-			return err
-		})
-	},
-	"importer": func(r *roleTest) error {
-		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Import(r.t.Context(), strings.NewReader(`{"v":1,"body":"1"}`+"\n"), dlq.ImportOptions{})
-			if err == nil {
-				assert.Equal(r.t, 1, report.Done)
-			}
-			return err
-		})
-	},
+	"purger": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
+		report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Purge})
+		return report.Done, err
+	}),
+	"importer": counts(func(r *roleTest, q *dlq.Queue) (int, error) {
+		report, err := q.Import(r.t.Context(), strings.NewReader(`{"v":1,"body":"1"}`+"\n"), dlq.ImportOptions{})
+		return report.Done, err
+	}),
 	"publisher": func(r *roleTest) error { return r.publish(queueConfig, "orders", declares) },
 	"publisher-fanout": func(r *roleTest) error {
 		return r.publish(billing, "events", declares)
@@ -182,9 +141,29 @@ var roles = map[string]func(*roleTest) error{
 	"retire":                   (*roleTest).retire,
 }
 
+func consumesWith(strategy config.Strategy, assume bool) func(*roleTest) error {
+	return func(r *roleTest) error {
+		r.strategy = cmp.Or(strategy, r.strategy)
+		return r.consume(queueConfig, "orders", assume)
+	}
+}
+
+// counts does something with a dead-letter queue that has one message, and finds it.
+func counts(do func(*roleTest, *dlq.Queue) (int, error)) func(*roleTest) error {
+	return func(r *roleTest) error {
+		return r.deadLetterQueue(func(q *dlq.Queue) error {
+			n, err := do(r, q)
+			if err == nil {
+				assert.Equal(r.t, 1, n)
+			}
+
+			return err
+		})
+	}
+}
+
 func queueConfig(uri string) amqp.Config {
-	conf := amqp.NewDurableQueueConfig(uri)
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(uri, "quorum")
 
 	return conf
 }
@@ -218,8 +197,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 		operator.permit(t, vhost, user, p[0], p[1], p[2])
 		operator.permit(t, vhost, "guest", ".*", ".*", ".*")
 		at := func(user *url.Userinfo) string {
-			uri, err := url.Parse(broker.URI)
-			require.NoError(t, err)
+			uri := must(url.Parse(broker.URI))(t)
 			uri.User, uri.Path = user, "/"+vhost
 
 			return uri.String()
@@ -314,15 +292,12 @@ func (r *roleTest) retrier(conf amqp.Config, assume bool,
 	})
 }
 
-// provision declares everything, as somebody else.
 func (r *roleTest) provision(configure func(string) amqp.Config, topic string) topology.Plan {
 	r.t.Helper()
 	retrier := r.retrier(configure(r.admin), declares, nil)
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	require.NoError(r.t, sub.SubscribeInitialize(topic))
-	plan, err := retrier.Plan(topic)
-	require.NoError(r.t, err)
+	plan := must(retrier.Plan(topic))(r.t)
 
 	return plan
 }
@@ -341,8 +316,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 			outcome <- e // what is held without a reason waits for a busy broker
 		}
 	})
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	messages, err := sub.Subscribe(r.t.Context(), topic)
 	if err != nil {
 		return err
@@ -354,15 +328,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 
 		return nil, errFate
 	})
-	go func() {
-		for msg := range messages {
-			if _, err := handle(msg); err != nil {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		}
-	}()
+	go answer(messages, handle)
 
 	conf := configure(r.admin)
 	exchange, key := conf.Exchange.GenerateName(topic), ""
@@ -386,7 +352,6 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string,
 	return err
 }
 
-// canary handles the canary of a replay at its second attempt, and tells of it.
 func (r *roleTest) canary() error {
 	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1", "2")...)
@@ -402,8 +367,7 @@ func (r *roleTest) canary() error {
 			}
 		},
 	})
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	messages, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
 		return err
@@ -415,21 +379,12 @@ func (r *roleTest) canary() error {
 
 		return nil, nil
 	})
-	go func() {
-		for msg := range messages {
-			if _, err := handle(msg); err != nil {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		}
-	}()
+	go answer(messages, handle)
 
-	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true})
-	require.NoError(r.t, err)
+	client := must(dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true}))(r.t)
 	defer func() { assert.NoError(r.t, client.Close()) }()
-	report, err := client.Queue("orders").Replay(ctx,
-		dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: r.watch}})
+	report, err := client.Queue("orders").Run(ctx,
+		dlq.Plan{Kind: dlq.Replay, Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: r.watch}})
 	if err != nil {
 		return err
 	}
@@ -444,12 +399,10 @@ func (r *roleTest) canary() error {
 	return refused()[0].Err
 }
 
-// observe only looks at the depths.
 func (r *roleTest) observe(queues int) error {
 	r.provision(queueConfig, "orders")
 	retrier := r.retrier(queueConfig(r.uri), assumes, nil)
-	sub, err := retrier.NewSubscriber()
-	require.NoError(r.t, err)
+	sub := must(retrier.NewSubscriber())(r.t)
 	require.NoError(r.t, sub.SubscribeInitialize("orders"))
 	depths, err := retrier.QueueDepths(r.t.Context())
 	if err == nil {
@@ -459,13 +412,11 @@ func (r *roleTest) observe(queues int) error {
 	return err
 }
 
-// letters consumes a dead letter.
 func (r *roleTest) deadLetters(assume bool) error {
 	if assume {
 		r.provision(queueConfig, "orders")
 	}
-	sub, err := r.retrier(queueConfig(r.uri), assume, nil).NewDeadLetterSubscriber()
-	require.NoError(r.t, err)
+	sub := must(r.retrier(queueConfig(r.uri), assume, nil).NewDeadLetterSubscriber())(r.t)
 	letters, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
 		return err
@@ -480,12 +431,10 @@ func (r *roleTest) deadLetters(assume bool) error {
 	return nil
 }
 
-// deadLetterQueue works with a dead-letter queue that has one message.
 func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
 	r.provision(queueConfig, "orders")
 	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
-	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.uri, NoDeliveryLimitPolicy: true})
-	require.NoError(r.t, err)
+	client := must(dlq.Open(r.t.Context(), dlq.Config{URI: r.uri, NoDeliveryLimitPolicy: true}))(r.t)
 	defer func() { assert.NoError(r.t, client.Close()) }()
 
 	return do(client.Queue("orders"))
@@ -528,8 +477,6 @@ func (r *roleTest) replay() error {
 	return err
 }
 
-// publish publishes with watermill-amqp's publisher, which does not say why it fails, and with the
-// retrier's.
 func (r *roleTest) publish(configure func(string) amqp.Config, topic string, assume bool) error {
 	r.provision(configure, topic)
 	conf := configure(r.uri)
@@ -540,8 +487,7 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, ass
 		return err
 	}
 	defer func() { assert.NoError(r.t, stock.Close()) }()
-	own, err := retrier.NewPublisher()
-	require.NoError(r.t, err)
+	own := must(retrier.NewPublisher())(r.t)
 
 	err = stock.Publish(topic, message.NewMessage("1", []byte("1")))
 	if ownErr := own.Publish(topic, message.NewMessage("2", []byte("2"))); ownErr != nil {
@@ -556,23 +502,18 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, ass
 	return nil
 }
 
-// publishLater publishes a message that waits for a second, and one that is due already.
 func (r *roleTest) publishLater(assume bool) error {
 	r.provision(queueConfig, "orders")
 	if assume {
-		ladder, err := topology.NewLadder(config.ScheduleLadder())
-		require.NoError(r.t, err)
-		plan, err := ladder.Of(topology.Target{Key: "orders"}, topology.Names{})
-		require.NoError(r.t, err)
+		ladder := must(topology.NewLadder(config.ScheduleLadder()))(r.t)
+		plan := must(ladder.Of(topology.Target{Key: "orders"}, topology.Names{}))(r.t)
 		plan.Ladder = &ladder
 		newRabbit(r.t, r.admin).Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
 	}
 	conf := queueConfig(r.uri)
 	retrier := r.retrier(conf, assume, nil)
-	publisher, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
-	require.NoError(r.t, err)
-	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: await.Bound})
-	require.NoError(r.t, err)
+	publisher := must(amqp.NewPublisher(retrier.Config(), newLogs(r.t)))(r.t)
+	later := must(retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: await.Bound}))(r.t)
 	defer func() { assert.NoError(r.t, later.Close()) }()
 	for id, wait := range map[string]time.Duration{"waits": time.Second, "due": -time.Second} {
 		msg := message.NewMessage(id, []byte(id))
@@ -586,15 +527,13 @@ func (r *roleTest) publishLater(assume bool) error {
 	return nil
 }
 
-// retire lists the retry queue as obsolete and retires it.
 func (r *roleTest) retire() error {
 	plan := r.provision(queueConfig, "orders")
 	without := topology.Plan{Queue: plan.Queue} // as under the policy off
-	found, err := retire.Find(r.t.Context(), r.api, topology.Names{}, without)
-	require.NoError(r.t, err)
-	require.Len(r.t, found.Queues, 1)
+	obsolete := must(retire.Find(r.t.Context(), r.api, topology.Names{}, without))(r.t).Queues
+	require.Len(r.t, obsolete, 1)
 	ctx, cancel := context.WithTimeout(r.t.Context(), await.Bound)
 	defer cancel()
 
-	return retire.Delete(ctx, r.api, found.Queues[0])
+	return retire.Delete(ctx, r.api, obsolete[0])
 }

@@ -30,44 +30,36 @@ import (
 func TestPrefetch_StuckHandler(t *testing.T) {
 	t.Parallel()
 	const count = 60
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			stuck := make(chan struct{})
-			release := sync.OnceFunc(func() { close(stuck) })
-			t.Cleanup(release)
-			queue := uniqueName("stuck")
-			pod := func() *service {
-				return start(t, setup{URI: brokertest.URI(t), Queue: queue, QueueType: queueType,
-					Options: amqpretry.Options{CloseTimeout: 3 * time.Second},
-					Handler: func(msg *message.Message) error {
-						if msg.UUID == "stuck" {
-							<-stuck
-						}
-						return nil
-					}})
-			}
-			pods := []*service{pod(), pod()}
-			calls := func() (n int) {
-				for _, p := range pods {
-					n += p.Calls.count()
-				}
-				return n
-			}
-			pods[0].publish(rabbit.Numbered("before", 200)...) // both are quick, and know it
-			await.Until(t, func() bool { return calls() == 200 }, "the first are handled")
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		stuck := make(chan struct{})
+		release := sync.OnceFunc(func() { close(stuck) })
+		t.Cleanup(release)
+		queue := uniqueName("stuck")
+		pod := func() *service {
+			return start(t, setup{Queue: queue, QueueType: queueType,
+				Options: amqpretry.Options{CloseTimeout: 3 * time.Second},
+				Handler: func(msg *message.Message) error {
+					if msg.UUID == "stuck" {
+						<-stuck
+					}
+					return nil
+				}})
+		}
+		pods := []*service{pod(), pod()}
+		calls := func() int { return pods[0].Calls.count() + pods[1].Calls.count() }
+		pods[0].publish(rabbit.Numbered("before", 200)...) // both are quick, and know it
+		await.Until(t, func() bool { return calls() == 200 }, "the first are handled")
 
-			healthy := rabbit.Numbered("ok", count)
-			pods[0].publish(append(append(healthy[:count/2:count/2], "stuck"), healthy[count/2:]...)...)
-			await.Until(t, func() bool { return calls() == 200+count+1 }, "all others are handled")
-			release()
-			for _, p := range pods {
-				for id, n := range p.Calls.ids() {
-					assert.Equal(t, 1, n, "%s is handled once", id)
-				}
+		healthy := rabbit.Numbered("ok", count)
+		pods[0].publish(append(append(healthy[:count/2:count/2], "stuck"), healthy[count/2:]...)...)
+		await.Until(t, func() bool { return calls() == 200+count+1 }, "all others are handled")
+		release()
+		for _, p := range pods {
+			for id, n := range p.Calls.ids() {
+				assert.Equal(t, 1, n, "%s is handled once", id)
 			}
-		})
-	}
+		}
+	})
 }
 
 // The connection is lost under a handler that runs on. It is told of, and nothing is taken for a
@@ -105,41 +97,38 @@ func TestPrefetch_WithdrawnDelivery(t *testing.T) {
 func TestPrefetch_FollowsHandlers(t *testing.T) {
 	t.Parallel()
 	const quick, slow = 400, 30
-	for queueType, configured := range map[string]int{"classic": 0, "quorum": 1} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			var redelivered redeliveries
-			svc := newService(t, setup{URI: brokertest.URI(t), QueueType: queueType,
-				Configure: func(c *amqp.Config) {
-					c.Marshaler, c.Consume.Qos.PrefetchCount = &redelivered, configured
-				},
-				Handler: func(msg *message.Message) error {
-					if strings.HasPrefix(msg.UUID, "slow") {
-						<-time.After(120 * time.Millisecond)
-					}
-					return nil
-				}})
-			require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
-			ids := append(append(rabbit.Numbered("quick", quick), rabbit.Numbered("slow", slow)...),
-				rabbit.Numbered("then", quick)...)
-			svc.publish(ids...)
-			svc.run()
-			await.Until(t, func() bool { return svc.Calls.count() == len(ids) }, "all are handled")
-			svc.close()
+	each(t, map[string]int{"classic": 0, "quorum": 1}, func(t *testing.T, queueType string, configured int) {
+		var redelivered redeliveries
+		svc := newService(t, setup{QueueType: queueType,
+			Configure: func(c *amqp.Config) {
+				c.Marshaler, c.Consume.Qos.PrefetchCount = &redelivered, configured
+			},
+			Handler: func(msg *message.Message) error {
+				if strings.HasPrefix(msg.UUID, "slow") {
+					<-time.After(120 * time.Millisecond)
+				}
+				return nil
+			}})
+		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+		ids := append(append(rabbit.Numbered("quick", quick), rabbit.Numbered("slow", slow)...),
+			rabbit.Numbered("then", quick)...)
+		svc.publish(ids...)
+		svc.run()
+		await.Until(t, func() bool { return svc.Calls.count() == len(ids) }, "all are handled")
+		svc.close()
 
-			for i, call := range svc.Calls.All() {
-				require.Equal(t, ids[i], call.ID, "in their order")
-			}
-			assert.Zero(t, redelivered.count.Load(), "redelivered")
-			var sizes []int
-			for _, e := range svc.Logs.with("Changed the prefetch") {
-				sizes = append(sizes, e.Fields["prefetch"].(int))
-			}
-			assert.Contains(t, sizes, amqpretry.DefaultPrefetch, "it grows: %v", sizes)
-			assert.True(t, slices.ContainsFunc(sizes[1:], func(n int) bool { return n < 25 }), "shrinks: %v", sizes)
-			assert.Equal(t, amqpretry.DefaultPrefetch, sizes[len(sizes)-1], "and grows again: %v", sizes)
-		})
-	}
+		for i, call := range svc.Calls.All() {
+			require.Equal(t, ids[i], call.ID, "in their order")
+		}
+		assert.Zero(t, redelivered.count.Load(), "redelivered")
+		var sizes []int
+		for _, e := range svc.Logs.with("Changed the prefetch") {
+			sizes = append(sizes, e.Fields["prefetch"].(int))
+		}
+		assert.Contains(t, sizes, amqpretry.DefaultPrefetch, "it grows: %v", sizes)
+		assert.True(t, slices.ContainsFunc(sizes[1:], func(n int) bool { return n < 25 }), "shrinks: %v", sizes)
+		assert.Equal(t, amqpretry.DefaultPrefetch, sizes[len(sizes)-1], "and grows again: %v", sizes)
+	})
 }
 
 // It grows at once, also where quick handlers are done before the whole prefetch has come over a
@@ -150,7 +139,7 @@ func TestPrefetch_LongWay(t *testing.T) {
 	var redelivered redeliveries
 	var largeAfter atomic.Int64
 	var svc *service
-	svc = newService(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
+	svc = newService(t, setup{QueueType: "quorum",
 		Configure: func(c *amqp.Config) {
 			c.Marshaler, c.Connection.AmqpConfig = &redelivered, far.Config(20*time.Millisecond)
 		},
@@ -195,9 +184,9 @@ func TestPrefetch_SuspectsAmongOthers(t *testing.T) {
 	t.Parallel()
 	const count, every = 600, 60
 	var redelivered redeliveries
-	svc := newService(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
+	svc := newService(t, setup{QueueType: "quorum",
 		Configure: func(c *amqp.Config) { c.Marshaler = &redelivered },
-		Handler:   func(*message.Message) error { return nil }})
+		Handler:   succeed})
 	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 	messages := rabbit.Messages(rabbit.Numbered("ok", count)...)
 	for i := range messages {
@@ -226,8 +215,7 @@ func crashed(queue, id string) amqp091.Publishing {
 func TestPrefetch_SuspectAmongFew(t *testing.T) {
 	t.Parallel()
 	const prefetch, every = 100, 10 * time.Millisecond
-	svc := start(t, setup{URI: brokertest.URI(t), QueueType: "quorum", Prefetch: prefetch,
-		Handler: func(*message.Message) error { return nil }})
+	svc := start(t, setup{QueueType: "quorum", Prefetch: prefetch, Handler: succeed})
 	svc.publish("first")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it is open")
 	svc.Broker.Publish(svc.Queue, crashed(svc.Queue, "crashed"))
@@ -253,8 +241,7 @@ func TestPrefetch_SuspectsAmongInstances(t *testing.T) {
 	queue := uniqueName("instances")
 	var pods []*service
 	for range instances {
-		pods = append(pods, start(t, setup{URI: brokertest.URI(t), Queue: queue, QueueType: "quorum",
-			Handler: func(*message.Message) error { return nil }}))
+		pods = append(pods, start(t, setup{Queue: queue, QueueType: "quorum", Handler: succeed}))
 	}
 	calls := func() (n int) {
 		for _, p := range pods {
@@ -270,11 +257,9 @@ func TestPrefetch_SuspectsAmongInstances(t *testing.T) {
 	dying := newRabbit(t, brokertest.URI(t))
 	dies := func(priority int32) (die func()) {
 		connection := dying.Dial()
-		channel, err := connection.Channel()
-		require.NoError(t, err)
+		channel := must(connection.Channel())(t)
 		require.NoError(t, channel.Qos(count, 0, false))
-		has, err := channel.Consume(queue, "", false, false, false, false, amqp091.Table{"x-priority": priority})
-		require.NoError(t, err)
+		has := must(channel.Consume(queue, "", false, false, false, false, amqp091.Table{"x-priority": priority}))(t)
 
 		return func() {
 			for range count {
@@ -305,7 +290,7 @@ func TestPrefetch_LargeBodies(t *testing.T) {
 	const count, size, slow = 40, 2 << 20, 50 * time.Millisecond
 	var ahead []int
 	var svc *service
-	svc = newService(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
+	svc = newService(t, setup{QueueType: "quorum",
 		Handler: func(*message.Message) error {
 			<-time.After(slow)
 			ahead = append(ahead, count-svc.Calls.count()-svc.Broker.Depth(svc.Queue))

@@ -1,11 +1,16 @@
 package tests
 
 import (
+	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,8 +142,7 @@ func TestProcessor_SharedFailedQueue(t *testing.T) {
 				consuming = append(consuming, e.Topic)
 			}
 			assert.ElementsMatch(t, names, consuming, "each topic is known to be consumed")
-			depths, err := p.QueueDepths(t.Context())
-			require.NoError(t, err)
+			depths := must(p.QueueDepths(t.Context()))(t)
 			assert.Contains(t, depths, retry.QueueDepth{Queue: queues[0].Failed, Role: retry.QueueRoleFailed})
 		})
 	}
@@ -155,11 +159,7 @@ func TestProcessor_SharedFailedQueue_KeyOfThePublisher(t *testing.T) {
 	broker.Remove("", mails)
 	queues[1] = declareForeignTo(t, broker, mails, queues[0].Failed, amqp091.Table{
 		"x-dead-letter-exchange": queues[0].Failed + ".exchange", "x-dead-letter-routing-key": nil})
-	broker.Do(func(c *amqp091.Channel) error {
-		return errors.Join(c.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil),
-			c.QueueBind(mails, "", exchange, false, nil))
-	})
-	t.Cleanup(func() { broker.Remove(exchange) })
+	bound(t, broker, exchange, "fanout", mails, "")
 	options := processor.Options{Policies: retries(ms(100)...)}
 	removeTopology(t, broker, orders, options)
 	removeTopology(t, broker, mails, options)
@@ -219,49 +219,46 @@ func TestProcessor_SharedFailedQueue_OtherOrigin(t *testing.T) {
 // which is seen at once.
 func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 	t.Parallel()
-	for name, policy := range map[string]config.Policy{
+	each(t, map[string]config.Policy{
 		"tiers": {Delays: ms(100)}, "classic": {Delays: ms(100), ClassicQueues: true},
 		"shared": {Delays: ms(100), Strategy: config.StrategyShared},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			broker := newRabbit(t, brokertest.URI(t))
-			here, gone := uniqueName("proc-here"), uniqueName("proc-gone")
-			queues := declareShared(t, broker, "", here, gone)
-			options := processor.Options{Policies: config.Policies{Default: policy}, PollInterval: time.Hour}
-			options.Names.Shared = uniqueName("proc-shared")
-			removeTopology(t, broker, here, options)
-			removeTopology(t, broker, gone, options)
-			process(t, of(t, queues...), options).stop() // declares what they need
+	}, func(t *testing.T, _ string, policy config.Policy) {
+		broker := newRabbit(t, brokertest.URI(t))
+		here, gone := uniqueName("proc-here"), uniqueName("proc-gone")
+		queues := declareShared(t, broker, "", here, gone)
+		options := processor.Options{Policies: config.Policies{Default: policy}, PollInterval: time.Hour}
+		options.Names.Shared = uniqueName("proc-shared")
+		removeTopology(t, broker, here, options)
+		removeTopology(t, broker, gone, options)
+		process(t, of(t, queues...), options).stop() // declares what they need
 
-			service := consumeForeign(t, broker, here, gone)
-			broker.Publish(gone, foreign("never-1"))
-			broker.Publish(here, foreign("once-2"))
-			broker.Has(queues[0].Failed, 2)
-			broker.Remove("", gone)
-			p := process(t, of(t, queues...), options)
-			await.Until(t, func() bool { return service.handled("once-2") == 1 }, "the other one goes on")
-			letter := broker.Take(gone+".dlq", 1)[0]
-			assert.Equal(t, []string{"never-1", "permanent"}, []string{letter.MessageId,
-				rabbit.Text(letter, header.Reason)})
-			assert.Contains(t, rabbit.Text(letter, header.Error), fmt.Sprintf("main queue %q does not exist", gone))
-			for _, q := range p.Queues() {
-				assert.True(t, q.Consuming)
-				assert.Equal(t, q.MainQueue == gone, q.Err != nil, q.MainQueue)
-			}
-			assert.Len(t, p.Logs.with("A main queue is missing"), 1)
-			_, err := p.QueueDepths(t.Context())
-			require.NoError(t, err)
+		service := consumeForeign(t, broker, here, gone)
+		broker.Publish(gone, foreign("never-1"))
+		broker.Publish(here, foreign("once-2"))
+		broker.Has(queues[0].Failed, 2)
+		broker.Remove("", gone)
+		p := process(t, of(t, queues...), options)
+		await.Until(t, func() bool { return service.handled("once-2") == 1 }, "the other one goes on")
+		letter := broker.Take(gone+".dlq", 1)[0]
+		assert.Equal(t, []string{"never-1", "permanent"}, []string{letter.MessageId,
+			rabbit.Text(letter, header.Reason)})
+		assert.Contains(t, rabbit.Text(letter, header.Error), fmt.Sprintf("main queue %q does not exist", gone))
+		for _, q := range p.Queues() {
+			assert.True(t, q.Consuming)
+			assert.Equal(t, q.MainQueue == gone, q.Err != nil, q.MainQueue)
+		}
+		assert.Len(t, p.Logs.with("A main queue is missing"), 1)
+		_, err := p.QueueDepths(t.Context())
+		require.NoError(t, err)
 
-			declareForeignTo(t, broker, gone, queues[1].Failed)
-			service = consumeForeign(t, broker, gone)
-			broker.Publish(gone, foreign("once-3"))
-			await.Until(t, func() bool { return service.handled("once-3") == 1 }, "it is there again")
-			for _, q := range p.Queues() {
-				assert.NoError(t, q.Err, q.MainQueue)
-			}
-		})
-	}
+		declareForeignTo(t, broker, gone, queues[1].Failed)
+		service = consumeForeign(t, broker, gone)
+		broker.Publish(gone, foreign("once-3"))
+		await.Until(t, func() bool { return service.handled("once-3") == 1 }, "it is there again")
+		for _, q := range p.Queues() {
+			assert.NoError(t, q.Err, q.MainQueue)
+		}
+	})
 }
 
 // Main queues that match a pattern are found while the processor runs. A message of a new one waits
@@ -333,99 +330,6 @@ func TestProcessor_SharedFailedQueue_PoliciesChange(t *testing.T) {
 	}
 }
 
-// Processes that are killed and closed while others go on lose no message of a failed queue of many
-// main queues, and mix up none.
-func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
-	t.Parallel()
-	const mains, each, prefetch = 4, 100, 20
-	uri := brokertest.URI(t)
-	broker := newRabbit(t, uri)
-	names, args, policies := []string{}, []string{"--prefetch", strconv.Itoa(prefetch)}, "topics:\n"
-	for i := range mains {
-		name := uniqueName(fmt.Sprintf("proc-%d", i))
-		names = append(names, name)
-		delays := ms(100, 150, 200, 250)[:1+i]
-		removeTopology(t, broker, name, processor.Options{Policies: retries(delays...)})
-		policies += fmt.Sprintf("  %s: {delays: [%s]}\n", name,
-			strings.Join([]string{"100ms", "150ms", "200ms", "250ms"}[:1+i], ", "))
-	}
-	queues := declareShared(t, broker, "direct", names...)
-	for _, q := range queues {
-		args = append(args, "--queues", q.Failed+"="+q.Main)
-	}
-	args = append(args, "--policies", policyFile(t, policies))
-	path := buildCommand(t)
-	start := func() *command {
-		c := runProcessor(t, path, uri, args...)
-		c.ready()
-		return c
-	}
-	survivor, victim := start(), start()
-	services := map[string]*foreigner{}
-	for _, name := range names {
-		services[name] = consumeForeign(t, broker, name)
-	}
-	published := make(chan struct{})
-	go func() {
-		defer close(published)
-		for i := range each / 10 {
-			for _, name := range names {
-				for j := range 10 {
-					id := fmt.Sprintf("-%d-%s", i*10+j, name)
-					broker.Publish(name, foreigns("never"+id, "once"+id)...)
-				}
-			}
-			<-time.After(300 * time.Millisecond)
-		}
-	}()
-	kills := 0
-	for publishing := true; publishing; {
-		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
-		if kills%3 == 2 {
-			victim.exit(syscall.SIGTERM)
-		} else {
-			victim.kill()
-		}
-		kills++
-		victim = start()
-		select {
-		case <-published:
-			publishing = false
-		default:
-		}
-	}
-
-	doubled := 0
-	for i, name := range names {
-		letters := map[string]int{}
-		await.Until(t, func() bool {
-			for _, d := range broker.Drain(name + ".dlq") {
-				letters[d.MessageId]++
-				assert.Equal(t, []string{"rejected", strconv.Itoa(2 + i), name}, []string{rabbit.Text(d, header.Reason),
-					rabbit.Text(d, header.Attempts), rabbit.Text(d, header.Queue)})
-				assert.True(t, strings.HasSuffix(d.MessageId, name), "%s in %s", d.MessageId, name)
-			}
-			handled := 0
-			for n := range each {
-				handled += min(1, services[name].handled(fmt.Sprintf("once-%d-%s", n, name)))
-			}
-			return len(letters) == each && handled == each
-		}, "each message comes to its end")
-		for _, n := range letters {
-			doubled += n - 1
-		}
-		services[name].mu.Lock()
-		for id := range services[name].seen {
-			assert.True(t, strings.HasSuffix(id, name), "%s came to %s", id, name)
-		}
-		services[name].mu.Unlock()
-	}
-	t.Logf("%d processes ended, %d doubled", kills, doubled)
-	broker.Has(queues[0].Failed, 0)
-	survivor.exit(syscall.SIGTERM)
-	victim.exit(syscall.SIGTERM)
-}
-
 // deadlyTo is a network that takes a connection away when something of a name is declared over it,
 // as RabbitMQ does with an error of its own (541).
 type deadlyTo struct {
@@ -482,4 +386,280 @@ func TestProcessor_DeclarationCostsNoConsumer(t *testing.T) {
 	broker.Publish(good.Main, foreign("once-1"))
 	broker.Publish(shared[0].Main, foreign("once-2"))
 	await.Until(t, func() bool { return service.handled("once-1")+service.handled("once-2") == 2 }, "retries")
+}
+
+func buildCommand(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "amqpretry")
+	out, err := exec.Command("go", "build", "-o", path, "../cmd/amqpretry").CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	return path
+}
+
+type command struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	address string // of its probes and metrics
+	ended   chan error
+
+	lines records[string]
+}
+
+func runProcessor(t *testing.T, path, uri string, args ...string) *command {
+	t.Helper()
+	c := &command{t: t, ended: make(chan error, 1)}
+	c.cmd = exec.Command(path, append([]string{"processor", "--listen", "127.0.0.1:0"}, args...)...)
+	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, "AMQP")
+	}), "AMQP_URI="+uri)
+	stderr := must(c.cmd.StderrPipe())(t)
+	require.NoError(t, c.cmd.Start())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			c.lines.put(lines.Text())
+		}
+	}()
+	go func() {
+		<-read
+		c.ended <- c.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		if t.Failed() {
+			logged := c.logged()
+			t.Logf("the end of its log:\n%s", strings.Join(logged[max(0, len(logged)-20):], "\n"))
+		}
+	})
+	await.Until(t, func() bool {
+		for _, line := range c.logged() {
+			if _, address, found := strings.Cut(line, "Serving probes and metrics\" address="); found {
+				c.address = address
+				return true
+			}
+		}
+		return false
+	}, "it serves its probes")
+
+	return c
+}
+
+func (c *command) logged(parts ...string) []string {
+	return c.lines.where(func(line string) bool {
+		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	})
+}
+
+func (c *command) get(path string) (int, string) {
+	response, err := http.Get("http://" + c.address + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	body := must(io.ReadAll(response.Body))(c.t)
+
+	return response.StatusCode, string(body)
+}
+
+func (c *command) ready() {
+	c.t.Helper()
+	await.Until(c.t, func() bool {
+		status, _ := c.get("/readyz")
+		return status == http.StatusOK
+	}, "it is ready")
+}
+
+func (c *command) kill() {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Kill())
+	require.Error(c.t, await.Value(c.t, c.ended, "the end of the process"), "it was killed")
+}
+
+func (c *command) exit(signal os.Signal) {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Signal(signal))
+	require.NoError(c.t, await.Value(c.t, c.ended, "the end of the process"))
+}
+
+func policyFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "retry.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+
+	return path
+}
+
+// The command processes, answers probes, shows its series, reads its policies again, and ends with
+// a signal.
+func TestProcessorCommand(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	q := declareForeign(t, broker, uniqueName("proc"))
+	for _, delay := range ms(100, 250) {
+		removeTopology(t, broker, q.Main, processor.Options{Policies: retries(delay)})
+	}
+	policies := policyFile(t, "default: {delays: [100ms]}")
+	_, management := newListing(t, q.Failed, q.Main)
+	c := runProcessor(t, buildCommand(t), uri, "--policies", policies, "--match", "*.failed",
+		"--management-url", management.URL)
+	c.ready()
+	service := consumeForeign(t, broker, q.Main)
+	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
+	broker.Has(q.Main+".dlq", 1)
+	await.Until(t, func() bool { return service.handled("once-1") == 1 }, "a retry")
+
+	status, body := c.get("/healthz")
+	assert.Equal(t, []any{200, "ok\n"}, []any{status, body})
+	series := []string{
+		`amqpretry_dead_letters_total{reason="rejected",topic="` + q.Main + `"} 1`,
+		`amqpretry_messages_total{handler="",result="retried",topic="` + q.Main + `"} 2`,
+		`amqpretry_calls_total{handler="",outcome="rejected",topic="` + q.Main + `"} 3`,
+		`amqpretry_consuming_subscriptions{topic="` + q.Main + `"} 1`,
+		`amqpretry_queue_messages_ready{main_queue="` + q.Main + `",queue="` + q.Main + `.dlq",role="dead-letter"} 1`,
+		`amqpretry_queue_messages_ready{main_queue="` + q.Main + `",queue="` + q.Failed + `",role="failed"} 0`,
+		`amqpretry_connections_opened_total{connection="processor"} 1`,
+	}
+	var missing []string // the processor counts a copy when it is confirmed, which is after the copy can be seen
+	await.Until(t, func() bool {
+		status, body = c.get("/metrics")
+		require.Equal(t, 200, status)
+		missing = slices.DeleteFunc(slices.Clone(series), func(line string) bool {
+			return strings.Contains(body, line+"\n")
+		})
+		return len(missing) == 0
+	}, "all series; missing: %q", &missing)
+
+	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [100ms, oops]}"), 0o600))
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))
+	await.Until(t, func() bool {
+		return len(c.logged("level=ERROR", "keeping the current policies", "oops")) == 1
+	}, "it keeps its policies")
+	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [250ms]}"), 0o600))
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))
+	await.Until(t, func() bool { return broker.Depth(q.Main+".retry.250ms") == 0 }, "new policies")
+	c.ready()
+	broker.Publish(q.Main, foreign("once-2"))
+	await.Until(t, func() bool { return service.handled("once-2") == 1 }, "a retry")
+	deliveries := service.of("once-2")
+	assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 250*time.Millisecond)
+
+	c.exit(syscall.SIGTERM)
+	assert.Len(t, c.logged("Processor ended"), 1)
+	status, _ = c.get("/healthz")
+	assert.Zero(t, status)
+	broker.Has(q.Failed, 0)
+	assert.Empty(t, c.logged("guest:guest"), "no password")
+}
+
+// Processes that are killed and closed while another goes on lose no message and mix up none. What
+// is doubled, with its message id, was in flight.
+func TestProcessorCommand_Killed(t *testing.T) {
+	t.Parallel()
+	killProcessors(t, "", "twice", 2, 1, 600)
+}
+
+func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
+	t.Parallel()
+	killProcessors(t, "direct", "once", 1, 4, 100)
+}
+
+// killProcessors has main queues with one failed queue, see declareShared. The first has that many
+// retries, and each other one more. Each gets so many messages that die, and that survive.
+func killProcessors(t *testing.T, form, survives string, tries, mains, each int) {
+	t.Helper()
+	const prefetch = 20
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	names, args, policies := []string{}, []string{"--prefetch", strconv.Itoa(prefetch)}, "topics:\n"
+	for i := range mains {
+		name := uniqueName(fmt.Sprintf("proc-%d", i))
+		names = append(names, name)
+		delays := ms(100, 150, 200, 250)[:tries+i]
+		removeTopology(t, broker, name, processor.Options{Policies: retries(delays...)})
+		policies += fmt.Sprintf("  %s: {delays: %s}\n", name, strings.ReplaceAll(fmt.Sprint(delays), " ", ", "))
+	}
+	queues := declareShared(t, broker, form, names...)
+	for _, q := range queues {
+		args = append(args, "--queues", q.Failed+"="+q.Main)
+	}
+	args = append(args, "--policies", policyFile(t, policies))
+	path := buildCommand(t)
+	start := func() *command {
+		c := runProcessor(t, path, uri, args...)
+		c.ready()
+
+		return c
+	}
+	survivor, victim := start(), start()
+	services := map[string]*foreigner{}
+	for _, name := range names {
+		services[name] = consumeForeign(t, broker, name)
+	}
+
+	published := inBackground(func() {
+		batch := 20 / min(mains, 2)
+		for i := 0; i < each; i += batch {
+			for _, name := range names {
+				for j := range batch {
+					id := fmt.Sprintf("-%d-%s", i+j, name)
+					broker.Publish(name, foreigns("never"+id, survives+id)...)
+				}
+			}
+			<-time.After(200 * time.Millisecond)
+		}
+	})
+	kills := 0
+	for publishing := true; publishing; {
+		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
+		if kills%3 == 2 {
+			victim.exit(syscall.SIGTERM)
+		} else {
+			victim.kill()
+		}
+		kills++
+		victim = start()
+		select {
+		case <-published:
+			publishing = false
+		default:
+		}
+	}
+
+	doubled := 0
+	for i, name := range names {
+		letters := map[string]int{}
+		await.Until(t, func() bool {
+			for _, d := range broker.Drain(name + ".dlq") {
+				letters[d.MessageId]++
+				says(t, d, "rejected", strconv.Itoa(1+tries+i))
+				hasHeaders(t, d, headers{header.Queue: name})
+				assert.Regexp(t, "^never-.*-"+name+"$", d.MessageId)
+			}
+			handled := 0
+			for n := range each {
+				handled += min(1, services[name].handled(fmt.Sprintf("%s-%d-%s", survives, n, name)))
+			}
+
+			return len(letters) == each && handled == each
+		}, "each message comes to its end")
+		for _, n := range letters {
+			doubled += n - 1
+		}
+		for n := range each {
+			doubled += services[name].handled(fmt.Sprintf("%s-%d-%s", survives, n, name)) - 1
+		}
+		services[name].mu.Lock()
+		for id := range services[name].seen {
+			assert.True(t, strings.HasSuffix(id, name), "%s came to %s", id, name)
+		}
+		services[name].mu.Unlock()
+	}
+	t.Logf("%d processes ended, %d doubled", kills, doubled)
+	assert.LessOrEqual(t, doubled, kills*prefetch)
+	broker.Has(queues[0].Failed, 0)
+	survivor.exit(os.Interrupt)
+	victim.exit(syscall.SIGTERM)
 }

@@ -1,14 +1,20 @@
 package tests
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
@@ -23,6 +30,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -38,94 +46,79 @@ func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
 		"exact":   {Delays: ms(200, 400), Strategy: config.StrategyLadder, Ladder: commonLadder},
 		"jitter":  {Delays: ms(200, 400), Jitter: 0.5},
 	}
-	for name, policy := range policies {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			broker := newRabbit(t, brokertest.URI(t))
-			q := declareForeign(t, broker, uniqueName("proc"))
-			options := processor.Options{Policies: config.Policies{Default: policy}}
-			options.Names.Shared = uniqueName("proc-shared")
-			removeTopology(t, broker, q.Main, options)
-			p := process(t, of(t, q), options)
-			service := consumeForeign(t, broker, q.Main)
+	each(t, policies, func(t *testing.T, _ string, policy config.Policy) {
+		broker := newRabbit(t, brokertest.URI(t))
+		q := declareForeign(t, broker, uniqueName("proc"))
+		options := processor.Options{Policies: config.Policies{Default: policy}}
+		options.Names.Shared = uniqueName("proc-shared")
+		removeTopology(t, broker, q.Main, options)
+		p := process(t, of(t, q), options)
+		service := consumeForeign(t, broker, q.Main)
 
-			exchange := uniqueName("proc-exchange")
-			broker.Do(func(c *amqp091.Channel) error {
-				if err := c.ExchangeDeclare(exchange, "topic", true, false, false, false, nil); err != nil {
-					return err
-				}
-				return c.QueueBind(q.Main, "orders.#", exchange, false, nil)
-			})
-			t.Cleanup(func() { broker.Remove(exchange) })
-			published := foreign("never-1")
-			published.CorrelationId, published.Type, published.AppId = "c-1", "order.created", "shop"
-			published.Priority, published.Timestamp = 3, time.Unix(1_700_000_000, 0)
-			published.Headers["nested"] = amqp091.Table{"n": int64(1), "list": []any{"a", int32(2)}}
-			broker.PublishTo(exchange, "orders.new", foreigns("ok-1", "once-1", "twice-1")...)
-			broker.PublishTo(exchange, "orders.new", published)
+		exchange := uniqueName("proc-exchange")
+		bound(t, broker, exchange, "topic", q.Main, "orders.#")
+		published := foreign("never-1")
+		published.CorrelationId, published.Type, published.AppId = "c-1", "order.created", "shop"
+		published.Priority, published.Timestamp = 3, time.Unix(1_700_000_000, 0)
+		published.Headers["nested"] = amqp091.Table{"n": int64(1), "list": []any{"a", int32(2)}}
+		broker.PublishTo(exchange, "orders.new", foreigns("ok-1", "once-1", "twice-1")...)
+		broker.PublishTo(exchange, "orders.new", published)
 
-			letter := broker.Take(q.Main+".dlq", 1)[0]
-			await.Until(t, func() bool {
-				return service.handled("ok-1")+service.handled("once-1")+service.handled("twice-1") == 3
-			}, "the others are handled")
-			await.Until(t, func() bool {
-				return len(p.Events(retry.EventRetried)) >= 5 && len(p.Events(retry.EventDeadLettered)) > 0
-			}, "all copies are confirmed")
-			assert.Equal(t, []string{""}, service.counts("ok-1"))
-			assert.Equal(t, []string{"", "1"}, service.counts("once-1"))
-			assert.Equal(t, []string{"", "1", "2"}, service.counts("twice-1"))
-			assert.Equal(t, []string{"", "1", "2"}, service.counts("never-1"))
-			deliveries := service.of("never-1")
-			if policy.Jitter == 0 {
-				assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 200*time.Millisecond)
-				assert.GreaterOrEqual(t, deliveries[2].At.Sub(deliveries[1].At), 400*time.Millisecond)
-			}
-			for _, d := range append([]amqp091.Delivery{letter}, deliveries[1].Delivery, deliveries[2].Delivery) {
-				assert.Equal(t, published.Body, d.Body)
-				assert.Equal(t, []any{"never-1", "c-1", "order.created", "shop", "application/json"},
-					[]any{d.MessageId, d.CorrelationId, d.Type, d.AppId, d.ContentType})
-				assert.Equal(t, []any{uint8(3), amqp091.Persistent, int64(1_700_000_000)},
-					[]any{d.Priority, d.DeliveryMode, d.Timestamp.Unix()})
-				assert.Equal(t, published.Headers["nested"], d.Headers["nested"])
-				assert.Equal(t, "acme", rabbit.Text(d, "tenant"))
-			}
-			for key, want := range map[string]string{
-				header.Count: "-1", header.Attempts: "3", header.Reason: "rejected", header.Queue: q.Main,
-				header.Topic: q.Main, header.Exchange: exchange, header.RoutingKey: "orders.new",
-				header.Error:     fmt.Sprintf("rejected by a consumer of queue %q", q.Main),
-				header.ErrorType: "*retry.RejectedError", header.UUID: "never-1",
-				header.PoisonTopic: q.Main,
-			} {
-				assert.Equal(t, want, rabbit.Text(letter, key), key)
-			}
-			assert.Equal(t, 3, strings.Count(rabbit.Text(letter, header.History), `"reason":"rejected"`))
-			assert.NotContains(t, letter.Headers, header.Death)
-			if broker.AtLeast(4, 0) { // before, each delivery of a quorum queue has one
-				assert.NotContains(t, letter.Headers, header.DeliveryCount)
-			}
+		letter := broker.Take(q.Main+".dlq", 1)[0]
+		await.Until(t, func() bool {
+			return service.handled("ok-1")+service.handled("once-1")+service.handled("twice-1") == 3
+		}, "the others are handled")
+		await.Until(t, func() bool {
+			return len(p.Events(retry.EventRetried)) >= 5 && len(p.Events(retry.EventDeadLettered)) > 0
+		}, "all copies are confirmed")
+		assert.Equal(t, []string{""}, service.counts("ok-1"))
+		assert.Equal(t, []string{"", "1"}, service.counts("once-1"))
+		assert.Equal(t, []string{"", "1", "2"}, service.counts("twice-1"))
+		assert.Equal(t, []string{"", "1", "2"}, service.counts("never-1"))
+		deliveries := service.of("never-1")
+		if policy.Jitter == 0 {
+			assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 200*time.Millisecond)
+			assert.GreaterOrEqual(t, deliveries[2].At.Sub(deliveries[1].At), 400*time.Millisecond)
+		}
+		for _, d := range append([]amqp091.Delivery{letter}, deliveries[1].Delivery, deliveries[2].Delivery) {
+			assert.Equal(t, published.Body, d.Body)
+			assert.Equal(t, []any{"never-1", "c-1", "order.created", "shop", "application/json"},
+				[]any{d.MessageId, d.CorrelationId, d.Type, d.AppId, d.ContentType})
+			assert.Equal(t, []any{uint8(3), amqp091.Persistent, int64(1_700_000_000)},
+				[]any{d.Priority, d.DeliveryMode, d.Timestamp.Unix()})
+			assert.Equal(t, published.Headers["nested"], d.Headers["nested"])
+			assert.Equal(t, "acme", rabbit.Text(d, "tenant"))
+		}
+		for key, want := range map[string]string{
+			header.Count: "-1", header.Attempts: "3", header.Reason: "rejected", header.Queue: q.Main,
+			header.Topic: q.Main, header.Exchange: exchange, header.RoutingKey: "orders.new",
+			header.Error:     fmt.Sprintf("rejected by a consumer of queue %q", q.Main),
+			header.ErrorType: "*retry.RejectedError", header.UUID: "never-1",
+			header.PoisonTopic: q.Main,
+		} {
+			assert.Equal(t, want, rabbit.Text(letter, key), key)
+		}
+		assert.Equal(t, 3, strings.Count(rabbit.Text(letter, header.History), `"reason":"rejected"`))
+		assert.NotContains(t, letter.Headers, header.Death)
+		if broker.AtLeast(4, 0) { // before, each delivery of a quorum queue has one
+			assert.NotContains(t, letter.Headers, header.DeliveryCount)
+		}
 
-			broker.Has(q.Failed, 0)
-			assert.Len(t, p.Events(retry.EventRetried), 5)
-			dead := p.Events(retry.EventDeadLettered)
-			require.Len(t, dead, 1)
-			assert.Equal(t, []any{q.Main, retry.ClassRejected, retry.ReasonRejected, "never-1"},
-				[]any{dead[0].Topic, dead[0].Class, dead[0].Verdict.Reason, dead[0].Message.UUID})
-			var rejected *retry.RejectedError
-			require.ErrorAs(t, dead[0].Err, &rejected)
-			assert.Equal(t, retry.RejectedError{Queue: q.Main, Reason: retry.ReasonRejected}, *rejected)
-		})
-	}
+		broker.Has(q.Failed, 0)
+		assert.Len(t, p.Events(retry.EventRetried), 5)
+		dead := p.Events(retry.EventDeadLettered)
+		require.Len(t, dead, 1)
+		assert.Equal(t, []any{q.Main, retry.ClassRejected, retry.ReasonRejected, "never-1"},
+			[]any{dead[0].Topic, dead[0].Class, dead[0].Verdict.Reason, dead[0].Message.UUID})
+		rejected := errorAs[*retry.RejectedError](t, dead[0].Err)
+		assert.Equal(t, retry.RejectedError{Queue: q.Main, Reason: retry.ReasonRejected}, *rejected)
+	})
 }
 
 // Headers of a publisher give a message neither more nor fewer retries.
 func TestProcessor_TrustsTheBrokerOnly(t *testing.T) {
 	t.Parallel()
-	broker := newRabbit(t, brokertest.URI(t))
-	q := declareForeign(t, broker, uniqueName("proc"))
-	options := processor.Options{Policies: retries(ms(100, 100)...)}
-	removeTopology(t, broker, q.Main, options)
-	process(t, of(t, q), options)
-	service := consumeForeign(t, broker, q.Main)
+	broker, q, _, service := processQueue(t, retries(ms(100, 100)...))
 
 	own := func(count any) amqp091.Table {
 		return amqp091.Table{header.Version: "1", header.Queue: q.Main, header.Count: count, header.Delay: "100ms",
@@ -178,12 +171,7 @@ func TestProcessor_TrustsTheBrokerOnly(t *testing.T) {
 // A dead letter that somebody has replayed begins a new life.
 func TestProcessor_Replay(t *testing.T) {
 	t.Parallel()
-	broker := newRabbit(t, brokertest.URI(t))
-	q := declareForeign(t, broker, uniqueName("proc"))
-	options := processor.Options{Policies: retries(ms(100)...)}
-	removeTopology(t, broker, q.Main, options)
-	process(t, of(t, q), options)
-	service := consumeForeign(t, broker, q.Main)
+	broker, q, _, service := processQueue(t, retries(ms(100)...))
 	broker.Publish(q.Main, foreign("never-1"))
 	letter := broker.Take(q.Main+".dlq", 1)[0]
 
@@ -191,8 +179,7 @@ func TestProcessor_Replay(t *testing.T) {
 		DeliveryMode: amqp091.Persistent})
 	letter = broker.Take(q.Main+".dlq", 1)[0]
 	assert.Equal(t, []string{"", "1", "-1", "1"}, service.counts("never-1"))
-	assert.Equal(t, "1", rabbit.Text(letter, header.Replays))
-	assert.Equal(t, "4", rabbit.Text(letter, header.Attempts))
+	hasHeaders(t, letter, headers{header.Replays: "1", header.Attempts: "4"})
 }
 
 // What the broker itself has taken out of a main queue is not retried.
@@ -213,30 +200,26 @@ func TestProcessor_DeathsByTheBroker(t *testing.T) {
 	short.Expiration = "50"
 	broker.Publish(expired.Main, short)
 	letter := broker.Take(expired.Main+".dlq", 1)[0]
-	assert.Equal(t, "expired", rabbit.Text(letter, header.Reason))
-	assert.Equal(t, "50", rabbit.Text(letter, header.Expiration))
-	assert.Equal(t, "0", rabbit.Text(letter, header.Attempts))
+	hasHeaders(t, letter, headers{header.Reason: "expired", header.Expiration: "50", header.Attempts: "0"})
 	assert.Contains(t, rabbit.Text(letter, header.Error), "expired in queue")
 	assert.Empty(t, letter.Expiration)
 
 	broker.Publish(full.Main, foreigns("full-1", "full-2")...)
 	letter = broker.Take(full.Main+".dlq", 1)[0]
-	assert.Equal(t, []string{"full-1", "maxlen", "0"},
-		[]string{letter.MessageId, rabbit.Text(letter, header.Reason), rabbit.Text(letter, header.Attempts)})
+	assert.Equal(t, "full-1", letter.MessageId)
+	says(t, letter, "maxlen", "0")
 	assert.Contains(t, rabbit.Text(letter, header.Error), "length limit of queue")
 
 	broker.Publish(limited.Main, foreign("limited-1"))
 	channel := broker.Channel()
-	deliveries, err := channel.Consume(limited.Main, "", false, false, false, false, nil)
-	require.NoError(t, err)
+	deliveries := must(channel.Consume(limited.Main, "", false, false, false, false, nil))(t)
 	for range 3 {
 		d := await.Value(t, deliveries, "a delivery")
 		// From 4.3 on a reject counts, and a nack does not.
 		require.NoError(t, d.Reject(true))
 	}
 	letter = broker.Take(limited.Main+".dlq", 1)[0]
-	assert.Equal(t, []string{"delivery-limit", "1"},
-		[]string{rabbit.Text(letter, header.Reason), rabbit.Text(letter, header.Attempts)})
+	says(t, letter, "delivery-limit", "1")
 	assert.Contains(t, rabbit.Text(letter, header.Error), "delivery limit")
 }
 
@@ -403,9 +386,7 @@ func TestProcessor_WaitsForQueues(t *testing.T) {
 	broker.Has(main+".dlq", 1)
 	var depths []retry.QueueDepth
 	await.Until(t, func() bool { // a broker that is busy says 0 of a quorum queue
-		var err error
-		depths, err = p.QueueDepths(t.Context())
-		require.NoError(t, err)
+		depths = must(p.QueueDepths(t.Context()))(t)
 		return depths[0].Messages > 0
 	}, "the depth of the dead-letter queue")
 	assert.Equal(t, []retry.QueueDepth{
@@ -424,12 +405,7 @@ func TestProcessor_WaitsForQueues(t *testing.T) {
 // A retry topology that somebody deletes comes back with the next failure.
 func TestProcessor_RepairsTopology(t *testing.T) {
 	t.Parallel()
-	broker := newRabbit(t, brokertest.URI(t))
-	q := declareForeign(t, broker, uniqueName("proc"))
-	options := processor.Options{Policies: retries(ms(100)...)}
-	removeTopology(t, broker, q.Main, options)
-	p := process(t, of(t, q), options)
-	service := consumeForeign(t, broker, q.Main)
+	broker, q, p, service := processQueue(t, retries(ms(100)...))
 	broker.Remove(q.Main+".retry", q.Main+".retry.100ms", q.Main+".dlq")
 	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
 	await.Until(t, func() bool { return service.handled("once-1") == 1 }, "a retry")
@@ -440,13 +416,8 @@ func TestProcessor_RepairsTopology(t *testing.T) {
 // Shutdowns at any moment, with others beside, lose no message and double none.
 func TestProcessor_GracefulClose(t *testing.T) {
 	t.Parallel()
-	broker := newRabbit(t, brokertest.URI(t))
-	q := declareForeign(t, broker, uniqueName("proc"))
-	options := processor.Options{Policies: retries(ms(100, 200)...)}
-	removeTopology(t, broker, q.Main, options)
-	process(t, of(t, q), options)
-	service := consumeForeign(t, broker, q.Main)
-
+	policies := retries(ms(100, 200)...)
+	broker, q, _, service := processQueue(t, policies)
 	ids := rabbit.Numbered("twice", 1000)
 	dead := rabbit.Numbered("never", 500)
 	done := make(chan struct{})
@@ -464,7 +435,7 @@ func TestProcessor_GracefulClose(t *testing.T) {
 			t.Logf("%d closes", closes)
 			break
 		}
-		other := process(t, of(t, q), options)
+		other := process(t, of(t, q), processor.Options{Policies: policies})
 		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond)
 		other.stop()
 	}
@@ -575,8 +546,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 	for i, end := range []func(){own.Stop, own.Kill} {
 		channel := broker.Channel()
 		require.NoError(t, channel.Qos(20, 0, false))
-		deliveries, err := channel.Consume(q.Main, "", false, false, false, false, nil)
-		require.NoError(t, err)
+		deliveries := must(channel.Consume(q.Main, "", false, false, false, false, nil))(t)
 		for range 100 {
 			require.NoError(t, await.Value(t, deliveries, "a delivery").Nack(false, false))
 		}
@@ -602,8 +572,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 // The documented permissions are enough, and with any name less something is refused and says so.
 func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../docs/how-to/serve-other-languages.md")
-	require.NoError(t, err)
+	page := must(os.ReadFile("../docs/how-to/serve-other-languages.md"))(t)
 	line := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / processor '(.*)' '(.*)' '(.*)'$`).
 		FindStringSubmatch(string(page))
 	require.NotNil(t, line)
@@ -618,15 +587,13 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 		operator.put(t, `{"password": "secret", "tags": "management"}`, "users", vhost)
 		operator.permit(t, vhost, vhost, p[0], p[1], p[2])
 		operator.permit(t, vhost, "guest", ".*", ".*", ".*")
-		uri, err := url.Parse(own.URI)
-		require.NoError(t, err)
+		uri := must(url.Parse(own.URI))(t)
 		uri.Path = "/" + vhost
 		broker := newRabbit(t, uri.String())
 		q := declareForeign(t, broker, "orders")
 		consumeForeign(t, broker, q.Main)
 		uri.User = url.UserPassword(vhost, "secret")
-		management, err := url.Parse(own.ManagementURL)
-		require.NoError(t, err)
+		management := must(url.Parse(own.ManagementURL))(t)
 		management.User = uri.User
 		conf := processor.Config{URI: uri.String(), Match: []string{"*.failed"}}
 		conf.Management.URL = management.String()
@@ -661,4 +628,275 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 			assert.Empty(t, r.Events(retry.EventDeadLettered))
 		})
 	}
+}
+
+const unlimitedDeliveries = int64(2147483647)
+
+// foreignQueue is a main queue of a service in another language: it dead-letters to its failed
+// queue.
+type foreignQueue struct{ Main, Failed string }
+
+// declareForeign declares a quorum main queue and its failed queue, with further arguments of the
+// main queue. They are removed when the test ends, with all that the default names call theirs.
+func declareForeign(t *testing.T, broker *rabbit.Client, main string, arguments ...amqp091.Table) foreignQueue {
+	t.Helper()
+
+	return declareForeignTo(t, broker, main, main+".failed", arguments...)
+}
+
+func declareForeignTo(
+	t *testing.T, broker *rabbit.Client, main, failed string, arguments ...amqp091.Table,
+) foreignQueue {
+	t.Helper()
+	q := foreignQueue{Main: main, Failed: failed}
+	own := amqp091.Table{
+		"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.Failed,
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+	}
+	for _, more := range arguments {
+		for key, value := range more {
+			if own[key] = value; value == nil {
+				delete(own, key)
+			}
+		}
+	}
+	broker.Declare(q.Failed, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": unlimitedDeliveries})
+	broker.Declare(q.Main, own)
+
+	return q
+}
+
+// foreigner consumes from main queues as a service in another language does: it acknowledges or
+// rejects, as the fate of a message says, and knows nothing of retries.
+type foreigner struct {
+	mu   sync.Mutex
+	seen map[string][]sighting // by message id
+}
+
+type sighting struct {
+	At       time.Time
+	Count    string // the header; empty without one
+	Headers  amqp091.Table
+	Delivery amqp091.Delivery
+}
+
+func consumeForeign(t *testing.T, broker *rabbit.Client, queues ...string) *foreigner {
+	t.Helper()
+	f := &foreigner{seen: map[string][]sighting{}}
+	connection := broker.Dial()
+	for _, queue := range queues {
+		channel := must(connection.Channel())(t)
+		require.NoError(t, channel.Qos(20, 0, false))
+		deliveries := must(channel.Consume(queue, "", false, false, false, false, nil))(t)
+		go f.consume(deliveries)
+	}
+
+	return f
+}
+
+func (f *foreigner) consume(deliveries <-chan amqp091.Delivery) {
+	for d := range deliveries {
+		count := rabbit.Text(d, header.Count)
+		failures, _ := strconv.Atoi(count)
+		f.mu.Lock()
+		f.seen[d.MessageId] = append(f.seen[d.MessageId], sighting{time.Now(), count, d.Headers, d})
+		f.mu.Unlock()
+		if fate.Of(d.MessageId).Fails(max(failures, 0) + 1) {
+			_ = d.Nack(false, false)
+		} else {
+			_ = d.Ack(false)
+		}
+	}
+}
+
+func (f *foreigner) of(id string) []sighting {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return append([]sighting(nil), f.seen[id]...)
+}
+
+func (f *foreigner) counts(id string) []string {
+	var counts []string
+	for _, s := range f.of(id) {
+		counts = append(counts, s.Count)
+	}
+
+	return counts
+}
+
+func (f *foreigner) handled(id string) int {
+	n := 0
+	for _, s := range f.of(id) {
+		failures, _ := strconv.Atoi(s.Count)
+		if !fate.Of(id).Fails(max(failures, 0) + 1) {
+			n++
+		}
+	}
+
+	return n
+}
+
+func foreign(id string) amqp091.Publishing {
+	return amqp091.Publishing{
+		DeliveryMode: amqp091.Persistent, MessageId: id, ContentType: "application/json", Body: []byte(`{"id":"` + id +
+			`"}`), Headers: amqp091.Table{"tenant": "acme"},
+	}
+}
+
+func foreigns(ids ...string) []amqp091.Publishing {
+	messages := make([]amqp091.Publishing, len(ids))
+	for i, id := range ids {
+		messages[i] = foreign(id)
+	}
+
+	return messages
+}
+
+type processed struct {
+	*processor.Processor
+	Logs *logs
+
+	t      *testing.T
+	cancel context.CancelFunc
+	ended  chan error
+
+	events records[retry.Event]
+}
+
+func newProcessor(t *testing.T, conf processor.Config, options processor.Options) *processed {
+	t.Helper()
+	p := &processed{t: t, Logs: newLogs(t), ended: make(chan error, 1)}
+	options.Logger = p.Logs
+	then := options.OnEvent
+	options.OnEvent = func(e retry.Event) {
+		p.events.put(e)
+		if then != nil {
+			then(e)
+		}
+	}
+	if options.HoldWarning == 0 {
+		options.HoldWarning = 300 * time.Millisecond
+	}
+	p.Processor = must(processor.New(conf, options))(t)
+
+	return p
+}
+
+func processQueue(t *testing.T, policies config.Policies) (*rabbit.Client, foreignQueue, *processed, *foreigner) {
+	t.Helper()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	options := processor.Options{Policies: policies}
+	removeTopology(t, broker, q.Main, options)
+
+	return broker, q, process(t, of(t, q), options), consumeForeign(t, broker, q.Main)
+}
+
+func says(t *testing.T, letter amqp091.Delivery, reason, attempts string) {
+	t.Helper()
+	hasHeaders(t, letter, headers{header.Reason: reason, header.Attempts: attempts})
+}
+
+func process(t *testing.T, conf processor.Config, options processor.Options) *processed {
+	t.Helper()
+	p := newProcessor(t, conf, options)
+	p.run()
+	p.ready()
+
+	return p
+}
+
+func (p *processed) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	go func() { p.ended <- p.Run(ctx) }()
+	p.t.Cleanup(func() {
+		if p.t.Failed() {
+			p.t.Logf("readiness: %v", p.Ready())
+		}
+		require.NoError(p.t, p.Close())
+	})
+}
+
+func (p *processed) ready() {
+	p.t.Helper()
+	await.Until(p.t, func() bool { return p.Ready() == nil }, "the processor is ready")
+}
+
+func (p *processed) stop() {
+	p.t.Helper()
+	p.cancel()
+	require.NoError(p.t, await.Value(p.t, p.ended, "the end of the processor"))
+}
+
+func (p *processed) Events(kind retry.EventKind) []retry.Event {
+	return p.events.where(func(e retry.Event) bool { return e.Kind == kind })
+}
+
+// of is the config of a processor of some queues on the shared broker.
+func of(t *testing.T, queues ...foreignQueue) processor.Config {
+	t.Helper()
+	conf := processor.Config{URI: brokertest.URI(t)}
+	for _, q := range queues {
+		conf.Queues = append(conf.Queues, processor.Queue{Name: q.Failed, MainQueue: q.Main})
+	}
+
+	return conf
+}
+
+func removeTopology(t *testing.T, broker *rabbit.Client, main string, options processor.Options) {
+	t.Helper()
+	plan := must(topology.New(main, options.Policies.For(main), options.Names))(t)
+	t.Cleanup(func() { broker.RemovePlan(plan) })
+}
+
+// listing is a management API that lists queues, and nothing else.
+type listing struct {
+	mu    sync.Mutex
+	names []string
+	down  bool
+}
+
+func newListing(t *testing.T, names ...string) (*listing, management.API) {
+	t.Helper()
+	l := &listing{names: names}
+	server := httptest.NewServer(l)
+	t.Cleanup(server.Close)
+
+	return l, management.API{URL: server.URL, VHost: "/"}
+}
+
+func (l *listing) set(names ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.names = names
+}
+
+func (l *listing) fail(down bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.down = down
+}
+
+func (l *listing) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if l.down {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte(`{"error":"down","reason":"starting"}`))
+
+		return
+	}
+	type queue struct {
+		Name  string `json:"name"`
+		VHost string `json:"vhost"`
+		Type  string `json:"type"`
+	}
+	items := []queue{}
+	for _, name := range l.names {
+		items = append(items, queue{name, "/", "quorum"})
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"items": items, "page_count": 1})
 }

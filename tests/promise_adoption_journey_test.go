@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -82,8 +81,6 @@ func (j *journey) handler(who string) message.NoPublishHandlerFunc {
 
 func is(id, kind string) bool { return strings.HasPrefix(id, kind+"-") }
 
-// count counts the messages for which a condition on who was called with them, and who handled
-// them, holds.
 func (j *journey) count(condition func(id string, calls []string, done string) bool) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -102,14 +99,12 @@ func (j *journey) handledBy(who string) int {
 	return j.count(func(_ string, _ []string, done string) bool { return done == who })
 }
 
-// from counts the messages that failed with the one and were handled by the other.
 func (j *journey) from(one, other string) int {
 	return j.count(func(_ string, calls []string, done string) bool {
 		return len(calls) > 1 && calls[0] == one && done == other
 	})
 }
 
-// missing counts those that nobody has handled yet, of all that can be handled.
 func (j *journey) missing() int {
 	return j.count(func(id string, _ []string, done string) bool { return done == "" && !is(id, kindDoomed) })
 }
@@ -119,8 +114,7 @@ func (j *journey) missing() int {
 func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask chan<- []string) {
 	t.Helper()
 	conf.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(conf, watermill.NopLogger{}))(t)
 
 	random, _ := env.Random(t)
 	kinds, ended := make(chan []string), make(chan struct{})
@@ -161,13 +155,10 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins bool) (stop func()) {
 	t.Helper()
 	logged := newLogs(t)
-	subscriber, err := amqp.NewSubscriber(conf, logged)
-	require.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged)
-	require.NoError(t, err)
+	subscriber := must(amqp.NewSubscriber(conf, logged))(t)
+	router := newRouter(t, logged)
 	router.AddConsumerHandler(who, queue, subscriber, j.handler(who))
-	go func() { assert.NoError(t, router.Run(context.Background())) }()
-	await.Closed(t, router.Running(), "the stock service runs")
+	runRouter(t, router)
 	stop = sync.OnceFunc(func() {
 		assert.NoError(t, router.Close())
 		if !spins {
@@ -195,7 +186,6 @@ func (m bearing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-// route is a way to retries and back, for one kind of main queue.
 type route struct {
 	queueType string
 	marshaler amqp.Marshaler
@@ -228,19 +218,16 @@ const (
 func TestP8_Journey(t *testing.T) {
 	t.Parallel()
 
-	for name, r := range map[string]route{
+	each(t, map[string]route{
 		"classic": {queueType: "classic", marshaler: amqp.DefaultMarshaler{}, bearsReturns: true, rolls: true},
 		"quorum with a marshaler of its own": {queueType: "quorum", marshaler: bearing{}, bearsReturns: true,
 			rolls: true},
 		"quorum, with a pause": {queueType: "quorum", marshaler: amqp.DefaultMarshaler{}},
 		"quorum, protected from its first day on, with a pause": {queueType: "quorum",
 			marshaler: amqp.DefaultMarshaler{}, protect: config.ProtectionArguments},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r.travel(t, brokertest.URI(t), uniqueName("journey"))
-		})
-	}
+	}, func(t *testing.T, _ string, r route) {
+		r.travel(t, brokertest.URI(t), uniqueName("journey"))
+	})
 }
 
 // P8: a rolling update of stock services on a quorum queue, whose marshaler rejects what a stopping
@@ -286,13 +273,10 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 	var calls calls
 	instance := func(handler message.NoPublishHandlerFunc) (*message.Router, *logs) {
 		logged := newLogs(t)
-		subscriber, err := amqp.NewSubscriber(plain, logged)
-		require.NoError(t, err)
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged)
-		require.NoError(t, err)
+		subscriber := must(amqp.NewSubscriber(plain, logged))(t)
+		router := newRouter(t, logged)
 		router.AddConsumerHandler("stock", queue, subscriber, handler)
-		go func() { assert.NoError(t, router.Run(context.Background())) }()
-		await.Closed(t, router.Running(), "the stock service runs")
+		runRouter(t, router)
 
 		return router, logged
 	}
@@ -347,12 +331,10 @@ func TestP8_PoisonQueueStaysWithPolicyOff(t *testing.T) {
 			svc.Broker.Declare(poison, mainQueueArguments("classic"))
 			conf := plainConfig(c.URI, "classic")
 			conf.Publish.ConfirmDelivery = true
-			publisher, err := amqp.NewPublisher(conf, svc.Logs)
-			require.NoError(t, err)
+			publisher := must(amqp.NewPublisher(conf, svc.Logs))(t)
 			t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 			if keeps {
-				middleware, err := middleware.PoisonQueue(publisher, poison)
-				require.NoError(t, err)
+				middleware := must(middleware.PoisonQueue(publisher, poison))(t)
 				svc.Router.AddMiddleware(middleware)
 			}
 			svc.Router.AddPlugin(svc.Retrier.CheckRouter) // has nothing against it
@@ -370,7 +352,6 @@ func TestP8_PoisonQueueStaysWithPolicyOff(t *testing.T) {
 	}
 }
 
-// travel plays the whole way.
 func (r route) travel(t *testing.T, uri, queue string) {
 	t.Helper()
 	plain := plainConfig(uri, r.queueType)
@@ -441,8 +422,7 @@ func (r route) travel(t *testing.T, uri, queue string) {
 	}
 
 	// The queue is there, with messages in it, before anything of ours is.
-	before, err := amqp.NewSubscriber(plain, watermill.NopLogger{})
-	require.NoError(t, err)
+	before := must(amqp.NewSubscriber(plain, watermill.NopLogger{}))(t)
 	require.NoError(t, before.SubscribeInitialize(queue))
 	require.NoError(t, before.Close())
 	ask <- healthy
@@ -511,7 +491,6 @@ func (r route) travel(t *testing.T, uri, queue string) {
 	j.check(t, broker.Drain(queue+".dlq"))
 }
 
-// check holds what became of every message against what had to.
 func (j *journey) check(t *testing.T, letters []amqp091.Delivery) {
 	t.Helper()
 	j.mu.Lock()

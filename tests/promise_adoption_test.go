@@ -29,7 +29,6 @@ import (
 
 func off() config.Policies { return config.Policies{Default: config.Policy{Mode: config.ModeOff}} }
 
-// plainConfig is that of a service that knows nothing of the library.
 func plainConfig(uri, queueType string) amqp.Config {
 	conf := amqp.NewDurableQueueConfig(uri)
 	if queueType != "" {
@@ -49,11 +48,9 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 
 			uri, queue := brokertest.URI(t), uniqueName("promise")
 			plain := plainConfig(uri, queueType)
-			before, err := amqp.NewSubscriber(plain, watermill.NopLogger{})
-			require.NoError(t, err)
+			before := must(amqp.NewSubscriber(plain, watermill.NopLogger{}))(t)
 			require.NoError(t, before.SubscribeInitialize(queue))
-			publisher, err := amqp.NewPublisher(confirmed(plain), watermill.NopLogger{})
-			require.NoError(t, err)
+			publisher := must(amqp.NewPublisher(confirmed(plain), watermill.NopLogger{}))(t)
 			require.NoError(t, publisher.Publish(queue, message.NewMessage("1", []byte("a")),
 				message.NewMessage("2", []byte("b"))))
 			require.NoError(t, before.Close())
@@ -61,7 +58,7 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			broker := newRabbit(t, uri)
 			await.Until(t, func() bool { return broker.Depth(queue) == 2 }, "both wait")
 
-			c := setup{URI: uri, Queue: queue, Handler: func(msg *message.Message) error {
+			c := setup{Delays: ms(60), URI: uri, Queue: queue, Handler: func(msg *message.Message) error {
 				if msg.UUID == "2" {
 					return failing(9)(msg)
 				}
@@ -69,7 +66,6 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 				return failing(1)(msg)
 			}}
 			c.Configure = func(conf *amqp.Config) { conf.Queue = plain.Queue }
-			c.Options.Policies = retries(ms(60)...)
 			svc := start(t, c)
 
 			dead := svc.Broker.Take(svc.dlq(), 1)[0]
@@ -78,8 +74,7 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 
 			// Declaring it as before still works: the queue has no new arguments.
-			after, err := amqp.NewSubscriber(plain, watermill.NopLogger{})
-			require.NoError(t, err)
+			after := must(amqp.NewSubscriber(plain, watermill.NopLogger{}))(t)
 			require.NoError(t, after.SubscribeInitialize(queue))
 			require.NoError(t, after.Close())
 		})
@@ -91,16 +86,13 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 func TestP8_PolicyOff(t *testing.T) {
 	t.Parallel()
 
-	for name, run := range map[string]func(*testing.T, setup) *service{
-		"own":   start,
-		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
-	} {
-		t.Run(name+" declares nothing", func(t *testing.T) {
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		t.Run("declares nothing", func(t *testing.T) {
 			t.Parallel()
 
 			var s seen
 			var failed atomic.Int32
-			c := setup{URI: brokertest.URI(t), QueueType: "quorum"}
+			c := setup{QueueType: "quorum"}
 			c.Options.Policies = off()
 			c.Handler = s.handler(func(*message.Message) error {
 				if failed.Add(1) <= 3 {
@@ -123,25 +115,23 @@ func TestP8_PolicyOff(t *testing.T) {
 			err := svc.Broker.Try(func(ch *amqp091.Channel) error {
 				return ch.ExchangeDeclarePassive(svc.exchange(), "headers", true, false, false, false, nil)
 			})
-			var missing *amqp091.Error
-			require.ErrorAs(t, err, &missing)
+			missing := errorAs[*amqp091.Error](t, err)
 			assert.Equal(t, amqp091.NotFound, missing.Code)
 			assert.Zero(t, svc.Broker.Depth(svc.Queue))
 			assert.Empty(t, svc.Letters())
 		})
 
-		t.Run(name+" reads what others have retried", func(t *testing.T) {
+		t.Run("reads what others have retried", func(t *testing.T) {
 			t.Parallel()
 
 			// One instance already retries. Its messages wait while it is replaced by one with
 			// policy off.
 			handler, closes := failsInAClose(2)
-			c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
+			c := setup{KeepObjects: true, Handler: handler}
 			c.Options.Policies = retries(ms(50, 300)...)
 			c.Options.CloseTimeout = 15 * time.Second
 			svc := newService(t, c)
-			plan, err := svc.Retrier.Plan(svc.Queue)
-			require.NoError(t, err)
+			plan := must(svc.Retrier.Plan(svc.Queue))(t)
 			broker := svc.Broker
 			t.Cleanup(func() { broker.RemovePlan(plan) })
 			svc.run()
@@ -168,7 +158,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			assert.Empty(t, ownKeys(s.of("2")[0].Metadata))
 			assert.Empty(t, leaving.Logs.with("Processing message failed"))
 		})
-	}
+	})
 }
 
 // P8: during a rollout, instances with policy off and with retries share a queue, and no message
@@ -177,7 +167,7 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 	t.Parallel()
 
 	var retrying, plain seen
-	c := setup{URI: brokertest.URI(t), Prefetch: 1, Handler: retrying.handler(failing(1))}
+	c := setup{Prefetch: 1, Handler: retrying.handler(failing(1))}
 	c.Options.Policies = retries(ms(50, 60)...)
 	svc := start(t, c)
 
@@ -211,19 +201,24 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 	assert.NotZero(t, retried, "some retries were handled by the instance that does not retry")
 }
 
-// subscribeFails starts nothing: Subscribe fails, for the retrier's own subscriber.
+// subscribeFails starts nothing: Subscribe fails, of the retrier's own subscriber and a stock one.
 func subscribeFails(t *testing.T, uri, queue string, queueArguments amqp091.Table, options amqpretry.Options) error {
 	t.Helper()
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = queueArguments
 	options.Logger = newLogs(t)
-	subscriber, err := newRetrier(t, conf, options).NewSubscriber()
-	require.NoError(t, err)
-
+	retrier := newRetrier(t, conf, options)
+	_, stockErr := stockOf(t, retrier.Config()).Subscribe(t.Context(), queue)
+	subscriber := must(retrier.NewSubscriber())(t)
 	require.Error(t, subscriber.SubscribeInitialize(queue))
 	messages, err := subscriber.Subscribe(t.Context(), queue)
 	require.Error(t, err)
 	require.Nil(t, messages)
+	if conflict := (*topology.ConflictError)(nil); errors.As(err, &conflict) {
+		stock := *errorAs[*topology.ConflictError](t, stockErr)
+		stock.Err = conflict.Err
+		assert.Equal(t, *conflict, stock, "a stock subscriber says the same")
+	}
 
 	return err
 }
@@ -236,13 +231,14 @@ func TestP8_Conflicts(t *testing.T) {
 	broker := newRabbit(t, uri)
 	options := amqpretry.Options{Policies: retries(ms(50)...)}
 
-	for name, test := range map[string]struct {
+	type row struct {
 		there     string // suffix of the queue that is declared before
 		arguments amqp091.Table
 		wanted    amqp091.Table // main queue as the config has it
 		conflict  topology.ConflictError
 		found     []string
-	}{
+	}
+	each(t, map[string]row{
 		"retry queue with another ttl": {
 			there: ".retry.50ms",
 			arguments: amqp091.Table{
@@ -271,38 +267,32 @@ func TestP8_Conflicts(t *testing.T) {
 			conflict: topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum"},
 			found:    []string{"none", "classic"},
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	}, func(t *testing.T, _ string, test row) {
+		queue := uniqueName("q")
+		there := queue + test.there
+		if test.arguments["x-dead-letter-exchange"] != nil {
+			test.arguments["x-dead-letter-routing-key"] = queue
+		}
+		broker.Declare(there, test.arguments)
+		t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
+		broker.Publish(there, rabbit.Messages("kept")...)
 
-			queue := uniqueName("q")
-			there := queue + test.there
-			if test.arguments["x-dead-letter-exchange"] != nil {
-				test.arguments["x-dead-letter-routing-key"] = queue
-			}
-			broker.Declare(there, test.arguments)
-			t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
-			broker.Publish(there, rabbit.Messages("kept")...)
+		err := subscribeFails(t, uri, queue, test.wanted, options)
+		conflict := errorAs[*topology.ConflictError](t, err)
+		assert.Equal(t, "queue", conflict.Kind)
+		assert.Equal(t, there, conflict.Name)
+		assert.Equal(t, test.conflict.Argument, conflict.Argument)
+		assert.Equal(t, test.conflict.Wanted, conflict.Wanted)
+		assert.Contains(t, test.found, conflict.Found)
+		for _, part := range []string{there, test.conflict.Argument, test.conflict.Wanted, conflict.Found,
+			"ways out"} {
+			assert.ErrorContains(t, err, part)
+		}
+		refused := errorAs[*amqp091.Error](t, err)
+		assert.Equal(t, amqp091.PreconditionFailed, refused.Code)
 
-			err := subscribeFails(t, uri, queue, test.wanted, options)
-			var conflict *topology.ConflictError
-			require.ErrorAs(t, err, &conflict)
-			assert.Equal(t, "queue", conflict.Kind)
-			assert.Equal(t, there, conflict.Name)
-			assert.Equal(t, test.conflict.Argument, conflict.Argument)
-			assert.Equal(t, test.conflict.Wanted, conflict.Wanted)
-			assert.Contains(t, test.found, conflict.Found)
-			for _, part := range []string{there, test.conflict.Argument, test.conflict.Wanted, conflict.Found,
-				"ways out"} {
-				assert.ErrorContains(t, err, part)
-			}
-			var refused *amqp091.Error
-			require.ErrorAs(t, err, &refused)
-			assert.Equal(t, amqp091.PreconditionFailed, refused.Code)
-
-			broker.Take(there, 1) // nothing was changed
-		})
-	}
+		broker.Take(there, 1) // nothing was changed
+	})
 
 	t.Run("retry exchange of another type", func(t *testing.T) {
 		t.Parallel()
@@ -313,8 +303,7 @@ func TestP8_Conflicts(t *testing.T) {
 		})
 		t.Cleanup(func() { broker.Remove(queue+".retry", queue) })
 
-		var conflict *topology.ConflictError
-		require.ErrorAs(t, subscribeFails(t, uri, queue, nil, options), &conflict)
+		conflict := errorAs[*topology.ConflictError](t, subscribeFails(t, uri, queue, nil, options))
 		assert.Equal(t, topology.ConflictError{
 			Kind: "exchange", Name: queue + ".retry", Argument: "type", Wanted: "headers", Found: "direct",
 			Err: conflict.Err,
@@ -335,15 +324,13 @@ func TestP8_TopologyAssume(t *testing.T) {
 
 		queue := uniqueName("q")
 		conf := amqp.NewDurableQueueConfig(uri)
-		subscriber, err := newRetrier(t, conf, options).NewSubscriber()
-		require.NoError(t, err)
+		subscriber := must(newRetrier(t, conf, options).NewSubscriber())(t)
 		require.NoError(t, subscriber.SubscribeInitialize(queue), "it has nothing to do")
 		assert.Equal(t, -1, broker.Depth(queue))
 
-		_, err = subscriber.Subscribe(t.Context(), queue)
+		_, err := subscriber.Subscribe(t.Context(), queue)
 		require.ErrorContains(t, err, queue)
-		var missing *amqp091.Error
-		require.ErrorAs(t, err, &missing)
+		missing := errorAs[*amqp091.Error](t, err)
 		assert.Equal(t, amqp091.NotFound, missing.Code)
 
 		for _, name := range []string{queue, queue + ".retry.50ms", queue + ".dlq"} {
@@ -356,19 +343,16 @@ func TestP8_TopologyAssume(t *testing.T) {
 
 		queue := uniqueName("q")
 		provision(t, uri, queue, options)
-		c := setup{URI: uri, Queue: queue, Options: options, Handler: failing(9)}
-		svc := start(t, c)
+		svc := start(t, setup{URI: uri, Queue: queue, Options: options, Handler: failing(9)})
 		svc.publish("1")
 		svc.Broker.Take(svc.dlq(), 1)
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 	})
 }
 
-// provision puts on the broker what an operator would, from the retrier's plan.
 func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 	t.Helper()
-	plan, err := newRetrier(t, amqp.NewDurableQueueConfig(uri), options).Plan(queue)
-	require.NoError(t, err)
+	plan := must(newRetrier(t, amqp.NewDurableQueueConfig(uri), options).Plan(queue))(t)
 	newRabbit(t, uri).Do(func(ch *amqp091.Channel) error {
 		if _, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("classic")); err != nil {
 			return err
@@ -399,8 +383,7 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 	}
 	broker.Ctl("eval", script.String()+"ok.")
 	as := func(user string) string {
-		uri, err := url.Parse(broker.URI)
-		require.NoError(t, err)
+		uri := must(url.Parse(broker.URI))(t)
 		uri.User = url.UserPassword(user, "secret")
 
 		return uri.String()
@@ -408,8 +391,7 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 	options := amqpretry.Options{Policies: retries(ms(50)...)}
 
 	t.Run("the main queue may not be declared", func(t *testing.T) {
-		var access *topology.AccessError
-		require.ErrorAs(t, subscribeFails(t, as("reader"), "q", nil, options), &access)
+		access := errorAs[*topology.AccessError](t, subscribeFails(t, as("reader"), "q", nil, options))
 		assert.Equal(t, "queue q", access.Kind+" "+access.Name)
 		assert.Equal(t, "reader", access.User)
 		assert.Contains(t, []string{"", "configure"}, access.Permission) // brokers before 4.0 do not say
@@ -422,15 +404,13 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 		assert.ErrorContains(t, err, "AssumeTopology", "a way out")
 	})
 	t.Run("the main queue may not be read", func(t *testing.T) {
-		var access *amqp091.Error
-		require.ErrorAs(t, subscribeOnlyFails(t, as("blind"), "q", options), &access)
+		access := errorAs[*amqp091.Error](t, subscribeOnlyFails(t, as("blind"), "q", options))
 		assert.Equal(t, amqp091.AccessRefused, access.Code)
 	})
 	t.Run("the exchange of a publisher may not be declared", func(t *testing.T) {
 		conf := amqp.NewDurablePubSubConfig(as("reader"), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
 		err := newPublisher(t, conf, amqpretry.Options{}).Publish("events", watermillMessages("1")...)
-		var access *topology.AccessError
-		require.ErrorAs(t, err, &access)
+		access := errorAs[*topology.AccessError](t, err)
 		assert.Equal(t, "exchange events", access.Kind+" "+access.Name)
 		assert.ErrorContains(t, err, `no configure permission for user "reader" to declare it; grant it`)
 		assert.False(t, failures(t, err).Failed[0].MayBeStored)
@@ -464,8 +444,7 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	}
 
 	t.Run("the default exchange may not be written to", func(t *testing.T) {
-		var access *topology.AccessError
-		require.ErrorAs(t, subscribeFails(t, as, "shared", nil, sharing(false)), &access)
+		access := errorAs[*topology.AccessError](t, subscribeFails(t, as, "shared", nil, sharing(false)))
 		assert.Equal(t, "exchange amq.default", access.Kind+" "+access.Name)
 		assert.Contains(t, []string{"", "write"}, access.Permission)
 	})
@@ -473,8 +452,7 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	t.Run("the same, and nobody asks", func(t *testing.T) {
 		provision(t, broker.URI, "assumed", sharing(false))
 		var s seen
-		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(true), KeepObjects: true,
-			Prefetch: 40}
+		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(true), KeepObjects: true, Prefetch: 40}
 		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as }
 		c.Handler = s.handler(func(msg *message.Message) error {
 			if strings.HasPrefix(msg.UUID, "dead") {
@@ -496,13 +474,11 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	})
 }
 
-// subscribeOnlyFails is subscribeFails where declaring works.
 func subscribeOnlyFails(t *testing.T, uri, queue string, options amqpretry.Options) error {
 	t.Helper()
 	options.Logger = newLogs(t)
-	subscriber, err := newRetrier(t, amqp.NewDurableQueueConfig(uri), options).NewSubscriber()
-	require.NoError(t, err)
-	_, err = subscriber.Subscribe(t.Context(), queue)
+	subscriber := must(newRetrier(t, amqp.NewDurableQueueConfig(uri), options).NewSubscriber())(t)
+	_, err := subscriber.Subscribe(t.Context(), queue)
 
 	return err
 }

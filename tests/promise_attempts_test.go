@@ -25,11 +25,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// seen is what handlers saw of their messages.
-type seen struct {
-	mu  sync.Mutex
-	all []sight
-}
+type seen struct{ records[sight] }
 
 type sight struct {
 	ID       string
@@ -41,7 +37,6 @@ type sight struct {
 	At, Left time.Time
 }
 
-// handler wraps a handler so that what it sees is kept.
 func (s *seen) handler(h func(*message.Message) error) func(*message.Message) error {
 	return func(msg *message.Message) error {
 		attempt, known := retry.AttemptFromContext(msg.Context())
@@ -52,38 +47,15 @@ func (s *seen) handler(h func(*message.Message) error) func(*message.Message) er
 		}
 		defer func() { // also when it panics
 			v.Left = time.Now()
-
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.all = append(s.all, v)
+			s.put(v)
 		}()
 
 		return h(msg)
 	}
 }
 
-func (s *seen) of(id string) []sight {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *seen) of(id string) []sight { return s.where(func(v sight) bool { return v.ID == id }) }
 
-	var found []sight
-	for _, v := range s.all {
-		if v.ID == id {
-			found = append(found, v)
-		}
-	}
-
-	return found
-}
-
-func (s *seen) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return len(s.all)
-}
-
-// ownKeys are the keys that no handler is to see.
 func ownKeys(metadata message.Metadata) []string {
 	var found []string
 	for key := range metadata {
@@ -108,7 +80,6 @@ func failing(times int) func(*message.Message) error {
 	}
 }
 
-// ours makes the headers of a message that failed before in a queue.
 func ours(queue string, count any) amqp091.Table {
 	return amqp091.Table{
 		header.Version: "1", header.ID: "forged", header.Queue: queue, header.Count: count, header.Delay: "200ms",
@@ -116,7 +87,6 @@ func ours(queue string, count any) amqp091.Table {
 	}
 }
 
-// with is a message with more headers.
 func with(id string, headers amqp091.Table) amqp091.Publishing {
 	p := rabbit.Message(id, id)
 	maps.Copy(p.Headers, headers)
@@ -128,95 +98,88 @@ func with(id string, headers amqp091.Table) amqp091.Publishing {
 func TestP4_AttemptFromContext(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		var s seen
+		svc := start(t, setup{Delays: ms(60, 80, 100), QueueType: queueType, Handler: s.handler(failing(3))})
 
-			var s seen
-			c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(3))}
-			c.Options.Policies = retries(ms(60, 80, 100)...)
-			svc := start(t, c)
+		before := time.Now()
+		p := with("1", amqp091.Table{"kind": "order", "amount": int64(12), "nested": amqp091.Table{"a": "b"}})
+		svc.Broker.Publish(svc.Queue, p)
+		await.Until(t, func() bool { return s.count() == 4 }, "three failures and the success")
+		await.Stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
 
-			before := time.Now()
-			p := with("1", amqp091.Table{"kind": "order", "amount": int64(12), "nested": amqp091.Table{"a": "b"}})
-			svc.Broker.Publish(svc.Queue, p)
-			await.Until(t, func() bool { return s.count() == 4 }, "three failures and the success")
-			await.Stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
-
-			for i, v := range s.of("1") {
-				require.True(t, v.Known)
-				want := retry.Attempt{
-					Number: i + 1, Try: 1, Failures: i, MaxRetries: 3, Last: i == 3, Calls: i, Queue: svc.Queue,
-					FirstFailure: v.Attempt.FirstFailure, Since: v.Attempt.Since, History: v.Attempt.History, // below
-				}
-				if i > 0 {
-					want.LastError = fmt.Sprintf("failure %d", i)
-				}
-				assert.Equal(t, want, v.Attempt)
-				assert.WithinRange(t, v.Attempt.Since, before.Add(-time.Millisecond), s.of("1")[0].At,
-					"its first delivery")
-				require.Len(t, v.Attempt.History, i)
-				for k, h := range v.Attempt.History {
-					assert.Equal(t, fmt.Sprintf("failure %d", k+1), h.Error)
-					assert.Equal(t, k+1, h.Number)
-					assert.WithinRange(t, h.At, s.of("1")[k].At.Add(-time.Millisecond), s.of("1")[k+1].At)
-				}
-				if i == 0 {
-					assert.True(t, v.Attempt.FirstFailure.IsZero())
-				} else {
-					assert.WithinRange(t, v.Attempt.FirstFailure, before.Add(-time.Millisecond), s.of("1")[1].At)
-					assert.Equal(t, s.of("1")[1].Attempt.FirstFailure, v.Attempt.FirstFailure, "it stays the first")
-				}
-				assert.Equal(t, message.Metadata{"kind": "order", "amount": "12", "nested": `{"a":"b"}`}, v.Metadata)
-				assert.Equal(t, "1", v.Payload)
+		for i, v := range s.of("1") {
+			require.True(t, v.Known)
+			want := retry.Attempt{
+				Number: i + 1, Try: 1, Failures: i, MaxRetries: 3, Last: i == 3, Calls: i, Queue: svc.Queue,
+				FirstFailure: v.Attempt.FirstFailure, Since: v.Attempt.Since, History: v.Attempt.History, // below
 			}
-		})
-	}
+			if i > 0 {
+				want.LastError = fmt.Sprintf("failure %d", i)
+			}
+			assert.Equal(t, want, v.Attempt)
+			assert.WithinRange(t, v.Attempt.Since, before.Add(-time.Millisecond), s.of("1")[0].At,
+				"its first delivery")
+			require.Len(t, v.Attempt.History, i)
+			for k, h := range v.Attempt.History {
+				assert.Equal(t, fmt.Sprintf("failure %d", k+1), h.Error)
+				assert.Equal(t, k+1, h.Number)
+				assert.WithinRange(t, h.At, s.of("1")[k].At.Add(-time.Millisecond), s.of("1")[k+1].At)
+			}
+			if i == 0 {
+				assert.True(t, v.Attempt.FirstFailure.IsZero())
+			} else {
+				assert.WithinRange(t, v.Attempt.FirstFailure, before.Add(-time.Millisecond), s.of("1")[1].At)
+				assert.Equal(t, s.of("1")[1].Attempt.FirstFailure, v.Attempt.FirstFailure, "it stays the first")
+			}
+			assert.Equal(t, message.Metadata{"kind": "order", "amount": "12", "nested": `{"a":"b"}`}, v.Metadata)
+			assert.Equal(t, "1", v.Payload)
+		}
+	})
 }
 
 // P4: what comes back because its connection was cut was not failed by its handler.
 func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		var (
+			s       seen
+			proxy   = newProxy(t, brokertest.URI(t))
+			entered = make(chan struct{}, 10)
+			once    sync.Once
+		)
+		svc := start(t, setup{URI: proxy.URI, QueueType: queueType,
+			Handler: s.handler(func(msg *message.Message) error {
+				first := false
+				once.Do(func() { first = true })
+				if first {
+					entered <- struct{}{}
+					<-msg.Context().Done() // it ends with the delivery
 
-			var (
-				s       seen
-				proxy   = newProxy(t, brokertest.URI(t))
-				entered = make(chan struct{}, 10)
-				once    sync.Once
-			)
-			svc := start(t, setup{URI: proxy.URI, QueueType: queueType,
-				Handler: s.handler(func(msg *message.Message) error {
-					first := false
-					once.Do(func() { first = true })
-					if first {
-						entered <- struct{}{}
-						<-msg.Context().Done() // it ends with the delivery
-						return errors.New("too late: the broker has taken the message back")
-					}
+					return errors.New("too late: the broker has taken the message back")
+				}
 
-					return failing(1)(msg)
-				})})
+				return failing(9)(msg)
+			})})
+		svc.publish("1")
+		await.Closed(t, entered, "the handler is called")
+		require.Equal(t, 1, proxy.cut(subscriber))
 
-			svc.publish("1")
-			await.Closed(t, entered, "the handler is called")
-			require.Equal(t, 1, proxy.cut(subscriber))
-
-			await.Until(t, func() bool { return s.count() == 3 }, "cut, failure, success")
-			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
-			if strategyMode == "" { // a broker keeps no errors
-				assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
-			}
-			await.Stays(t, 300*time.Millisecond, func() bool {
-				return s.count() == 3
-			}, "the failure behind the cut left no copy")
-			assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
-			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
-		})
-	}
+		letter := svc.Broker.Take(svc.dlq(), 1)[0]
+		assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
+		assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
+		if strategyMode == "" { // a broker keeps no errors
+			assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
+		}
+		await.Stays(t, 300*time.Millisecond, func() bool {
+			return s.count() == 3
+		}, "the failure behind the cut left no copy")
+		assert.Len(t, svc.Logs.with("Message failed; it will be retried"), 1, "and none was reported")
+		svc.close()
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()), "there is one copy")
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+	})
 }
 
 // P4: a handler that a shutdown took its message from has not failed it, and what was counted
@@ -224,58 +187,53 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 	t.Parallel()
 
-	for name, test := range map[string]struct {
+	type row struct {
 		queueType string
 		run       func(*testing.T, setup) *service
-	}{
+	}
+	each(t, map[string]row{
 		"classic": {"classic", start},
 		"quorum":  {"quorum", start},
-		"stock":   {"quorum", func(t *testing.T, c setup) *service { t.Helper(); return startStock(t, c).service }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		"stock":   {"quorum", startStock},
+	}, func(t *testing.T, _ string, test row) {
+		var before, after seen
+		entered := make(chan struct{}, 10)
+		first := setup{URI: brokertest.URI(t), QueueType: test.queueType, KeepObjects: true}
+		first.Options.Policies = retries(ms(100, 150)...)
+		first.Options.CloseTimeout = 200 * time.Millisecond
+		first.Handler = before.handler(func(msg *message.Message) error {
+			if a, _ := retry.AttemptFromContext(msg.Context()); a.Number == 1 {
+				return errors.New("failure 1")
+			}
+			entered <- struct{}{}
+			<-msg.Context().Done()
 
-			var before, after seen
-			entered := make(chan struct{}, 10)
-			first := setup{URI: brokertest.URI(t), QueueType: test.queueType, KeepObjects: true}
-			first.Options.Policies = retries(ms(100, 150)...)
-			first.Options.CloseTimeout = 200 * time.Millisecond
-			first.Handler = before.handler(func(msg *message.Message) error {
-				if a, _ := retry.AttemptFromContext(msg.Context()); a.Number == 1 {
-					return errors.New("failure 1")
-				}
-				entered <- struct{}{}
-				<-msg.Context().Done()
-
-				return errors.New("the database driver says: operation was canceled")
-			})
-			svc := test.run(t, first)
-			svc.publish("1")
-			await.Closed(t, entered, "the second attempt")
-			svc.close()
-			assert.Len(t, svc.Logs.with("Message failed"), 1, "and that is failure 1")
-
-			// A new process, with a retrier that knows nothing of the one before.
-			second := setup{URI: first.URI, QueueType: test.queueType, Queue: svc.Queue}
-			second.Options.Policies = first.Options.Policies
-			second.Handler = after.handler(failing(2))
-			svc = test.run(t, second)
-			await.Until(t, func() bool {
-				return after.count() == 2
-			}, "the second attempt again, and the third")
-			await.Stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
-
-			calls := after.of("1")
-			require.Len(t, calls, 2)
-			assert.Equal(t, 2, calls[0].Attempt.Number)
-			assert.Equal(t, "failure 1", calls[0].Attempt.LastError, "and not that of the shutdown")
-			assert.False(t, calls[0].Attempt.FirstFailure.IsZero())
-			assert.Equal(t, before.of("1")[1].Attempt.FirstFailure, calls[0].Attempt.FirstFailure)
-			assert.Equal(t, 3, calls[1].Attempt.Number)
-			assert.True(t, calls[1].Attempt.Last)
-			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+			return errors.New("the database driver says: operation was canceled")
 		})
-	}
+		svc := test.run(t, first)
+		svc.publish("1")
+		await.Closed(t, entered, "the second attempt")
+		svc.close()
+		assert.Len(t, svc.Logs.with("Message failed"), 1, "and that is failure 1")
+
+		// A new process, with a retrier that knows nothing of the one before.
+		second := setup{URI: first.URI, QueueType: test.queueType, Queue: svc.Queue}
+		second.Options.Policies = first.Options.Policies
+		second.Handler = after.handler(failing(2))
+		svc = test.run(t, second)
+		await.Until(t, func() bool { return after.count() == 2 }, "the second attempt again, and the third")
+		await.Stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
+
+		calls := after.of("1")
+		require.Len(t, calls, 2)
+		assert.Equal(t, 2, calls[0].Attempt.Number)
+		assert.Equal(t, "failure 1", calls[0].Attempt.LastError, "and not that of the shutdown")
+		assert.False(t, calls[0].Attempt.FirstFailure.IsZero())
+		assert.Equal(t, before.of("1")[1].Attempt.FirstFailure, calls[0].Attempt.FirstFailure)
+		assert.Equal(t, 3, calls[1].Attempt.Number)
+		assert.True(t, calls[1].Attempt.Last)
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+	})
 }
 
 // failsInAClose gives a handler that always fails, and a function that closes its service during
@@ -299,11 +257,7 @@ func failsInAClose(attempt int) (handler func(*message.Message) error, closes fu
 	return handler, func(svc *service) {
 		svc.t.Helper()
 		await.Closed(svc.t, entered, "the last attempt before the close")
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			svc.close()
-		}()
+		closed := inBackground(func() { svc.close() })
 		await.Until(svc.t, func() bool {
 			// A quorum queue counts a consumer until its deliveries are settled.
 			begun := strategyMode != "" && len(svc.Logs.with("Waiting for subscriber to close")) > 0
@@ -319,8 +273,7 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 	t.Parallel()
 
 	handler, closes := failsInAClose(1)
-	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
-	c.Options.Policies = retries(ms(1000)...)
+	c := setup{Delays: ms(1000), KeepObjects: true, Handler: handler}
 	c.Options.CloseTimeout = 15 * time.Second
 	svc := start(t, c)
 	svc.publish("1")
@@ -338,73 +291,31 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 func TestP4_PlainNackDoesNotCount(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		var s seen
+		c := setup{Tiers: true, QueueType: queueType, Handler: s.handler(failing(1))}
+		svc := newService(t, c)
+		messages := must(svc.Sub.Subscribe(t.Context(), svc.Queue))(t)
+		svc.publish("1")
 
-			var s seen
-			c := setup{Tiers: true, URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(1))}
-			svc := newService(t, c)
-			messages, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
-			require.NoError(t, err)
-			svc.publish("1")
+		for range 3 {
+			msg := await.Value(t, messages, "a delivery")
+			require.NotNil(t, msg, "the subscription ends")
+			a, known := retry.AttemptFromContext(msg.Context())
+			require.True(t, known)
+			assert.Equal(t, 1, a.Number)
+			require.True(t, msg.Nack())
+		}
+		require.NoError(t, svc.Sub.Close())
+		assert.Zero(t, svc.Broker.Depth(svc.retryQueue(200*time.Millisecond)))
+		require.NoError(t, svc.Retrier.Close())
 
-			for range 3 {
-				msg := await.Value(t, messages, "a delivery")
-				require.NotNil(t, msg, "the subscription ends")
-				a, known := retry.AttemptFromContext(msg.Context())
-				require.True(t, known)
-				assert.Equal(t, 1, a.Number)
-				require.True(t, msg.Nack())
-			}
-			require.NoError(t, svc.Sub.Close())
-			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(200*time.Millisecond)))
-			require.NoError(t, svc.Retrier.Close())
-
-			c.Queue = svc.Queue
-			c.KeepObjects = true // the service above removes them
-			svc = start(t, c)
-			await.Until(t, func() bool { return s.count() == 2 }, "failure and success")
-			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
-		})
-	}
-}
-
-// P4: headers that say what cannot be are clamped to the policy, and lose no message.
-func TestP4_CountsAreClamped(t *testing.T) {
-	t.Parallel()
-
-	c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: failing(9)}
-	c.Options.Policies = retries(ms(50, 60)...)
-	c.Options.Concurrency = 4
-	svc := start(t, c)
-
-	want := map[string][]int{}
-	var messages []amqp091.Publishing
-	for id, test := range map[string]struct {
-		count    any
-		attempts []int
-	}{
-		"zero":     {"0", []int{1, 2, 3}},
-		"negative": {"-7", []int{1, 2, 3}},
-		"huge":     {"1000000000", []int{3}},
-		"huger":    {"99999999999999999999999", []int{3}},
-		"int":      {int32(1), []int{2, 3}},
-		"big int":  {int64(1) << 60, []int{3}},
-		"list":     {[]any{"1"}, []int{1, 2, 3}},
-		"void":     {nil, []int{1, 2, 3}},
-		"spelled":  {"+1", []int{2, 3}},
-	} {
-		want[id] = test.attempts
-		messages = append(messages, with(id, ours(svc.Queue, test.count)))
-	}
-	svc.Broker.Publish(svc.Queue, messages...)
-
-	letters := svc.Broker.Take(svc.dlq(), len(want))
-	for id, attempts := range want {
-		assert.Equal(t, attempts, svc.Calls.attempts(id), id)
-		assert.Equal(t, "exhausted", reasons(letters)[id], id)
-	}
+		c.Queue = svc.Queue
+		c.KeepObjects = true // the service above removes them
+		svc = start(t, c)
+		await.Until(t, func() bool { return s.count() == 2 }, "failure and success")
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
+	})
 }
 
 // P4: nobody but this queue's own retry queues can make a message look like a retry.
@@ -412,9 +323,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(failing(1))}
-	c.Options.Policies = retries(ms(200, 250)...)
-	svc := start(t, c)
+	svc := start(t, setup{Delays: ms(200, 250), Prefetch: 20, Handler: s.handler(failing(1))})
 
 	death := func(queue string) []any {
 		return []any{amqp091.Table{
@@ -473,8 +382,7 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	)
 	c.Options.Policies = retries(ms(50, 60, 70)...)
 	c.Route = func(svc *service) {
-		publisher, err := amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{})
-		require.NoError(t, err)
+		publisher := must(amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{}))(t)
 		t.Cleanup(func() { _ = publisher.Close() })
 
 		svc.Router.AddHandler("copies", svc.Queue, svc.Sub, next, publisher,
@@ -516,9 +424,8 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	broker := newRabbit(t, uri)
 	broker.Declare(queue, nil)
 
-	publisher, err := amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(),
-		watermill.NopLogger{})
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(),
+		watermill.NopLogger{}))(t)
 	t.Cleanup(func() { _ = publisher.Close() })
 	msg := message.NewMessage("1", []byte("body"))
 	msg.Metadata = message.Metadata{"kind": "order", "amqpretry": "user's", "reason_poisoned": "user's"}
@@ -534,7 +441,6 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	assert.Equal(t, "body", string(d.Body))
 }
 
-// attemptOnWire is an entry of the history as it is written on a dead letter.
 type attemptOnWire struct {
 	Number int       `json:"n"`
 	At     time.Time `json:"at"`
@@ -567,60 +473,42 @@ func again(d amqp091.Delivery) amqp091.Publishing {
 func TestP4_MovedBackByHandIsAReplay(t *testing.T) {
 	t.Parallel()
 
-	t.Run("own", func(t *testing.T) {
-		t.Parallel()
-		movedBackByHandIsAReplay(t, start)
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var s seen
+		svc := run(t, setup{Delays: ms(60), Handler: s.handler(failing(9))})
+
+		svc.Broker.Publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
+		assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
+		assert.Empty(t, rabbit.Text(dead, header.Replays))
+		require.Contains(t, dead.Headers, "reason_poisoned")
+
+		svc.Broker.Publish(svc.Queue, again(dead))
+		deadAgain := svc.Broker.Take(svc.dlq(), 1)[0]
+
+		calls := s.of("1")
+		require.Len(t, calls, 4)
+		for i, v := range calls {
+			assert.Equal(t, i%2+1, v.Attempt.Number, "count restarts")
+			assert.Equal(t, i%2 == 1, v.Attempt.Last)
+			assert.Equal(t, i/2, v.Attempt.Replays)
+			assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "no keys of ours, at call %d", i+1)
+		}
+
+		hasHeaders(t, deadAgain, headers{header.Replays: "1", header.Attempts: "4",
+			header.FirstFailure: rabbit.Text(dead, header.FirstFailure)})
+		var numbers []int
+		for _, a := range historyOf(t, deadAgain) {
+			numbers = append(numbers, a.Number)
+		}
+		assert.Equal(t, []int{1, 2, 3, 4}, numbers)
+		earlier := historyOf(t, dead)
+		earlier[1].Reason = string(retry.ReasonExhausted) // why it has died
+		assert.Equal(t, earlier, historyOf(t, deadAgain)[:2])
+
+		svc.Broker.Publish(svc.Queue, again(deadAgain))
+		assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1)[0], header.Replays))
 	})
-	t.Run("stock", func(t *testing.T) {
-		t.Parallel()
-		movedBackByHandIsAReplay(t, func(t *testing.T, c setup) *service {
-			t.Helper()
-			return startStock(t, c).service
-		})
-	})
-}
-
-func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service) {
-	t.Helper()
-
-	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(9))}
-	c.Options.Policies = retries(ms(60)...)
-	svc := run(t, c)
-
-	svc.Broker.Publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
-	dead := svc.Broker.Take(svc.dlq(), 1)[0]
-	assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
-	assert.Empty(t, rabbit.Text(dead, header.Replays))
-	require.Contains(t, dead.Headers, "reason_poisoned")
-
-	svc.Broker.Publish(svc.Queue, again(dead))
-	deadAgain := svc.Broker.Take(svc.dlq(), 1)[0]
-
-	calls := s.of("1")
-	require.Len(t, calls, 4)
-	for i, v := range calls {
-		assert.Equal(t, i%2+1, v.Attempt.Number, "count restarts")
-		assert.Equal(t, i%2 == 1, v.Attempt.Last)
-		assert.Equal(t, i/2, v.Attempt.Replays)
-		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at "+
-			"call %d", i+1)
-	}
-
-	assert.Equal(t, "1", rabbit.Text(deadAgain, header.Replays))
-	assert.Equal(t, "4", rabbit.Text(deadAgain, header.Attempts), "handler calls over both lives")
-	assert.Equal(t, rabbit.Text(dead, header.FirstFailure), rabbit.Text(deadAgain, header.FirstFailure))
-	var numbers []int
-	for _, a := range historyOf(t, deadAgain) {
-		numbers = append(numbers, a.Number)
-	}
-	assert.Equal(t, []int{1, 2, 3, 4}, numbers)
-	earlier := historyOf(t, dead)
-	earlier[1].Reason = string(retry.ReasonExhausted) // why it has died
-	assert.Equal(t, earlier, historyOf(t, deadAgain)[:2])
-
-	svc.Broker.Publish(svc.Queue, again(deadAgain))
-	assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1)[0], header.Replays))
 }
 
 // P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells
@@ -629,8 +517,7 @@ func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(1))}
-	svc := start(t, c)
+	svc := start(t, setup{Handler: s.handler(failing(1))})
 
 	poisoned := amqp091.Table{"reason_poisoned": "earlier", "topic_poisoned": "earlier"}
 	replay := ours(svc.Queue, "-1")
@@ -649,7 +536,7 @@ func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
 	t.Parallel()
 
 	handler, closes := failsInAClose(1)
-	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
+	c := setup{KeepObjects: true, Handler: handler}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(300), ClassicQueues: true}}
 	c.Options.CloseTimeout = 15 * time.Second
 	svc := start(t, c)

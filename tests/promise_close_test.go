@@ -2,12 +2,15 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -17,6 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Close is graceful and bounded.
@@ -37,9 +41,7 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	svc.publish(fates(50)...)
 	await.Until(t, func() bool { return svc.Calls.count() > 30 }, "messages are handled")
 	network.cut(anyone)
-	await.Until(t, func() bool {
-		return svc.Calls.count() > 60
-	}, "messages are handled after a reconnect")
+	await.Until(t, func() bool { return svc.Calls.count() > 60 }, "messages are handled after a reconnect")
 	svc.close()
 
 	network.stop()
@@ -60,7 +62,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				t.Parallel()
 				running, goOn := make(chan struct{}), make(chan struct{})
 				svc := start(t, setup{Tiers: true,
-					URI: brokertest.URI(t), QueueType: queueType, Prefetch: 10,
+					QueueType: queueType, Prefetch: 10,
 					Options: amqpretry.Options{Policies: retries(time.Hour), CloseTimeout: time.Minute},
 					Handler: func(msg *message.Message) error {
 						close(running)
@@ -75,15 +77,9 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				})
 				svc.publish(append([]string{fate}, rabbit.Numbered("prefetched", 9)...)...)
 				await.Closed(t, running, "the handler runs")
-				await.Until(t, func() bool {
-					return svc.Broker.Depth(svc.Queue) == 0
-				}, "the rest is prefetched")
+				await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 
-				closed := make(chan struct{})
-				go func() {
-					defer close(closed)
-					svc.close()
-				}()
+				closed := inBackground(func() { svc.close() })
 				await.Until(t, func() bool {
 					return svc.Broker.Depth(svc.Queue) == 9
 				}, "prefetched messages go back at once")
@@ -95,8 +91,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				began := time.Now()
 				close(goOn)
 				await.Closed(t, closed, "the end of the close")
-				assert.Less(t, time.Since(began), 30*time.Second,
-					"it ends with the handler, and not after CloseTimeout")
+				assert.Less(t, time.Since(began), 30*time.Second, "it ends with the handler")
 
 				await.Stays(t, 200*time.Millisecond, func() bool {
 					return svc.Calls.count() == 1
@@ -121,14 +116,13 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 }
 
 // A close acknowledges all that was handled, also when that takes more commands than RabbitMQ's
-// channel sends to a quorum queue at a time: it drops the others when it closes. The first message
-// ends last, so each of the others needs an acknowledgement of its own.
+// channel sends to a quorum queue at a time. The first message ends last.
 func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const count = 200
 	for round := range often(40) {
 		arrived, goOn, last := make(chan struct{}, count), make(chan struct{}), make(chan struct{})
-		svc := start(t, setup{URI: brokertest.URI(t), QueueType: "quorum", Prefetch: count,
+		svc := start(t, setup{QueueType: "quorum", Prefetch: count,
 			Options: amqpretry.Options{Concurrency: count, CloseTimeout: 15 * time.Second},
 			Handler: func(msg *message.Message) error {
 				arrived <- struct{}{}
@@ -143,11 +137,7 @@ func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 		for range count {
 			await.Closed(t, arrived, "each message reaches its handler")
 		}
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			svc.close()
-		}()
+		closed := inBackground(func() { svc.close() })
 		close(goOn)
 		<-time.After(time.Duration(round%10) * 500 * time.Microsecond) // the others are being acknowledged
 		close(last)
@@ -177,17 +167,12 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	assert.Less(t, took, 2*timeout, "Close waits no longer for the handler, and not for the default of 10 s")
 }
 
-// closeBesideAHandler returns how long Close takes while a handler does not end.
 func closeBesideAHandler(t *testing.T, timeout time.Duration) time.Duration {
 	t.Helper()
 	running, goOn := make(chan struct{}), make(chan struct{})
 	defer close(goOn)
-	svc := newService(t, setup{
-		URI: brokertest.URI(t), Options: amqpretry.Options{CloseTimeout: timeout},
-		Handler: func(*message.Message) error { return nil },
-	})
-	messages, err := svc.Sub.Subscribe(context.Background(), svc.Queue)
-	require.NoError(t, err)
+	svc := newService(t, setup{Options: amqpretry.Options{CloseTimeout: timeout}, Handler: succeed})
+	messages := must(svc.Sub.Subscribe(context.Background(), svc.Queue))(t)
 	svc.publish("message")
 	cause := make(chan error, 1)
 	go func() {
@@ -212,31 +197,24 @@ func closeBesideAHandler(t *testing.T, timeout time.Duration) time.Duration {
 // Deliveries whose copies cannot be stored stay in their queue.
 func TestCloseWhileHeld(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]func(*proxy){
+	each(t, map[string]func(*proxy){
 		"stalled": func(p *proxy) { p.stall(forwarder) },
 		"refused": func(p *proxy) { p.refuse(forwarder) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			network := newProxy(t, brokertest.URI(t))
-			fault(network)
-			svc := start(t, setup{Tiers: true,
-				URI: network.URI, QueueType: "quorum", Handler: byFate,
-				Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
-			})
-			svc.publish(append(rabbit.Numbered("never", 3), rabbit.Numbered("ok", 20)...)...)
-			await.Until(t, func() bool {
-				return svc.Calls.count() == 23 && len(svc.Held()) > 0
-			}, "all are held")
-
-			assert.Less(t, svc.close(), longClose)
-			await.Until(t, func() bool {
-				return svc.Broker.Depth(svc.Queue) == 3
-			}, "they are in their queue")
-			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
-			assert.Equal(t, 23, svc.Calls.count())
+	}, func(t *testing.T, _ string, fault func(*proxy)) {
+		network := newProxy(t, brokertest.URI(t))
+		fault(network)
+		svc := start(t, setup{Tiers: true,
+			URI: network.URI, QueueType: "quorum", Handler: byFate,
+			Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
 		})
-	}
+		svc.publish(append(rabbit.Numbered("never", 3), rabbit.Numbered("ok", 20)...)...)
+		await.Until(t, func() bool { return svc.Calls.count() == 23 && len(svc.Held()) > 0 }, "all are held")
+
+		assert.Less(t, svc.close(), longClose)
+		await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 3 }, "they are in their queue")
+		assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
+		assert.Equal(t, 23, svc.Calls.count())
+	})
 }
 
 // A forward that is confirmed late, but in time, ends the close early and the message is where it
@@ -252,11 +230,7 @@ func TestCloseWaitsForForwards(t *testing.T) {
 	svc.publish(rabbit.Numbered("never", 3)...)
 	await.Until(t, func() bool { return len(svc.Held()) > 0 && svc.Calls.count() == 3 }, "all are held")
 
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		svc.close()
-	}()
+	closed := inBackground(func() { svc.close() })
 	await.Until(t, func() bool { return len(svc.Logs.with("Closing router")) > 0 }, "the close has begun")
 	began := time.Now()
 	network.allow(forwarder)
@@ -271,7 +245,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 	t.Parallel()
 	running, goOn := make(chan struct{}), make(chan struct{})
 	svc := start(t, setup{
-		URI: brokertest.URI(t), Options: amqpretry.Options{CloseTimeout: time.Minute},
+		Options: amqpretry.Options{CloseTimeout: time.Minute},
 		Handler: func(*message.Message) error {
 			close(running)
 			<-goOn
@@ -283,7 +257,6 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 	await.Closed(t, running, "the handler runs")
 
 	var all sync.WaitGroup
-	closed := make(chan struct{})
 	for _, end := range []func() error{svc.Retrier.Close, svc.Retrier.Close, svc.Sub.Close, svc.Sub.Close,
 		svc.Router.Close, svc.Router.Close} {
 		all.Add(1)
@@ -292,10 +265,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 			assert.NoError(t, end())
 		}()
 	}
-	go func() {
-		defer close(closed)
-		all.Wait()
-	}()
+	closed := inBackground(all.Wait)
 	await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
 	began := time.Now()
 	close(goOn)
@@ -315,14 +285,13 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 func TestCloseBySubscribeContext(t *testing.T) {
 	t.Parallel()
 	svc := newService(t, setup{
-		URI: brokertest.URI(t), Prefetch: 5,
-		Options: amqpretry.Options{Concurrency: 2, CloseTimeout: time.Minute},
-		Handler: func(*message.Message) error { return nil },
+		Prefetch: 5,
+		Options:  amqpretry.Options{Concurrency: 2, CloseTimeout: time.Minute},
+		Handler:  succeed,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	messages, err := svc.Sub.Subscribe(ctx, svc.Queue)
-	require.NoError(t, err)
+	messages := must(svc.Sub.Subscribe(ctx, svc.Queue))(t)
 	svc.publish(rabbit.Numbered("message", 5)...)
 	msg := await.Value(t, messages, "a message")
 	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
@@ -381,7 +350,7 @@ func TestCloseWithoutABroker_OwnBroker(t *testing.T) {
 			services := []*service{busy("ok"), busy("never")}
 			idle := start(t, setup{
 				URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: timeout},
-				Handler: func(*message.Message) error { return nil },
+				Handler: succeed,
 			})
 			await.Until(t, func() bool { return running.Load() == 2 }, "the handlers run")
 
@@ -414,4 +383,251 @@ func TestCloseWithoutABroker_OwnBroker(t *testing.T) {
 			assert.Equal(t, map[string]bool{"never": true, "prefetched": true}, found)
 		})
 	}
+}
+
+// pointerError panics in the hands of whoever asks a nil pointer to it.
+type pointerError struct{ cause error }
+
+func (e *pointerError) Error() string { return e.cause.Error() }
+func (e *pointerError) Unwrap() error { return e.cause }
+
+// P2: whatever a handler does, or a middleware outside of ours, two retries are two retries.
+func TestNoHotLoopOddHandlers(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+
+	type row struct {
+		outside []message.HandlerMiddleware
+		handler func(*message.Message) error
+		reason  retry.Reason
+		text    string
+	}
+	each(t, map[string]row{
+		"an error that is a nil pointer": {
+			handler: func(*message.Message) error {
+				var e *pointerError
+				return e
+			},
+			reason: retry.ReasonExhausted,
+		},
+		"a timeout outside of the retrier": {
+			outside: []message.HandlerMiddleware{wmmiddleware.Timeout(20 * time.Millisecond)},
+			handler: func(msg *message.Message) error {
+				<-msg.Context().Done()
+				return msg.Context().Err()
+			},
+			reason: retry.ReasonExhausted,
+		},
+		"a handler that nacks and fails": {
+			handler: func(msg *message.Message) error {
+				msg.Nack()
+				wait(5 * time.Millisecond) // time enough for the consumer to answer too early
+
+				return errFate
+			},
+			reason: retry.ReasonExhausted,
+		},
+		"a handler that nacks and succeeds": {
+			handler: func(msg *message.Message) error {
+				msg.Nack()
+				wait(5 * time.Millisecond)
+
+				return nil
+			},
+			reason: retry.ReasonExhausted,
+			text:   "the handler nacked the message and returned no error",
+		},
+		"a handler that acks and fails": {
+			handler: func(msg *message.Message) error {
+				msg.Ack()
+				wait(5 * time.Millisecond)
+
+				return errFate
+			},
+			reason: retry.ReasonExhausted,
+		},
+	}, func(t *testing.T, _ string, test row) {
+		svc := start(t, setup{
+			URI: uri, Delays: ms(50, 50),
+			Route: func(s *service) {
+				bare(t, s, append(test.outside, s.Retrier.Middleware)...)
+				s.Router.AddConsumerHandler("odd", s.Queue, s.Sub, s.recorded(test.handler))
+			},
+		})
+		svc.publish("odd")
+
+		letters := svc.Broker.Take(svc.dlq(), 1)
+		assert.Equal(t, string(test.reason), rabbit.Text(letters[0], header.Reason))
+		assert.Contains(t, rabbit.Text(letters[0], header.Error), test.text)
+		assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("odd"))
+	})
+}
+
+func wait(d time.Duration) { <-time.After(d) }
+
+// P1, P3: a held delivery, or a handler that takes its time, must not make the others dearer the
+// more there are of them.
+func TestHealthyBehindASlowHandler(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	svc := start(t, setup{
+		Prefetch: 50,
+		Options:  amqpretry.Options{Concurrency: 4, CloseTimeout: 15 * time.Second},
+		Handler: func(msg *message.Message) error {
+			if msg.UUID == "slow" {
+				<-release
+			}
+
+			return nil
+		},
+	})
+	svc.publish("slow")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the slow one is under way")
+
+	const n = 5000
+	svc.publish(rabbit.Numbered("ok", n)...)
+	await.Until(t, func() bool { return svc.Calls.count() == n+1 }, "all others are handled")
+
+	// Close is what proves that they were acknowledged: only what was not goes back.
+	close(release)
+	svc.close()
+	assert.Zero(t, svc.Broker.Depth(svc.Queue))
+}
+
+// P11: a subscriber that is made while the retrier closes does not outlive it.
+func TestCloseDuringNewSubscriber(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+
+	for i := range 30 {
+		svc := newService(t, setup{URI: uri, Handler: func(*message.Message) error { return errors.New("not called") }})
+		late := make(chan *amqpretry.Subscriber, 1)
+		go func() {
+			s, err := svc.Retrier.NewSubscriber()
+			if err != nil {
+				s = nil
+			}
+			late <- s
+		}()
+		wait(time.Duration(i) * 300 * time.Microsecond)
+		require.NoError(t, svc.Retrier.Close())
+
+		if s := <-late; s != nil {
+			_, err := s.Subscribe(t.Context(), svc.Queue)
+			require.Error(t, err, "the retrier is closed, and with it every subscriber")
+		}
+	}
+}
+
+// Connections share nothing that amqp091-go writes into: the race detector tells.
+func TestConnectionsOfSharedConfig(t *testing.T) {
+	t.Parallel()
+	svc := newService(t, setup{Handler: succeed})
+	properties := amqp091.Table{"connection_name": "ours"}
+	conf := svc.Retrier.Config()
+	conf.Connection.AmqpConfig = &amqp091.Config{Properties: properties}
+	retrier := newRetrier(t, conf, amqpretry.Options{})
+
+	errs := make(chan error, 8)
+	for range cap(errs) {
+		go func() {
+			s, err := retrier.NewSubscriber()
+			if err == nil {
+				err = s.Close()
+			}
+			errs <- err
+		}()
+	}
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	assert.Equal(t, amqp091.Table{"connection_name": "ours"}, properties, "the user's own table is left alone")
+}
+
+// late lets the answer to the first message wait, outside of the retry middleware, until its
+// delivery's channel is gone.
+type late struct {
+	once     *sync.Once
+	answered chan struct{}
+}
+
+func (l late) middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		ctx := msg.Context()
+		produced, err := h(msg)
+		l.once.Do(func() {
+			close(l.answered)
+			<-ctx.Done()
+		})
+
+		return produced, err
+	}
+}
+
+// P4: an answer that comes when the delivery's channel is gone is told as what it is: the broker
+// delivers the message again.
+func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		outcome error
+		wrong   retry.EventKind
+		told    retry.EventKind
+	}
+	each(t, map[string]row{
+		"a success": {nil, retry.EventSucceeded, retry.EventRequeued},
+		"a drop":    {retry.Drop(errFate), retry.EventDropped, retry.EventAbandoned},
+	}, func(t *testing.T, _ string, test row) {
+		network := newProxy(t, brokertest.URI(t))
+		slow := late{&sync.Once{}, make(chan struct{})}
+		handler := func(*message.Message) error { return test.outcome }
+		svc := start(t, setup{URI: network.URI, QueueType: "quorum", Route: outside(slow.middleware, handler)})
+		svc.publish("message")
+		await.Closed(t, slow.answered, "the handler has answered")
+
+		network.refuse(subscriber)
+		network.cut(subscriber)
+		await.Until(t, func() bool { return len(svc.Events(test.told)) == 1 }, "what has become of it")
+		assert.Empty(t, svc.Events(test.wrong))
+
+		network.allow(subscriber)
+		await.Until(t, func() bool { return len(svc.Events(test.wrong)) == 1 }, "the next answer is heard")
+		assert.Equal(t, 2, svc.Calls.count())
+	})
+}
+
+type failingPublisher struct{ publishing, goOn chan struct{} }
+
+func (p failingPublisher) Publish(string, ...*message.Message) error {
+	p.publishing <- struct{}{}
+	<-p.goOn
+
+	return errors.New("closed")
+}
+
+func (failingPublisher) Close() error { return nil }
+
+// P4: outputs that cannot be published during a shutdown are no failed attempt: the shutdown may
+// have closed their publisher.
+func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
+	t.Parallel()
+	publisher := failingPublisher{make(chan struct{}), make(chan struct{})}
+	c := setup{Route: func(svc *service) {
+		svc.Router.AddHandler("told", svc.Queue, svc.Sub, "outputs", publisher,
+			func(msg *message.Message) ([]*message.Message, error) {
+				return []*message.Message{message.NewMessage("output", nil)}, nil
+			})
+	}}
+	c.Options.CloseTimeout = time.Minute // the close is not to give the message up
+	svc := start(t, c)
+	svc.publish("message")
+	await.Closed(t, publisher.publishing, "the handler has succeeded")
+
+	closed := inBackground(func() { assert.NoError(t, svc.Sub.Close()) })
+	await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
+	close(publisher.goOn)
+	await.Closed(t, closed, "the close ends")
+
+	assert.Len(t, svc.Events(retry.EventRequeued), 1)
+	assert.Empty(t, svc.Events(retry.EventFailed, retry.EventUnhandled, retry.EventRetried))
+	svc.Broker.Has(svc.Queue, 1)
 }

@@ -40,7 +40,6 @@ func added(d amqp091.Delivery) int {
 	return size
 }
 
-// requireReadable requires that everything that was added is valid UTF-8 and within its bounds.
 func requireReadable(t *testing.T, d amqp091.Delivery) {
 	t.Helper()
 	for key, value := range d.Headers {
@@ -58,86 +57,77 @@ func requireReadable(t *testing.T, d amqp091.Delivery) {
 func TestP9_DeadLetterExplainsItself(t *testing.T) {
 	t.Parallel()
 
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		c := setup{Delays: ms(100, 120), QueueType: queueType}
+		c.Route = func(svc *service) {
+			svc.Router.AddConsumerHandler("pack-orders", svc.Queue, svc.Sub,
+				svc.recorded(func(msg *message.Message) error {
+					a, _ := retry.AttemptFromContext(msg.Context())
+					return fmt.Errorf("cannot pack: %w", &orderError{a.Number})
+				}))
+		}
+		svc := start(t, c)
 
-			c := setup{URI: brokertest.URI(t), QueueType: queueType}
-			c.Options.Policies = retries(ms(100, 120)...)
-			c.Route = func(svc *service) {
-				svc.Router.AddConsumerHandler("pack-orders", svc.Queue, svc.Sub,
-					svc.recorded(func(msg *message.Message) error {
-						a, _ := retry.AttemptFromContext(msg.Context())
-						return fmt.Errorf("cannot pack: %w", &orderError{a.Number})
-					}))
+		delays := ms(100, 120)
+		before := time.Now().Add(-time.Millisecond)
+		svc.publish("1")
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
+		after := time.Now()
+		requireReadable(t, dead)
+
+		host := must(os.Hostname())(t)
+		for key, want := range map[string]string{
+			"amqpretry-v": "1", "amqpretry-count": "-1", "amqpretry-delay": "", "amqpretry-attempts": "3",
+			"amqpretry-reason": "exhausted", "amqpretry-error": "cannot pack: order 3 is lost",
+			"amqpretry-error-type": "*tests.orderError", "amqpretry-handler": "pack-orders",
+			"amqpretry-topic": svc.Queue,
+			"amqpretry-queue": svc.Queue, "amqpretry-host": host, "amqpretry-exchange": "",
+			"amqpretry-routing-key": svc.Queue,
+			"amqpretry-replays":     "", "amqpretry-deadline": "", "amqpretry-removed": "",
+			routermiddleware.ReasonForPoisonedKey:  "cannot pack: order 3 is lost",
+			routermiddleware.PoisonedTopicKey:      svc.Queue,
+			routermiddleware.PoisonedHandlerKey:    "pack-orders",
+			routermiddleware.PoisonedSubscriberKey: "amqpretry.Subscriber",
+		} {
+			assert.Equal(t, want, rabbit.Text(dead, key), key)
+		}
+		for _, key := range []string{header.Exchange, header.RoutingKey} {
+			assert.Contains(t, dead.Headers, key)
+		}
+		assert.NotEmpty(t, rabbit.Text(dead, header.ID))
+
+		history := historyOf(t, dead)
+		require.Len(t, history, 3)
+		calls := svc.Calls.of("1")
+		require.Len(t, calls, 3)
+		for i, a := range history {
+			assert.Equal(t, i+1, a.Number)
+			assert.Equal(t, fmt.Sprintf("cannot pack: order %d is lost", i+1), a.Error)
+			assert.Equal(t, "*tests.orderError", a.Type)
+			latest := after
+			if i < len(delays) { // the message has waited since
+				latest = calls[i+1].At.Add(5*time.Millisecond - delays[i])
 			}
-			svc := start(t, c)
+			assert.WithinRange(t, a.At, calls[i].At.Add(-2*time.Millisecond), latest)
+		}
+		first := must(time.Parse(time.RFC3339, rabbit.Text(dead, header.FirstFailure)))(t)
+		last := must(time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure)))(t)
+		assert.Equal(t, history[0].At, first)
+		assert.Equal(t, history[2].At, last)
+		assert.WithinRange(t, first, before, after)
+		assert.Greater(t, last.Sub(first), 215*time.Millisecond)
+		assert.True(t, strings.HasSuffix(rabbit.Text(dead, header.FirstFailure), "Z"), "UTC")
 
-			delays := ms(100, 120)
-			before := time.Now().Add(-time.Millisecond)
-			svc.publish("1")
-			dead := svc.Broker.Take(svc.dlq(), 1)[0]
-			after := time.Now()
-			requireReadable(t, dead)
-
-			host, err := os.Hostname()
-			require.NoError(t, err)
-			for key, want := range map[string]string{
-				"amqpretry-v": "1", "amqpretry-count": "-1", "amqpretry-delay": "", "amqpretry-attempts": "3",
-				"amqpretry-reason": "exhausted", "amqpretry-error": "cannot pack: order 3 is lost",
-				"amqpretry-error-type": "*tests.orderError", "amqpretry-handler": "pack-orders",
-				"amqpretry-topic": svc.Queue,
-				"amqpretry-queue": svc.Queue, "amqpretry-host": host, "amqpretry-exchange": "",
-				"amqpretry-routing-key": svc.Queue,
-				"amqpretry-replays":     "", "amqpretry-deadline": "", "amqpretry-removed": "",
-				routermiddleware.ReasonForPoisonedKey:  "cannot pack: order 3 is lost",
-				routermiddleware.PoisonedTopicKey:      svc.Queue,
-				routermiddleware.PoisonedHandlerKey:    "pack-orders",
-				routermiddleware.PoisonedSubscriberKey: "amqpretry.Subscriber",
-			} {
-				assert.Equal(t, want, rabbit.Text(dead, key), key)
-			}
-			for _, key := range []string{header.Exchange, header.RoutingKey} {
-				assert.Contains(t, dead.Headers, key)
-			}
-			assert.NotEmpty(t, rabbit.Text(dead, header.ID))
-
-			history := historyOf(t, dead)
-			require.Len(t, history, 3)
-			calls := svc.Calls.of("1")
-			require.Len(t, calls, 3)
-			for i, a := range history {
-				assert.Equal(t, i+1, a.Number)
-				assert.Equal(t, fmt.Sprintf("cannot pack: order %d is lost", i+1), a.Error)
-				assert.Equal(t, "*tests.orderError", a.Type)
-				latest := after
-				if i < len(delays) { // the message has waited since
-					latest = calls[i+1].At.Add(5*time.Millisecond - delays[i])
-				}
-				assert.WithinRange(t, a.At, calls[i].At.Add(-2*time.Millisecond), latest)
-			}
-			first, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.FirstFailure))
-			require.NoError(t, err)
-			last, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure))
-			require.NoError(t, err)
-			assert.Equal(t, history[0].At, first)
-			assert.Equal(t, history[2].At, last)
-			assert.WithinRange(t, first, before, after)
-			assert.Greater(t, last.Sub(first), 215*time.Millisecond)
-			assert.True(t, strings.HasSuffix(rabbit.Text(dead, header.FirstFailure), "Z"), "UTC")
-
-			letter := svc.toldLetters(1)[0]
-			var lost *orderError
-			require.ErrorAs(t, letter.Err, &lost)
-			assert.Equal(t, 3, lost.number)
-			assert.Equal(t, retry.Verdict{Action: retry.ActionDeadLetter, Reason: "exhausted"}, letter.Verdict)
-			assert.Equal(t, 3, letter.Calls)
-			assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic,
-				letter.Handler})
-			svc.close()
-			assert.Empty(t, svc.Broker.Drain(svc.Queue))
-		})
-	}
+		letter := svc.toldLetters(1)[0]
+		lost := errorAs[*orderError](t, letter.Err)
+		assert.Equal(t, 3, lost.number)
+		assert.Equal(t, retry.Verdict{Action: retry.ActionDeadLetter, Reason: "exhausted"}, letter.Verdict)
+		assert.Equal(t, 3, letter.Calls)
+		assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic,
+			letter.Handler})
+		svc.close()
+		assert.Empty(t, svc.Broker.Drain(svc.Queue))
+	})
 }
 
 // toldLetters waits for so many events of dead letters: each comes after the dead letter itself.
@@ -155,7 +145,7 @@ func (s *service) toldLetters(n int) []retry.Event {
 func TestP9_HistoryIsBounded(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: failing(99)}
+	c := setup{Handler: failing(99)}
 	c.Options.Policies = retries(ms(20)...)
 	c.Options.Policies.Default.Retries = 14
 	svc := start(t, c)
@@ -168,8 +158,7 @@ func TestP9_HistoryIsBounded(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("failure %d", a.Number), a.Error)
 	}
 	assert.Equal(t, []int{1, 7, 8, 9, 10, 11, 12, 13, 14, 15}, numbers)
-	assert.Equal(t, "15", rabbit.Text(dead, header.Attempts))
-	assert.Equal(t, "failure 15", rabbit.Text(dead, header.Error))
+	hasHeaders(t, dead, headers{header.Attempts: "15", header.Error: "failure 15"})
 }
 
 type panickyError struct{ text *string }
@@ -184,7 +173,7 @@ func TestP9_ErrorTexts(t *testing.T) {
 	mib := strings.Repeat("é long story. ", 1<<20/15+1)
 	require.Greater(t, len(mib), 1<<20)
 
-	c := setup{URI: brokertest.URI(t), Prefetch: 20}
+	c := setup{Prefetch: 20}
 	c.Options.Policies = retries(ms(20)...)
 	c.Options.Policies.Default.Retries = 11
 	c.Options.Concurrency = 8
@@ -251,14 +240,13 @@ func TestP9_TooLarge(t *testing.T) {
 
 	const frame = 131072 // as negotiated
 	proxy := newProxy(t, brokertest.URI(t))
-	c := setup{URI: proxy.URI, Prefetch: 20, Handler: func(msg *message.Message) error {
+	c := setup{Delays: ms(100, 150), URI: proxy.URI, Prefetch: 20, Handler: func(msg *message.Message) error {
 		if msg.UUID == "healthy" {
 			return nil
 		}
 
 		return fmt.Errorf("it fails: %s", strings.Repeat("why? ", 400))
 	}}
-	c.Options.Policies = retries(ms(100, 150)...)
 	svc := start(t, c)
 
 	one := with("one", amqp091.Table{"big": strings.Repeat("b", frame-300), "small": "kept", "n": int64(4)})
@@ -327,19 +315,16 @@ func TestP9_TooLarge(t *testing.T) {
 	}
 }
 
-// P9: the broker adds headers of its own to what has waited and to what is delivered again. Not
-// even with these may a copy be larger than a frame: the client that gets it closes its connection,
-// and gets it again.
+// P9: no copy is larger than a frame with what the broker adds to it: the client that gets it would
+// close its connection, and get it again.
 func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 	t.Parallel()
 
 	const frame = 131072
 	proxy := newProxy(t, brokertest.URI(t))
-	c := setup{URI: proxy.URI, Prefetch: 10, Handler: func(*message.Message) error {
+	svc := start(t, setup{Delays: ms(30, 40), URI: proxy.URI, Prefetch: 10, Handler: func(*message.Message) error {
 		return errors.New(strings.Repeat("why? ", 100))
-	}}
-	c.Options.Policies = retries(ms(30, 40)...)
-	svc := start(t, c)
+	}})
 
 	var rooms []int
 	for room := 200; room <= 4400; room += 150 {
@@ -381,7 +366,7 @@ func TestP9_Redaction(t *testing.T) {
 	t.Parallel()
 
 	const secret = "hunter2"
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	c := setup{Delays: ms(30, 40), Handler: func(msg *message.Message) error {
 		if msg.UUID == "panic" {
 			panic("password " + secret)
 		}
@@ -389,7 +374,6 @@ func TestP9_Redaction(t *testing.T) {
 		return errors.New("password " + secret)
 	}}
 	c.Configure = func(conf *amqp.Config) { conf.Marshaler = leaky{} }
-	c.Options.Policies = retries(ms(30, 40)...)
 	c.Options.PanicStacks = true
 	c.Options.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), secret, "[redacted]") }
 	svc := start(t, c)
@@ -414,11 +398,9 @@ func TestP9_Redaction(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 7, logged, "each failure")
-	assert.ErrorContains(t, svc.toldLetters(3)[0].Err, secret,
-		"the hook is for texts; the callback gets the error itself")
+	assert.ErrorContains(t, svc.toldLetters(3)[0].Err, secret, "the hook is for texts only")
 }
 
-// leaky is a marshaler whose errors show what they should not.
 type leaky struct{ amqp.DefaultMarshaler }
 
 func (m leaky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -433,8 +415,7 @@ func (m leaky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 func TestP9_PanickingHooks(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: failing(9)}
-	c.Options.Policies = retries(ms(30)...)
+	c := setup{Delays: ms(30), Handler: failing(9)}
 	c.Options.ErrorText = func(error) string { panic("hook's bug") }
 	svc := start(t, c)
 	svc.publish("1")
@@ -451,16 +432,14 @@ func TestP9_PanicStacks(t *testing.T) {
 		t.Run(fmt.Sprint(stacks), func(t *testing.T) {
 			t.Parallel()
 
-			c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { panic("out of boxes") }}
-			c.Options.Policies = retries(ms(30)...)
+			c := setup{Delays: ms(30), Handler: func(*message.Message) error { panic("out of boxes") }}
 			c.Options.PanicStacks = stacks
 			svc := start(t, c)
 			svc.publish("1")
 
 			dead := svc.Broker.Take(svc.dlq(), 1)[0]
 			requireReadable(t, dead)
-			assert.Equal(t, "panic", rabbit.Text(dead, header.Reason))
-			assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
+			hasHeaders(t, dead, headers{header.Reason: "panic", header.Attempts: "2"})
 			assert.Contains(t, rabbit.Text(dead, header.Error), "out of boxes")
 			assert.Equal(t, "*retry.PanicError", rabbit.Text(dead, header.ErrorType))
 			assert.Equal(t, "panic", historyOf(t, dead)[0].Reason)
@@ -485,8 +464,7 @@ func (e hopeless) Retryable() bool { return e.retryable }
 func TestP9_ErrorsDecide(t *testing.T) {
 	t.Parallel()
 
-	c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20}
-	c.Options.Policies = retries(ms(30)...)
+	c := setup{Delays: ms(30), Tiers: true, Prefetch: 20}
 	c.Handler = func(msg *message.Message) error {
 		lost := &orderError{7}
 		switch msg.UUID {
@@ -510,9 +488,7 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	svc.publish("permanent", "wrapped permanent", "not retryable", "retryable", "panic with permanent", "drop", "other")
 
 	letters := svc.Broker.Take(svc.dlq(), 6)
-	await.Until(t, func() bool {
-		return svc.Broker.Depth(svc.Queue) == 0 && svc.Calls.count() == 9
-	}, "all handled")
+	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 && svc.Calls.count() == 9 }, "all handled")
 	await.Stays(t, 150*time.Millisecond, func() bool {
 		return svc.Calls.count() == 9 && svc.Broker.Depth(svc.dlq()) == 0
 	}, "no more")
@@ -553,47 +529,38 @@ func TestP9_ErrorsDecide(t *testing.T) {
 func TestP9_PoisonAlone(t *testing.T) {
 	t.Parallel()
 
-	for name, inner := range map[string]bool{"alone": false, "inside of Middleware": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			uri, queue := brokertest.URI(t), uniqueName("promise")
-			c := setup{URI: uri, Queue: queue}
-			c.Options.Policies = retries(ms(30, 40)...)
-			handle := failing(9)
-			c.Route = func(svc *service) {
-				if !inner {
-					var err error
-					svc.Router, err = message.NewRouter(message.RouterConfig{}, svc.Logs)
-					require.NoError(t, err)
-				}
-				h := svc.Router.AddConsumerHandler("once", queue, svc.Sub,
-					svc.recorded(func(msg *message.Message) error {
-						if msg.UUID == "panic" {
-							panic("once")
-						}
-
-						return handle(msg)
-					}))
-				h.AddMiddleware(svc.Retrier.Poison)
+	each(t, map[string]bool{"alone": false, "inside of Middleware": true}, func(t *testing.T, _ string, inner bool) {
+		uri, queue := brokertest.URI(t), uniqueName("promise")
+		c := setup{Delays: ms(30, 40), URI: uri, Queue: queue}
+		handle := failing(9)
+		c.Route = func(svc *service) {
+			if !inner {
+				bare(t, svc)
 			}
-			svc := start(t, c)
-			svc.publish("error", "panic")
+			h := svc.Router.AddConsumerHandler("once", queue, svc.Sub,
+				svc.recorded(func(msg *message.Message) error {
+					if msg.UUID == "panic" {
+						panic("once")
+					}
 
-			letters := svc.Broker.Take(svc.dlq(), 2)
-			assert.Equal(t, map[string]string{"error": "exhausted", "panic": "panic"}, reasons(letters))
-			assert.Equal(t, map[string]int{"error": 1, "panic": 1}, svc.Calls.ids())
-			for _, d := range letters {
-				assert.Equal(t, "1", rabbit.Text(d, header.Attempts))
-				assert.Equal(t, "once", rabbit.Text(d, header.Handler))
-				assert.Equal(t, "once", rabbit.Text(d, "handler_poisoned"))
-				assert.Equal(t, "-1", rabbit.Text(d, header.Count))
-				assert.Len(t, historyOf(t, d), 1)
-			}
-			svc.toldLetters(2)
-			assert.Zero(t, svc.Broker.Depth(svc.Queue))
-		})
-	}
+					return handle(msg)
+				}))
+			h.AddMiddleware(svc.Retrier.Poison)
+		}
+		svc := start(t, c)
+		svc.publish("error", "panic")
+
+		letters := svc.Broker.Take(svc.dlq(), 2)
+		assert.Equal(t, map[string]string{"error": "exhausted", "panic": "panic"}, reasons(letters))
+		assert.Equal(t, map[string]int{"error": 1, "panic": 1}, svc.Calls.ids())
+		for _, d := range letters {
+			hasHeaders(t, d, headers{header.Attempts: "1", header.Handler: "once", "handler_poisoned": "once",
+				header.Count: "-1"})
+			assert.Len(t, historyOf(t, d), 1)
+		}
+		svc.toldLetters(2)
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+	})
 }
 
 // P9: the alarm is raised once for each dead letter, and whoever looks then finds it there.
@@ -678,14 +645,11 @@ func runOwn(t *testing.T, retrier ownRetrier, queue string, stock bool, handler 
 	}
 	require.NoError(t, err)
 
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logs)
-	require.NoError(t, err)
-	router.AddMiddleware(retrier.Middleware)
+	router := newRouter(t, logs, retrier.Middleware)
 	router.AddConsumerHandler("handler", queue, subscriber, handler)
 	runRouter(t, router)
 
-	plan, err := retrier.Plan(queue)
-	require.NoError(t, err)
+	plan := must(retrier.Plan(queue))(t)
 	t.Cleanup(func() {
 		require.NoError(t, router.Close())
 		newRabbit(t, retrier.Config().Connection.AmqpURI).RemovePlan(plan)

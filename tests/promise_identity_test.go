@@ -1,10 +1,10 @@
 package tests
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -42,7 +43,6 @@ func everyType() amqp091.Table {
 	}
 }
 
-// properties are those of a delivery that a publisher gives, without the headers.
 func properties(d amqp091.Delivery) amqp091.Publishing {
 	p := again(d)
 	p.Headers, p.Body = nil, nil
@@ -75,7 +75,6 @@ func utc(value any) any {
 	return value
 }
 
-// theirs are the headers of a delivery that are neither ours nor the broker's.
 func theirs(t *testing.T, d amqp091.Delivery, poisoned bool) amqp091.Table {
 	t.Helper()
 	headers, ok := utc(d.Headers).(amqp091.Table)
@@ -105,9 +104,8 @@ func (m hostile) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// P6: body, properties and headers of a message that another AMQP client has published are the same
-// after its retries and in the dead-letter queue, whatever marshaler and handler do to what they
-// are given.
+// P6: body, properties and headers of a message are the same after its retries and in the dead-
+// letter queue, whatever marshaler and handler do to what they are given.
 func TestP6_MessageStaysItself(t *testing.T) {
 	t.Parallel()
 
@@ -152,20 +150,9 @@ func TestP6_MessageStaysItself(t *testing.T) {
 				start(t, c)
 			}
 
-			broker.Do(func(ch *amqp091.Channel) error {
-				if err := ch.ExchangeDeclare(exchange, "direct", true, false, false, false, nil); err != nil {
-					return err
-				}
-				if _, err := ch.QueueDeclare(other, true, false, false, false, nil); err != nil {
-					return err
-				}
-				if err := ch.QueueBind(queue, "orders", exchange, false, nil); err != nil {
-					return err
-				}
-
-				return ch.QueueBind(other, "carbon", exchange, false, nil)
-			})
-			t.Cleanup(func() { broker.Remove(exchange, other) })
+			broker.Declare(other, nil)
+			bound(t, broker, exchange, "direct", queue, "orders")
+			bound(t, broker, exchange, "direct", other, "carbon")
 
 			sent := amqp091.Publishing{
 				Headers: everyType(), ContentType: "application/octet-stream", ContentEncoding: "gzip",
@@ -213,13 +200,11 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			}
 			assert.Empty(t, dead.Expiration)
 			assert.Empty(t, dead.UserId)
-			assert.Equal(t, "3600000", rabbit.Text(dead, header.Expiration))
-			assert.Equal(t, "guest", rabbit.Text(dead, header.UserID))
+			hasHeaders(t, dead, headers{header.Expiration: "3600000", header.UserID: "guest"})
 			var cc []string
 			require.NoError(t, json.Unmarshal([]byte(rabbit.Text(dead, header.CC)), &cc))
 			assert.Equal(t, []string{"carbon"}, cc)
-			assert.Equal(t, exchange, rabbit.Text(dead, header.Exchange))
-			assert.Equal(t, "orders", rabbit.Text(dead, header.RoutingKey))
+			hasHeaders(t, dead, headers{header.Exchange: exchange, header.RoutingKey: "orders"})
 			assert.Zero(t, broker.Depth(other), "the carbon copy was sent once")
 		})
 	}
@@ -231,15 +216,13 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+	svc := start(t, setup{Delays: ms(700), Handler: s.handler(func(msg *message.Message) error {
 		if msg.UUID == "permanent" {
 			return retry.Permanent(errors.New("at once"))
 		}
 
 		return failing(1)(msg)
-	})}
-	c.Options.Policies = retries(ms(700)...)
-	svc := start(t, c)
+	})})
 	messages := rabbit.Messages("permanent", "retried")
 	for i := range messages {
 		messages[i].Expiration = "4000"
@@ -252,9 +235,7 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	require.Len(t, calls, 2)
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].Left), 699*time.Millisecond)
 
-	await.Until(t, func() bool {
-		return time.Since(published) > 4200*time.Millisecond
-	}, "its expiration has passed")
+	await.Until(t, func() bool { return time.Since(published) > 4200*time.Millisecond }, "its expiration has passed")
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "4000", rabbit.Text(dead, header.Expiration))
 	assert.Empty(t, dead.Expiration)
@@ -265,19 +246,12 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 func TestP6_BareMessage(t *testing.T) {
 	t.Parallel()
 
-	var (
-		mu  sync.Mutex
-		ids []string
-	)
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
-		mu.Lock()
-		ids = append(ids, msg.UUID)
-		mu.Unlock()
+	var called records[string]
+	svc := start(t, setup{Delays: ms(50, 60), Handler: func(msg *message.Message) error {
+		called.put(msg.UUID)
 
 		return failing(9)(msg)
-	}}
-	c.Options.Policies = retries(ms(50, 60)...)
-	svc := start(t, c)
+	}})
 
 	svc.Broker.Publish(svc.Queue, amqp091.Publishing{})
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
@@ -286,26 +260,80 @@ func TestP6_BareMessage(t *testing.T) {
 	assert.Equal(t, amqp091.Publishing{DeliveryMode: dead.DeliveryMode, Timestamp: time.Time{}.UTC()}, properties(dead))
 	assert.NotEqual(t, amqp091.Persistent, dead.DeliveryMode)
 
-	mu.Lock()
-	defer mu.Unlock()
+	ids := called.All()
 	require.Len(t, ids, 3)
 	assert.NotEmpty(t, ids[1])
 	assert.Equal(t, ids[1], ids[2], "the same message, by its name")
 	assert.Equal(t, ids[1], rabbit.Text(dead, header.UUID))
-}
-
-// P6: where the publisher gave no UUID but a message id, that is the message's name from the start.
-func TestP6_MessageIDIsTheName(t *testing.T) {
-	t.Parallel()
-
-	c := setup{URI: brokertest.URI(t), Handler: failing(9)}
-	c.Options.Policies = retries(ms(50)...)
-	svc := start(t, c)
 
 	svc.Broker.Publish(svc.Queue, amqp091.Publishing{MessageId: "m1", Body: []byte("body")})
-	dead := svc.Broker.Take(svc.dlq(), 1)[0]
-	assert.Equal(t, map[string]int{"m1": 2}, svc.Calls.ids())
-	assert.Equal(t, "m1", dead.MessageId)
-	assert.Equal(t, "body", string(dead.Body))
+	dead = svc.Broker.Take(svc.dlq(), 1)[0]
+	assert.Equal(t, []string{"m1", "m1", "m1"}, called.All()[3:], "its message id, from the start")
+	assert.Equal(t, []string{"m1", "body"}, []string{dead.MessageId, string(dead.Body)})
 	assert.NotContains(t, dead.Headers, amqp.DefaultMessageUUIDHeaderKey, "the publisher gave none")
+}
+
+// P1, P6: RabbitMQ 4.4 acts on x-opt-delivery-time, so no copy has it: in a retry queue, as a dead
+// letter, replayed, moved or imported. The handler sees it at each attempt.
+func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		const far = int64(253402300799000) // year 9999
+		var s seen
+		c := setup{Tiers: true, QueueType: "classic",
+			Handler: s.handler(func(msg *message.Message) error {
+				if msg.UUID == "permanent" {
+					return retry.Permanent(errors.New("at once"))
+				}
+
+				return errors.New("again")
+			})}
+		c.Options.Policies = retries(50*time.Millisecond, time.Hour)
+		svc := run(t, c)
+		other := uniqueName("other")
+		svc.Broker.Declare(other, nil)
+
+		messages := rabbit.Messages("permanent", "retried")
+		for i := range messages {
+			messages[i].Headers["x-opt-delivery-time"], messages[i].Headers["x-opt-more"] = far, []byte{0xff}
+		}
+		svc.Broker.Publish(svc.Queue, messages...)
+		isClean := func(what, queue string) {
+			t.Helper()
+			for _, d := range svc.Broker.Take(queue, 1) {
+				for key := range d.Headers {
+					assert.NotContains(t, key, "x-opt-", what)
+				}
+				assert.JSONEq(t, `{"x-opt-delivery-time":"253402300799000","x-opt-more":"/w=="}`,
+					rabbit.Text(d, header.Opt), what)
+			}
+		}
+		isClean("waiting", svc.retryQueue(time.Hour))
+		calls := s.of("retried")
+		require.Len(t, calls, 2)
+		for _, call := range calls {
+			assert.Equal(t, "253402300799000", call.Metadata["x-opt-delivery-time"])
+			assert.Equal(t, "/w==", call.Metadata["x-opt-more"])
+		}
+
+		letters := lettersOf(t, svc)
+		var exported bytes.Buffer
+		await.Until(t, func() bool {
+			report, err := letters.Export(t.Context(), &exported, dlq.ExportOptions{})
+			return err == nil && report.Done == 1
+		}, "a dead letter")
+		line := bytes.Clone(exported.Bytes())
+
+		_, err := letters.Import(t.Context(), bytes.NewReader(line), dlq.ImportOptions{To: other})
+		require.NoError(t, err)
+		isClean("imported", other)
+		_, err = letters.Import(t.Context(), bytes.NewReader(line), dlq.ImportOptions{})
+		require.NoError(t, err)
+		_, err = letters.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: other, Limit: 1})
+		require.NoError(t, err)
+		isClean("moved", other)
+		_, err = letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, To: other})
+		require.NoError(t, err)
+		isClean("replayed", other)
+	})
 }

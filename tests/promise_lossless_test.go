@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
@@ -29,42 +29,39 @@ import (
 // Connections are cut again and again, at any byte, while messages succeed, fail and panic.
 func TestLosslessConnectionsCut(t *testing.T) {
 	t.Parallel()
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			const prefetch = 20
-			network := newProxy(t, brokertest.URI(t))
-			svc := start(t, setup{
-				URI: network.URI, QueueType: queueType, Prefetch: prefetch,
-				Options: amqpretry.Options{Policies: retries(ms(100, 200)...), Concurrency: 8},
-				Handler: byFate,
-			})
-			ids := fates(500)
-			svc.publish(ids...)
-
-			random, _ := env.Random(t)
-			// The broker counts what it delivers again; fewer cuts than a delivery limit keep this
-			// test about cuts.
-			cuts := []func(){
-				func() { network.cut(anyone) },
-				func() { network.cutAfter(forwarder, 1+random.Int64N(3000)) },
-				func() { network.cutAfter(subscriber, 1+random.Int64N(3000)) },
-				func() { network.cut(forwarder) },
-				func() { network.cutAfter(anyone, 1+random.Int64N(300)) },
-				func() { network.cut(subscriber) },
-				func() { network.cutAfter(forwarder, 1+random.Int64N(10000)) },
-			}
-			for i, cut := range cuts {
-				await.Until(t, func() bool {
-					return svc.Calls.count() > (i+1)*100
-				}, "messages are handled after %d cuts", i)
-				cut()
-			}
-
-			svc.finish(ids, await.Bound, prefetch*len(cuts))
-			assert.LessOrEqual(t, svc.Calls.count(), 1000+3*prefetch*len(cuts), "handler calls")
+	eachQueueType(t, func(t *testing.T, queueType string) {
+		const prefetch = 20
+		network := newProxy(t, brokertest.URI(t))
+		svc := start(t, setup{
+			URI: network.URI, QueueType: queueType, Prefetch: prefetch,
+			Options: amqpretry.Options{Policies: retries(ms(100, 200)...), Concurrency: 8},
+			Handler: byFate,
 		})
-	}
+		ids := fates(500)
+		svc.publish(ids...)
+
+		random, _ := env.Random(t)
+		// The broker counts what it delivers again; fewer cuts than a delivery limit keep this
+		// test about cuts.
+		cuts := []func(){
+			func() { network.cut(anyone) },
+			func() { network.cutAfter(forwarder, 1+random.Int64N(3000)) },
+			func() { network.cutAfter(subscriber, 1+random.Int64N(3000)) },
+			func() { network.cut(forwarder) },
+			func() { network.cutAfter(anyone, 1+random.Int64N(300)) },
+			func() { network.cut(subscriber) },
+			func() { network.cutAfter(forwarder, 1+random.Int64N(10000)) },
+		}
+		for i, cut := range cuts {
+			await.Until(t, func() bool {
+				return svc.Calls.count() > (i+1)*100
+			}, "messages are handled after %d cuts", i)
+			cut()
+		}
+
+		svc.finish(ids, await.Bound, prefetch*len(cuts))
+		assert.LessOrEqual(t, svc.Calls.count(), 1000+3*prefetch*len(cuts), "handler calls")
+	})
 }
 
 // What takes the copies is deleted while handlers run: it is declared again and they are published
@@ -122,80 +119,43 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 // is no second one.
 func TestLosslessNoAnswer(t *testing.T) {
 	t.Parallel()
-	for _, then := range []string{"answers", "connection lost"} {
-		t.Run(then, func(t *testing.T) {
-			t.Parallel()
-			network := newProxy(t, brokertest.URI(t))
-			svc := start(t, setup{Tiers: true,
-				URI: network.URI, QueueType: "quorum",
-				Options: amqpretry.Options{Policies: retries(time.Hour), CloseTimeout: time.Minute},
-				Handler: func(*message.Message) error { return errFate },
-			})
-			waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
-			svc.publish("first") // opens the forwarder's connection
-			await.Until(t, func() bool { return len(svc.Events(retry.EventRetried)) == 1 },
-				"the first copy is confirmed")
-
-			network.stallAnswers(forwarder)
-			svc.publish(rabbit.Numbered("message", 5)...)
-			await.Until(t, func() bool { return waiting() == 6 }, "all copies are stored")
-			await.Stays(t, 3*time.Second, func() bool { return waiting() <= 6 && svc.Calls.count() == 6 },
-				"a copy was published again, or a handler called, while the first publish had no answer")
-			await.Until(t, func() bool { return len(svc.Held()) > 0 }, "a report of what is held")
-			held := svc.Held()
-			assert.Equal(t, svc.Queue, held[0].Queue)
-			assert.Equal(t, svc.exchange(), held[0].Exchange)
-
-			expected := 6
-			if then == "connection lost" {
-				network.refuse(forwarder)
-				network.resume()
-				network.allow(forwarder)
-				await.Until(t, func() bool {
-					return waiting() == 11
-				}, "what never was confirmed is published again")
-				expected = 11 // nobody can know
-			} else {
-				network.resume()
-			}
-			await.Stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
-			await.Until(t, func() bool { return waiting() == expected }, "copies")
-			svc.close()
-			assert.Empty(t, svc.Broker.Drain(svc.Queue), "everything is acknowledged once confirmed")
-			assert.Equal(t, 6, svc.Calls.count())
+	eachOf(t, []string{"answers", "connection lost"}, func(t *testing.T, then string) {
+		network := newProxy(t, brokertest.URI(t))
+		svc := start(t, setup{Tiers: true,
+			URI: network.URI, QueueType: "quorum",
+			Options: amqpretry.Options{Policies: retries(time.Hour), CloseTimeout: time.Minute},
+			Handler: alwaysFails,
 		})
-	}
-}
+		waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
+		svc.publish("first") // opens the forwarder's connection
+		await.Until(t, func() bool { return len(svc.Events(retry.EventRetried)) == 1 }, "the first copy is confirmed")
 
-// The consumer's connection is cut while a handler runs, as if its process had been killed: the
-// broker delivers again, and that is not an attempt.
-func TestLosslessConsumerCutMidHandler(t *testing.T) {
-	t.Parallel()
-	for _, queueType := range []string{"classic", "quorum"} {
-		t.Run(queueType, func(t *testing.T) {
-			t.Parallel()
-			network := newProxy(t, brokertest.URI(t))
-			var handled atomic.Int32
-			svc := start(t, setup{
-				URI: network.URI, QueueType: queueType,
-				Handler: func(msg *message.Message) error {
-					if handled.Add(1) == 1 {
-						network.cut(subscriber)
-						<-msg.Context().Done() // its end tells the handler that the broker has taken the message back
-					}
-					return errFate
-				},
-			})
-			svc.publish("message")
+		network.stallAnswers(forwarder)
+		svc.publish(rabbit.Numbered("message", 5)...)
+		await.Until(t, func() bool { return waiting() == 6 }, "all copies are stored")
+		await.Stays(t, 3*time.Second, func() bool { return waiting() <= 6 && svc.Calls.count() == 6 },
+			"a copy was published again, or a handler called, while the first publish had no answer")
+		await.Until(t, func() bool { return len(svc.Held()) > 0 }, "a report of what is held")
+		held := svc.Held()
+		assert.Equal(t, svc.Queue, held[0].Queue)
+		assert.Equal(t, svc.exchange(), held[0].Exchange)
 
-			letter := svc.Broker.Take(svc.dlq(), 1)[0]
-			assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
-			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("message"))
-			svc.close()
-			assert.Zero(t, svc.Broker.Depth(svc.dlq()), "there is one copy")
-			assert.Zero(t, svc.Broker.Depth(svc.Queue))
-		})
-	}
+		expected := 6
+		if then == "connection lost" {
+			network.refuse(forwarder)
+			network.resume()
+			network.allow(forwarder)
+			await.Until(t, func() bool { return waiting() == 11 }, "what never was confirmed is published again")
+			expected = 11 // nobody can know
+		} else {
+			network.resume()
+		}
+		await.Stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
+		await.Until(t, func() bool { return waiting() == expected }, "copies")
+		svc.close()
+		assert.Empty(t, svc.Broker.Drain(svc.Queue), "everything is acknowledged once confirmed")
+		assert.Equal(t, 6, svc.Calls.count())
+	})
 }
 
 // A held delivery whose channel goes is delivered again; its copy must not be published any more:
@@ -203,9 +163,7 @@ func TestLosslessConsumerCutMidHandler(t *testing.T) {
 func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
-	svc := start(t, setup{
-		URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return errFate },
-	})
+	svc := start(t, setup{URI: network.URI, QueueType: "quorum", Handler: alwaysFails})
 	network.refuse(forwarder)
 	ids := rabbit.Numbered("message", 5)
 	svc.publish(ids...)
@@ -369,8 +327,7 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, strategy config.St
 	held := svc.reportedHeld(len(failing))
 	assert.Equal(t, svc.Queue, held.Queue)
 	assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
-	await.Stays(t, 2*time.Second, func() bool { return svc.Calls.count() == len(ids) },
-		"handlers do not run again during the alarm")
+	await.Stays(t, 2*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "no handler runs again")
 
 	blocked := svc.Events(retry.EventBlocked)
 	require.NotEmpty(t, blocked, "and it is told why")
@@ -385,8 +342,6 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, strategy config.St
 	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
 }
 
-// expectedCalls is how often handlers run when nothing is handled twice and there are so many
-// attempts.
 func expectedCalls(ids []string, attempts int) int {
 	calls := 0
 	for _, id := range ids {
@@ -414,4 +369,176 @@ func inLastAttempt(s *service, id string) amqp091.Publishing {
 	}}
 
 	return p
+}
+
+// Healthy messages are not held up: a delivery whose copy cannot be stored costs one slot of the
+// prefetch, nothing else.
+
+// The connection for copies takes nothing any more, in each of the ways in which that can happen.
+func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		for name, test := range map[string]struct{ fault, repair func(*proxy) }{
+			"stalled":    {func(p *proxy) { p.stall(forwarder) }, (*proxy).resume},
+			"unanswered": {func(p *proxy) { p.stallAnswers(forwarder) }, (*proxy).resume},
+			"refused":    {func(p *proxy) { p.refuse(forwarder) }, func(p *proxy) { p.allow(forwarder) }},
+		} {
+			t.Run(queueType+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				network := newProxy(t, brokertest.URI(t))
+				svc := start(t, setup{Tiers: true,
+					URI: network.URI, QueueType: queueType, Prefetch: 20,
+					Delays: ms(500), Handler: byFate,
+				})
+				svc.publish("once-warm-up") // opens the connection
+				await.Until(t, func() bool {
+					return len(svc.Events(retry.EventRetried)) == 1
+				}, "a copy is confirmed: else it would be there twice")
+				test.fault(network)
+
+				failing, healthy := rabbit.Numbered("never", 3), rabbit.Numbered("ok", 200)
+				svc.publish(failing...)
+				svc.publish(healthy...)
+				await.Until(t, func() bool {
+					ids := svc.Calls.ids()
+					for _, id := range healthy {
+						if ids[id] != 1 {
+							return false
+						}
+					}
+
+					return true
+				}, "200 healthy messages pass the 3 that are held, ten times the prefetch")
+				if name == "refused" { // elsewhere copies may have been stored, and come back
+					for _, id := range failing {
+						assert.Len(t, svc.Calls.of(id), 1, "calls for %s while it is held", id)
+					}
+				}
+				await.Until(t, func() bool { return len(svc.Held()) > 0 }, "what is held is reported")
+
+				test.repair(network)
+				assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 3)), 3, "what was held goes on")
+				await.Until(t, func() bool { return len(svc.Calls.of("once-warm-up")) == 2 }, "so does the first")
+				assert.Equal(t, 2+2*3+200, svc.Calls.count())
+			})
+		}
+	}
+}
+
+// Of two queues one cannot be forwarded: the other's failures are forwarded as if there was
+// nothing.
+func TestHealthyBesideABrokenQueue(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		assume bool
+		// spoil makes the exchange of the broken queue useless.
+		spoil func(*amqp091.Channel, string) error
+	}
+	each(t, map[string]row{
+		// The broker closes the channel at each publish, with all that is unconfirmed on it.
+		"exchange missing": {assumes, func(ch *amqp091.Channel, exchange string) error {
+			return ch.ExchangeDelete(exchange, false, false)
+		}},
+		// The copies are returned, and declaring again is refused.
+		"exchange of another type": {declares, func(ch *amqp091.Channel, exchange string) error {
+			if err := ch.ExchangeDelete(exchange, false, false); err != nil {
+				return err
+			}
+
+			return ch.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil)
+		}},
+	}, func(t *testing.T, _ string, test row) {
+		uri := brokertest.URI(t)
+		broken, sound := uniqueName("broken"), uniqueName("sound")
+		broker := newRabbit(t, uri)
+		options := amqpretry.Options{Policies: retries(ms(300)...)}
+
+		// Everything is provisioned by a service that declares, and spoiled before the real one
+		// starts.
+		for _, queue := range []string{broken, sound} {
+			svc := newService(t, setup{Tiers: true, URI: uri, Queue: queue, Options: options, Handler: byFate})
+			require.NoError(t, svc.Sub.SubscribeInitialize(queue))
+		}
+		options.AssumeTopology = test.assume
+		var other *calls
+		svc := newService(t, setup{Tiers: true,
+			URI: uri, Queue: sound, Prefetch: 10, Options: options, KeepObjects: true,
+			Route: func(s *service) {
+				other = &calls{}
+				s.Router.AddConsumerHandler("sound", sound, s.Sub, s.recorded(byFate))
+				s.Router.AddConsumerHandler("broken", broken, s.Sub, func(msg *message.Message) error {
+					other.add(msg)
+					return byFate(msg)
+				})
+			},
+		})
+		svc.run()
+		broker.Do(func(ch *amqp091.Channel) error { return test.spoil(ch, broken+".retry") })
+
+		stuck := rabbit.Numbered("never", 5)
+		broker.Publish(broken, rabbit.Messages(stuck...)...)
+		await.Until(t, func() bool { return len(svc.Held()) > 0 }, "what cannot be forwarded is reported")
+		assert.Equal(t, broken, svc.Held()[0].Queue)
+
+		began := time.Now()
+		failing := rabbit.Numbered("never", 300)
+		svc.publish(failing...)
+		letters := svc.Broker.Take(svc.dlq(), len(failing))
+		t.Logf("%d failures forwarded twice in %s", len(failing), time.Since(began))
+		assert.Len(t, reasons(letters), len(failing), "each once")
+		assert.Equal(t, 2*len(failing), svc.Calls.count(), "no handler ran twice because of the other queue")
+		await.Until(t, func() bool { return other.count() >= len(stuck) }, "what is held was handled")
+		assert.Equal(t, len(stuck), other.count(), "once")
+	})
+}
+
+// What cannot be declared again after a reconnect, here a retry queue that somebody has declared
+// differently, holds up those that need it, and nobody else.
+func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	network := newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{Tiers: true, URI: network.URI, QueueType: "quorum", Handler: byFate})
+	svc.publish("ok-before")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it consumes")
+
+	network.refuse(anyone)
+	retryQueue := svc.retryQueue(200 * time.Millisecond)
+	svc.Broker.Remove("", retryQueue)
+	svc.Broker.Declare(retryQueue, amqp091.Table{"x-queue-type": "quorum", "x-message-ttl": int64(1)})
+	network.allow(anyone)
+
+	svc.publish("never-1", "ok-1", "ok-2")
+	await.Until(t, func() bool { return svc.processed() == 3 }, "healthy messages are handled")
+	await.Until(t, func() bool {
+		return len(svc.Logs.with("consuming without it")) > 0
+	}, "and it is said what is wrong")
+	await.Until(t, func() bool { // the first report may come before it was tried
+		held := svc.reportedHeld(1)
+		return held.Err != nil && strings.Contains(held.Err.Error(), "exists with another")
+	}, "and why the failed one is held")
+	assert.Equal(t, []int{1}, svc.Calls.attempts("never-1"))
+
+	svc.Broker.Remove("", retryQueue)
+	assert.Len(t, svc.Broker.Take(svc.dlq(), 1), 1, "it goes on when the queue can be declared")
+	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
+}
+
+// A service that starts consumes one message at first, which others may have died of, and for all
+// of its handlers before that one is acknowledged: else the broker could deliver one to the
+// consumer that is being cancelled.
+func TestHealthyFromTheStart(t *testing.T) {
+	t.Parallel()
+	const count = 30
+	var sent sentMethods
+	svc := newService(t, setup{QueueType: "quorum",
+		Options:   amqpretry.Options{Concurrency: 4},
+		Configure: func(c *amqp.Config) { sent.record(c) },
+		Handler:   succeed})
+	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+	before := len(sent.All()) // of the strategy native, the trial
+	svc.publish(rabbit.Numbered("ok", count)...)
+	svc.run()
+	await.Until(t, func() bool { return svc.Calls.count() == count }, "all are handled")
+	svc.close()
+	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume", "basic.ack"}, sent.All()[before:][:4])
 }

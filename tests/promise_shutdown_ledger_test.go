@@ -29,7 +29,6 @@ type shutdownLedger struct {
 	foreign  []string       // what should not have been called at all
 }
 
-// shutdownAttempt is one call, as events and handlers both know it.
 type shutdownAttempt struct {
 	life   int // of the service
 	id     string
@@ -53,7 +52,6 @@ func newShutdownLedger() *shutdownLedger {
 	}
 }
 
-// succeeded tells that nothing is left to be done: the broker has the outputs, too.
 func (c *shutdownCall) succeeded() bool { return c.ended && c.err == nil && (!c.output || c.sent) }
 
 // unsent tells that a handler has succeeded whose output could not be published: its publisher was
@@ -93,7 +91,6 @@ func (l *shutdownLedger) archive(id string) {
 	l.archived[id]++
 }
 
-// hear takes how an attempt has ended, as the service tells it.
 func (l *shutdownLedger) hear(life int, e retry.Event) {
 	if e.Message == nil || e.DeadLetters {
 		return
@@ -118,7 +115,6 @@ func (l *shutdownLedger) hear(life int, e retry.Event) {
 	l.ends[attempt] = e.Kind
 }
 
-// done counts the messages that are processed or given up.
 func (l *shutdownLedger) done() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +133,6 @@ func (l *shutdownLedger) done() int {
 	return n
 }
 
-// count counts the calls of handlers.
 func (l *shutdownLedger) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,7 +144,6 @@ func (l *shutdownLedger) count() int {
 	return n
 }
 
-// shutdownSums is what a report shows of a queue.
 type shutdownSums struct {
 	Messages, Calls, DeadLetters, Lost int
 
@@ -233,7 +227,6 @@ func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool
 	return sums, append(wrong, l.foreign...)
 }
 
-// story is all that is known of a message. mu is held.
 func (l *shutdownLedger) story(id string) string {
 	var b strings.Builder
 	for _, c := range l.calls[id] {
@@ -244,7 +237,6 @@ func (l *shutdownLedger) story(id string) string {
 	return b.String()
 }
 
-// calledAfter complains of calls of a service that began when it was closed.
 func (l *shutdownLedger) calledAfter(life int, closed time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -258,10 +250,6 @@ func (l *shutdownLedger) calledAfter(life int, closed time.Time) {
 	}
 }
 
-// ---- fates
-// -----------------------------------------------------------------------------------------------------------
-
-// shutdownRetries is how many retries a message has here.
 const shutdownRetries = 2
 
 // shutdownFates gives n ids. What one begins with is its fate.

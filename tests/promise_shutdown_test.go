@@ -44,11 +44,11 @@ const (
 	shutdownBound = 25 * time.Second
 )
 
-// wayToClose is one way to end a service.
 type wayToClose struct {
 	name string
-	// close returns when all is closed.
-	close func(*lived) error
+	// steps are taken one after the other, or all at the same time.
+	steps  []func(*lived) error
+	atOnce bool
 	// early closes at any moment from the start on, while Subscribe may still declare; else the
 	// service consumes before.
 	early bool
@@ -58,51 +58,47 @@ type wayToClose struct {
 	held bool
 }
 
-var waysToClose = []wayToClose{
-	{name: "Router.Close, Retrier.Close", close: func(s *lived) error {
-		return firstError(s.router.Close, s.retrier.Close)
-	}},
-	{name: "Retrier.Close, Router.Close", close: func(s *lived) error {
-		return firstError(s.retrier.Close, s.router.Close)
-	}},
-	{name: "context of Run, Retrier.Close", close: func(s *lived) error {
-		s.stop()
-		return firstError(s.ended, s.retrier.Close)
-	}},
-	{name: "Subscriber.Close, Router.Close, Retrier.Close", close: func(s *lived) error {
-		return firstError(s.subscriber.Close, s.router.Close, s.retrier.Close)
-	}},
-	{name: "all at the same time", close: func(s *lived) error {
-		return atOnce(s.router.Close, s.retrier.Close, s.subscriber.Close, s.retrier.Close, func() error {
-			s.stop()
-			return nil
-		})
-	}},
-	{name: "context of Subscribe, Retrier.Close", plain: true, close: func(s *lived) error {
-		s.stop()
-		return firstError(s.ended, s.retrier.Close)
-	}},
-	{name: "Retrier.Close without router", plain: true, close: func(s *lived) error {
-		return firstError(s.retrier.Close, s.ended)
-	}},
-	{name: "Retrier.Close at the start", early: true, close: func(s *lived) error {
-		return firstError(s.retrier.Close, s.leave)
-	}},
-	{name: "context of Run at the start", early: true, close: func(s *lived) error {
-		s.stop()
-		return firstError(s.leave, s.retrier.Close)
-	}},
-	{name: "context of Subscribe at the start", early: true, plain: true, close: func(s *lived) error {
-		s.stop()
-		return firstError(s.ended, s.retrier.Close)
-	}},
-	{name: "Router.Close, Retrier.Close, copies wait", held: true, close: func(s *lived) error {
+var waysToClose = func() []wayToClose {
+	type steps = []func(*lived) error
+	router := func(s *lived) error { return s.router.Close() }
+	retrier := func(s *lived) error { return s.retrier.Close() }
+	own := func(s *lived) error { return s.subscriber.Close() }
+	stop := func(s *lived) error { s.stop(); return nil }
+	store := func(s *lived) error {
 		time.AfterFunc(s.pause, func() { s.network.allow(forwarder) })
-		return firstError(s.router.Close, s.retrier.Close)
-	}},
+		return nil
+	}
+	ended, leave := (*lived).ended, (*lived).leave
+
+	return []wayToClose{
+		{name: "Router.Close, Retrier.Close", steps: steps{router, retrier}},
+		{name: "Retrier.Close, Router.Close", steps: steps{retrier, router}},
+		{name: "context of Run, Retrier.Close", steps: steps{stop, ended, retrier}},
+		{name: "Subscriber.Close, Router.Close, Retrier.Close", steps: steps{own, router, retrier}},
+		{name: "all at the same time", atOnce: true, steps: steps{router, retrier, own, retrier, stop}},
+		{name: "context of Subscribe, Retrier.Close", plain: true, steps: steps{stop, ended, retrier}},
+		{name: "Retrier.Close without router", plain: true, steps: steps{retrier, ended}},
+		{name: "Retrier.Close at the start", early: true, steps: steps{retrier, leave}},
+		{name: "context of Run at the start", early: true, steps: steps{stop, leave, retrier}},
+		{name: "context of Subscribe at the start", early: true, plain: true, steps: steps{stop, ended, retrier}},
+		{name: "Router.Close, Retrier.Close, copies wait", held: true, steps: steps{store, router, retrier}},
+	}
+}()
+
+func (w wayToClose) close(s *lived) error {
+	errs := make([]error, len(w.steps))
+	var all sync.WaitGroup
+	for i, step := range w.steps {
+		all.Go(func() { errs[i] = step(s) })
+		if !w.atOnce {
+			all.Wait()
+		}
+	}
+	all.Wait()
+
+	return errors.Join(errs...)
 }
 
-// shutdownQueue is a queue with the services that share it.
 type shutdownQueue struct {
 	name, queueType string
 	concurrency     int
@@ -114,7 +110,6 @@ type shutdownQueue struct {
 	sums shutdownSums
 }
 
-// shutdowns is one run of the test.
 type shutdowns struct {
 	t       *testing.T
 	uri     string
@@ -205,7 +200,6 @@ type stockSockets struct {
 	open []net.Conn
 }
 
-// dialling returns the config with a Dial whose sockets are known.
 func (k *stockSockets) dialling(conf amqp.Config) amqp.Config {
 	wrapConnections(&conf, func(conn net.Conn) net.Conn {
 		k.mu.Lock()
@@ -279,7 +273,6 @@ func (r *shutdowns) all(queues []*shutdownQueue, closes, seed int) time.Duration
 	return lasted
 }
 
-// lived is one service, from its start to its close.
 type lived struct {
 	number     int
 	retrier    *adapter.Retrier
@@ -295,7 +288,6 @@ type lived struct {
 	pause time.Duration
 }
 
-// ended waits for the end of Run, or of the loop over Subscribe's channel.
 func (s *lived) ended() error {
 	select {
 	case err := <-s.over:
@@ -316,7 +308,6 @@ func (s *lived) leave() error {
 	}
 }
 
-// live makes a service on a queue, lets it work for a while, and closes it in some way.
 func (r *shutdowns) live(q *shutdownQueue, random *rand.Rand) {
 	way := waysToClose[random.IntN(len(waysToClose))]
 	for q.stock && (way.plain || way.held || way.early) { // which it does not promise anything about
@@ -458,7 +449,6 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	return s, r.route(ctx, s, q, handler, way.early)
 }
 
-// route runs a router with a handler, that publishes.
 func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc,
 	early bool) error {
 	conf := r.stock.dialling(s.retrier.Config())
@@ -490,7 +480,6 @@ func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handl
 	}
 }
 
-// loop does without a router: it subscribes and calls the handler by itself.
 func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc,
 	early bool) error {
 	handler = s.retrier.Middleware(handler)
@@ -527,7 +516,6 @@ func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handle
 	return <-subscribed
 }
 
-// archive subscribes to dead letters as well. Its handler succeeds, so each one comes once.
 func (r *shutdowns) archive(s *lived, q *shutdownQueue) error {
 	letters, err := s.retrier.NewDeadLetterSubscriber()
 	if err != nil {
@@ -612,8 +600,7 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 	assert.Eventually(r.t, func() bool {
 		return q.ledger.done() == len(q.ids)
 	}, await.Bound, 50*time.Millisecond, "everything on %s", q.name)
-	plan, err := s.retrier.Plan(q.name)
-	require.NoError(r.t, err)
+	plan := must(s.retrier.Plan(q.name))(r.t)
 	queues := []string{q.name}
 	for _, queue := range plan.Queues {
 		queues = append(queues, queue.Name)
@@ -673,7 +660,6 @@ func (r *shutdowns) complain(format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
 }
 
-// report is a Markdown table of what was closed, and one of what became of the messages.
 func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Duration) string {
 	var b strings.Builder
 	total := 0
@@ -701,35 +687,6 @@ func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Durati
 	}
 
 	return b.String()
-}
-
-// ---- small things
-// ----------------------------------------------------------------------------------------------------
-
-// firstError calls one after the other, all of them.
-func firstError(calls ...func() error) error {
-	var first error
-	for _, call := range calls {
-		if err := call(); err != nil && first == nil {
-			first = err
-		}
-	}
-
-	return first
-}
-
-// atOnce calls all at the same time.
-func atOnce(calls ...func() error) error {
-	errs := make(chan error, len(calls))
-	for _, call := range calls {
-		go func() { errs <- call() }()
-	}
-	waits := make([]func() error, len(calls))
-	for i := range calls {
-		waits[i] = func() error { return <-errs }
-	}
-
-	return firstError(waits...)
 }
 
 // A service that is to stop while its router still subscribes, to a broker that does not answer,

@@ -24,13 +24,11 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// guarded adds middlewares right inside of the retry middleware.
 func guarded(h func(*message.Message) error, middle ...message.HandlerMiddleware) func(*service) {
 	return func(s *service) {
 		s.Router.AddMiddleware(middle...)
@@ -44,11 +42,10 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
 	down.Store(true)
-	breaker, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{Settings: gobreaker.Settings{
+	breaker := must(protect.NewCircuitBreaker(protect.CircuitBreakerConfig{Settings: gobreaker.Settings{
 		Timeout:     2 * time.Second, // on a slow machine, too, there are few probes until all have met it
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 2 },
-	}, Postpone: 300 * time.Millisecond})
-	require.NoError(t, err)
+	}, Postpone: 300 * time.Millisecond}))(t)
 
 	var outcomes sync.Map // id -> attempts that ended without a call of the handler
 	watch := func(h message.HandlerFunc) message.HandlerFunc {
@@ -63,7 +60,7 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 		}
 	}
 	svc := start(t, setup{Tiers: true,
-		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{
+		QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{
 			Default: config.Policy{Retries: 9, Delays: ms(300)},
 		}},
 		Route: guarded(func(*message.Message) error {
@@ -112,29 +109,25 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 func TestRateLimitPostpones(t *testing.T) {
 	t.Parallel()
 	const n, limit, burst = 30, 20, 2
-	throttle, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: burst,
-		MaxWait: 60 * time.Millisecond})
-	require.NoError(t, err)
+	throttle := must(protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: burst,
+		MaxWait: 60 * time.Millisecond}))(t)
 	type span struct{ from, to time.Time }
-	var mu sync.Mutex
-	var turns []span // of the messages that had their turn: it was between these times
+	var had records[span] // of the messages that had their turn: it was between these times
 	watch := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			from := time.Now()
 			produced, err := h(msg)
 			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				turns = append(turns, span{from, time.Now()})
+				had.put(span{from, time.Now()})
 			}
 
 			return produced, err
 		}
 	}
 	svc := start(t, setup{
-		URI: brokertest.URI(t), QueueType: "quorum", Prefetch: n,
+		QueueType: "quorum", Prefetch: n,
 		Options: amqpretry.Options{Concurrency: 8, Policies: retries(ms(200, 1000)...)},
-		Route:   guarded(func(*message.Message) error { return nil }, watch, throttle.Middleware),
+		Route:   guarded(succeed, watch, throttle.Middleware),
 	})
 	ids := rabbit.Numbered("m", n)
 	svc.publish(ids...)
@@ -146,6 +139,7 @@ func TestRateLimitPostpones(t *testing.T) {
 	}
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	svc.close()
+	turns := had.All()
 	require.Len(t, turns, n)
 	// A call is late on a busy machine, so what was certainly between two times is counted. It is
 	// at most the burst, and what the rate gives in that time.
@@ -169,12 +163,11 @@ func TestRateLimitPostpones(t *testing.T) {
 // A shutdown ends the wait for a turn: the message goes back as it was, and is no failure.
 func TestRateLimitAndClose(t *testing.T) {
 	t.Parallel()
-	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: rate.Every(time.Hour), Burst: 1,
-		MaxWait: 2 * time.Hour})
-	require.NoError(t, err)
+	limit := must(protect.NewRateLimit(protect.RateLimitConfig{Limit: rate.Every(time.Hour), Burst: 1,
+		MaxWait: 2 * time.Hour}))(t)
 	svc := start(t, setup{
-		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond},
-		Route: guarded(func(*message.Message) error { return nil }, limit.Middleware),
+		QueueType: "quorum", Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond},
+		Route: guarded(succeed, limit.Middleware),
 	})
 	svc.publish("first", "waiting")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the first is handled")
@@ -186,7 +179,6 @@ func TestRateLimitAndClose(t *testing.T) {
 	assert.Empty(t, rabbit.Text(left, header.Count), "uncounted")
 }
 
-// hasher is what a message is told by in these tests.
 var hasher = wmmiddleware.NewMessageHasherSHA256(math.MaxInt64)
 
 func stockByAttempt() message.HandlerMiddleware {
@@ -205,148 +197,101 @@ func deduplicator(t *testing.T) message.HandlerMiddleware {
 // UUIDs.
 func withInbox(t *testing.T, inbox store.Inbox) *protect.Deduplicator {
 	t.Helper()
-	d, err := protect.NewDeduplicator(protect.DeduplicatorConfig{
+	d := must(protect.NewDeduplicator(protect.DeduplicatorConfig{
 		Inbox: inbox, Postpone: 100 * time.Millisecond, OnError: func(err error) { assert.NoError(t, err) },
-	})
-	require.NoError(t, err)
+	}))(t)
 
 	return d
 }
 
 func memory(t *testing.T) store.Inbox {
 	t.Helper()
-	m, err := store.NewMemory(store.MemoryConfig{})
-	require.NoError(t, err)
+	m := must(store.NewMemory(store.MemoryConfig{}))(t)
 
 	return m
-}
-
-// A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within
-// the window is dropped, wherever it is in the chain, and the message is gone.
-func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
-	t.Parallel()
-	for name, outside := range map[string]bool{"outside of the retry middleware": true, "inside of it": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			svc := start(t, setup{
-				URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(100, 100)...),
-					MiddlewareOrder: middleware.OrderLog},
-				Route: func(s *service) {
-					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
-					require.NoError(t, err)
-					middle := []message.HandlerMiddleware{s.Retrier.Middleware, watermillsDeduplicator()}
-					if outside {
-						middle[0], middle[1] = middle[1], middle[0]
-					}
-					router.AddMiddleware(middle...)
-					router.AddConsumerHandler("lost", s.Queue, s.Sub, s.recorded(func(*message.Message) error {
-						return errFate
-					}))
-					s.Router = router
-				},
-			})
-			svc.publish("lost")
-			await.Until(t, func() bool {
-				return len(svc.Events(retry.EventRetried)) == 1 && svc.Broker.Depth(svc.Queue) == 0 &&
-					svc.Broker.Depth(svc.retryQueue(100*time.Millisecond)) == 0
-			}, "it fails once, and comes back")
-			await.Stays(t, 300*time.Millisecond, func() bool { return svc.Calls.count() == 1 },
-				"it is never tried again")
-			svc.close()
-			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
-				assert.Zero(t, svc.Broker.Depth(queue), queue)
-			}
-		})
-	}
 }
 
 // Inside of the retry middleware, with keys that tell attempts apart or with ours: duplicates are
 // dropped, and what comes again for a reason is handled.
 func TestDeduplicatorsThatRetry(t *testing.T) {
 	t.Parallel()
-	for name, middle := range map[string]func() message.HandlerMiddleware{
+	each(t, map[string]func() message.HandlerMiddleware{
 		"Watermill's, by attempt": stockByAttempt,
 		"ours":                    func() message.HandlerMiddleware { return deduplicator(t) },
 		"ours, with an inbox":     func() message.HandlerMiddleware { return withInbox(t, memory(t)).Middleware },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
-				var s seen
-				fixed := atomic.Bool{}
-				h := middle()(func(msg *message.Message) ([]*message.Message, error) {
-					return nil, s.handler(func(msg *message.Message) error {
-						a, _ := retry.AttemptFromContext(msg.Context())
-						switch {
-						case msg.UUID == "retried" && a.Number < 3, msg.UUID == "immediate" && a.Try == 1:
-							return errFate
-						case msg.UUID == "postponed" && a.Calls < 2:
-							return retry.Postpone(time.Millisecond)
-						case msg.UUID == "replayed" && !fixed.Load():
-							return retry.Permanent(errFate)
-						}
-
-						return nil
-					})(msg)
-				})
-				svc := run(t, setup{
-					URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{
-						Default: config.Policy{Delays: ms(100, 100), Immediate: 1},
-					}},
-					Handler: func(msg *message.Message) error {
-						_, err := h(msg)
-						return err
-					},
-				})
-				svc.publish("twice", "retried", "immediate", "postponed", "replayed")
-				letter := svc.Broker.Take(svc.dlq(), 1)[0]
-				fixed.Store(true)
-				svc.Broker.Publish(svc.Queue, republished(letter))
-				calls := map[string]int{"twice": 1, "retried": 4, "immediate": 2, "postponed": 3, "replayed": 2}
-				all := func() bool {
-					for id, n := range calls {
-						if len(s.of(id)) != n {
-							return false
-						}
+	}, func(t *testing.T, _ string, middle func() message.HandlerMiddleware) {
+		bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+			var s seen
+			fixed := atomic.Bool{}
+			h := middle()(func(msg *message.Message) ([]*message.Message, error) {
+				return nil, s.handler(func(msg *message.Message) error {
+					a, _ := retry.AttemptFromContext(msg.Context())
+					switch {
+					case msg.UUID == "retried" && a.Number < 3, msg.UUID == "immediate" && a.Try == 1:
+						return errFate
+					case msg.UUID == "postponed" && a.Calls < 2:
+						return retry.Postpone(time.Millisecond)
+					case msg.UUID == "replayed" && !fixed.Load():
+						return retry.Permanent(errFate)
 					}
 
-					return true
-				}
-				await.Until(t, all, "each is handled as often as it has to be")
-
-				again := rabbit.Messages("twice", "twice")
-				again[1].Headers["other"] = "a duplicate with a header of its own"
-				svc.Broker.Publish(svc.Queue, again...)
-				await.Until(t, func() bool {
-					return svc.Broker.Depth(svc.Queue) == 0
-				}, "they are consumed")
-				await.Stays(t, 500*time.Millisecond, all, "and dropped")
-				svc.close()
-				assert.Zero(t, svc.Broker.Depth(svc.Queue))
-				assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+					return nil
+				})(msg)
 			})
+			svc := run(t, setup{
+				QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{
+					Default: config.Policy{Delays: ms(100, 100), Immediate: 1},
+				}},
+				Handler: func(msg *message.Message) error {
+					_, err := h(msg)
+					return err
+				},
+			})
+			svc.publish("twice", "retried", "immediate", "postponed", "replayed")
+			letter := svc.Broker.Take(svc.dlq(), 1)[0]
+			fixed.Store(true)
+			svc.Broker.Publish(svc.Queue, republished(letter))
+			calls := map[string]int{"twice": 1, "retried": 4, "immediate": 2, "postponed": 3, "replayed": 2}
+			all := func() bool {
+				for id, n := range calls {
+					if len(s.of(id)) != n {
+						return false
+					}
+				}
+
+				return true
+			}
+			await.Until(t, all, "each is handled as often as it has to be")
+
+			again := rabbit.Messages("twice", "twice")
+			again[1].Headers["other"] = "a duplicate with a header of its own"
+			svc.Broker.Publish(svc.Queue, again...)
+			await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "they are consumed")
+			await.Stays(t, 500*time.Millisecond, all, "and dropped")
+			svc.close()
+			assert.Zero(t, svc.Broker.Depth(svc.Queue))
+			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 		})
-	}
+	})
 }
 
-// republished is a dead letter as an operator moves it back.
 func republished(d amqp091.Delivery) amqp091.Publishing {
 	return amqp091.Publishing{Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body}
 }
 
-// A message whose connection is lost while its handler runs comes again as it was. Watermill's
-// Deduplicator drops it then, also with keys by attempt: it is lost. Ours handles it, and only if
-// it has to.
+// A message whose connection is lost while its handler runs comes again. Watermill's Deduplicator
+// loses it then, also with keys by attempt. Ours handles it, if it has to.
 func TestDeduplicatorAndLostConnection(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
 
-	for name, test := range map[string]struct {
+	type row struct {
 		middle message.HandlerMiddleware
 		lasts  bool  // the handler does not notice that its message was taken away
 		err    error // and ends with this
 		calls  int
-	}{
+	}
+	each(t, map[string]row{
 		"Watermill's, by attempt":             {middle: stockByAttempt(), err: context.Canceled, calls: 1},
 		"ours":                                {middle: deduplicator(t), err: context.Canceled, calls: 2},
 		"ours, and the first call fails late": {middle: deduplicator(t), lasts: true, err: errFate, calls: 2},
@@ -355,50 +300,45 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 			middle: withInbox(t, memory(t)).Middleware, err: context.Canceled, calls: 2,
 		},
 		"an inbox, and the first call succeeds": {middle: withInbox(t, memory(t)).Middleware, lasts: true, calls: 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			proxy := newProxy(t, uri)
-			release, calls, arrivals := make(chan struct{}), atomic.Int32{}, atomic.Int32{}
-			svc := start(t, setup{Tiers: true,
-				URI: proxy.URI, QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...),
-					Concurrency: 2},
-				Route: guarded(func(msg *message.Message) error {
-					if calls.Add(1) > 1 {
-						return nil
-					}
-					if test.lasts {
-						<-release
-					} else {
-						<-msg.Context().Done()
-					}
+	}, func(t *testing.T, _ string, test row) {
+		proxy := newProxy(t, uri)
+		release, calls, arrivals := make(chan struct{}), atomic.Int32{}, atomic.Int32{}
+		svc := start(t, setup{Tiers: true,
+			URI: proxy.URI, QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...),
+				Concurrency: 2},
+			Route: guarded(func(msg *message.Message) error {
+				if calls.Add(1) > 1 {
+					return nil
+				}
+				if test.lasts {
+					<-release
+				} else {
+					<-msg.Context().Done()
+				}
 
-					return test.err
-				}, func(h message.HandlerFunc) message.HandlerFunc {
-					return func(msg *message.Message) ([]*message.Message, error) {
-						arrivals.Add(1)
-						return h(msg)
-					}
-				}, test.middle),
-			})
-			svc.publish("cut")
-			await.Until(t, func() bool { return calls.Load() == 1 }, "its handler runs")
-			require.Positive(t, proxy.cut(subscriber))
-			await.Until(t, func() bool { return arrivals.Load() >= 2 }, "it is delivered again")
-			if test.lasts {
-				assert.EqualValues(t, 1, calls.Load(), "not two at a time")
-				close(release)
-			}
-			await.Until(t, func() bool {
-				return int(calls.Load()) == test.calls
-			}, "%d calls", test.calls)
-			await.Stays(t, 600*time.Millisecond, func() bool { return int(calls.Load()) == test.calls }, "and no more")
-			svc.close()
-			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
-				assert.Zero(t, svc.Broker.Depth(queue), queue)
-			}
+				return test.err
+			}, func(h message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					arrivals.Add(1)
+					return h(msg)
+				}
+			}, test.middle),
 		})
-	}
+		svc.publish("cut")
+		await.Until(t, func() bool { return calls.Load() == 1 }, "its handler runs")
+		require.Positive(t, proxy.cut(subscriber))
+		await.Until(t, func() bool { return arrivals.Load() >= 2 }, "it is delivered again")
+		if test.lasts {
+			assert.EqualValues(t, 1, calls.Load(), "not two at a time")
+			close(release)
+		}
+		await.Until(t, func() bool { return int(calls.Load()) == test.calls }, "%d calls", test.calls)
+		await.Stays(t, 600*time.Millisecond, func() bool { return int(calls.Load()) == test.calls }, "and no more")
+		svc.close()
+		for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
+			assert.Zero(t, svc.Broker.Depth(queue), queue)
+		}
+	})
 }
 
 // A handler that succeeds, and whose outputs cannot be published, has to be called again.
@@ -406,7 +346,7 @@ func TestDeduplicatorAndUnpublishableOutputs(t *testing.T) {
 	t.Parallel()
 	published := &flakyPublisher{failures: 2}
 	svc := start(t, setup{
-		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...)},
+		QueueType: "quorum", Delays: ms(100, 100),
 		Route: func(s *service) {
 			s.Router.AddMiddleware(deduplicator(t))
 			s.Router.AddHandler("outputs", s.Queue, s.Sub, "out", published,
@@ -423,7 +363,6 @@ func TestDeduplicatorAndUnpublishableOutputs(t *testing.T) {
 	await.Stays(t, 500*time.Millisecond, func() bool { return published.count() == 1 }, "and once")
 }
 
-// flakyPublisher fails some times.
 type flakyPublisher struct {
 	mu                  sync.Mutex
 	failures, published int
@@ -486,8 +425,8 @@ func TestInboxOfTwoInstances(t *testing.T) {
 		s.Router.AddConsumerHandler(handlerName, s.Queue, s.Sub, s.recorded(h))
 	}
 	options := amqpretry.Options{Policies: retries(ms(100, 100, 100)...), Concurrency: 4}
-	first := start(t, setup{URI: brokertest.URI(t), Options: options, Route: route})
-	second := start(t, setup{URI: brokertest.URI(t), Options: options, Route: route, Queue: first.Queue})
+	first := start(t, setup{Options: options, Route: route})
+	second := start(t, setup{Options: options, Route: route, Queue: first.Queue})
 	for range copies {
 		for m := range messages {
 			first.publish(fmt.Sprint("order-", m))
@@ -502,4 +441,46 @@ func TestInboxOfTwoInstances(t *testing.T) {
 	for id, n := range effects {
 		assert.Equal(t, 1, n, id)
 	}
+}
+
+// A burst comes through at about the rate under the default delays, ten times faster as the rate
+// is: in 1.2 s, and not in 6.5 s as if each message waited in the one delay that is long enough.
+func TestRateLimitKeepsItsRate(t *testing.T) {
+	t.Parallel()
+	var all []time.Duration
+	for range 4 {
+		took := rateLimitedBurst(t)
+		if took < 4*time.Second {
+			return
+		}
+		all = append(all, took)
+	}
+	assert.Fail(t, "a burst takes too long", "%s", all)
+}
+
+func rateLimitedBurst(t *testing.T) time.Duration {
+	t.Helper()
+	const n, perSecond = 40, 40
+	limit := must(protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1,
+		MaxWait: time.Second / 10}))(t)
+	policy := config.Default()
+	for i := range policy.Delays {
+		policy.Delays[i] /= 10
+	}
+	var s seen
+	svc := start(t, setup{
+		QueueType: "quorum", Prefetch: 50,
+		Options: amqpretry.Options{Concurrency: 8, Policies: config.Policies{Default: policy}},
+		Route:   guarded(s.handler(succeed), limit.Middleware),
+	})
+	began := time.Now()
+	svc.publish(rabbit.Numbered("m", n)...)
+	await.Until(t, func() bool { return s.count() == n }, "all are handled")
+	took := time.Since(began)
+
+	assert.GreaterOrEqual(t, took, (n-1)*time.Second/perSecond*9/10)
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+	svc.close()
+
+	return took
 }

@@ -26,7 +26,6 @@ import (
 
 const canLose = "RabbitMQ drops messages that are requeued too often"
 
-// protected is a policy of one short retry.
 func protected(p config.Protection) config.Policies {
 	return config.Policies{Default: config.Policy{Delays: ms(50), Protect: p}}
 }
@@ -37,8 +36,7 @@ func offProtected(p config.Protection) config.Policies {
 
 func vhostOf(t *testing.T, uri string) string {
 	t.Helper()
-	parsed, err := amqp091.ParseURI(uri)
-	require.NoError(t, err)
+	parsed := must(amqp091.ParseURI(uri))(t)
 
 	return parsed.Vhost
 }
@@ -73,7 +71,6 @@ func reject(t *testing.T, broker *rabbit.Client, queue string, times int) {
 	})
 }
 
-// crash takes a message from a queue and dies of it, so many times.
 func crash(t *testing.T, broker *rabbit.Client, queue string, times int) {
 	t.Helper()
 	for range times {
@@ -98,10 +95,8 @@ func subscribing(t *testing.T, uri string, arguments amqp091.Table,
 	conf.Queue.Arguments = arguments
 	conf.Connection.Reconnect = fastReconnect()
 	retrier := newRetrier(t, conf, options)
-	own, err := retrier.NewSubscriber()
-	require.NoError(t, err)
-	stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
-	require.NoError(t, err)
+	own := must(retrier.NewSubscriber())(t)
+	stock := must(amqp.NewSubscriber(retrier.Config(), newLogs(t)))(t)
 	t.Cleanup(func() { require.NoError(t, stock.Close()) })
 
 	return map[string]func(string) error{"own": own.SubscribeInitialize, "stock": stock.SubscribeInitialize}
@@ -113,37 +108,32 @@ func removeProtected(broker *rabbit.Client, queues ...string) {
 	}
 }
 
-// P8: a new quorum main queue with the protection loses no message: what is rejected beyond the
-// limit lies in the dead-letter queue. Under the mode off it is declared alike, so policies can
-// follow, and go again.
+// P8: a new quorum main queue with the protection loses no message beyond its limit. Under the mode
+// off it is declared alike, so policies can follow, and go again.
 func TestProtect_NewQueue(t *testing.T) {
 	t.Parallel()
 
 	uri := brokertest.URI(t)
 	broker := newRabbit(t, uri)
-	for _, how := range []string{"own", "stock"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
+	eachOf(t, []string{"own", "stock"}, func(t *testing.T, how string) {
+		queue := uniqueName("q")
+		t.Cleanup(func() { removeProtected(broker, queue) })
+		for i, policies := range []config.Policies{
+			offProtected(config.ProtectionArguments), protected(config.ProtectionArguments),
+			offProtected(config.ProtectionArguments),
+		} {
+			logged := newLogs(t)
+			subscribe := subscribing(t, uri, nil, amqpretry.Options{Policies: policies, Logger: logged})[how]
+			require.NoError(t, subscribe(queue), i)
+			assert.Empty(t, logged.with(canLose))
+		}
+		// The broker refuses what differs in any of them, so it has them all.
+		broker.Declare(queue, topology.ProtectArguments(queue+".dlq"))
 
-			queue := uniqueName("q")
-			t.Cleanup(func() { removeProtected(broker, queue) })
-			for i, policies := range []config.Policies{
-				offProtected(config.ProtectionArguments), protected(config.ProtectionArguments),
-				offProtected(config.ProtectionArguments),
-			} {
-				logged := newLogs(t)
-				subscribe := subscribing(t, uri, nil, amqpretry.Options{Policies: policies, Logger: logged})[how]
-				require.NoError(t, subscribe(queue), i)
-				assert.Empty(t, logged.with(canLose))
-			}
-			// The broker refuses what differs in any of them, so it has them all.
-			broker.Declare(queue, topology.ProtectArguments(queue+".dlq"))
-
-			broker.Publish(queue, rabbit.Messages("poison")...)
-			reject(t, broker, queue, 1001) // one more than the limit
-			assert.Equal(t, "poison", rabbit.UUID(broker.Take(queue+".dlq", 1)[0]))
-		})
-	}
+		broker.Publish(queue, rabbit.Messages("poison")...)
+		reject(t, broker, queue, 1001) // one more than the limit
+		assert.Equal(t, "poison", rabbit.UUID(broker.Take(queue+".dlq", 1)[0]))
+	})
 }
 
 // P8: a queue that exists without the protection's arguments is left alone, and the error has the
@@ -174,11 +164,9 @@ func TestProtect_ExistingQueue(t *testing.T) {
 				subscribe := subscribing(t, uri, nil,
 					amqpretry.Options{Policies: protected(config.ProtectionArguments)})
 				err := subscribe[how](queue)
-				var conflict *topology.ConflictError
-				require.ErrorAs(t, err, &conflict)
+				conflict := errorAs[*topology.ConflictError](t, err)
 				assert.Equal(t, test.argument, conflict.Argument)
-				var protection *topology.ProtectionError
-				require.ErrorAs(t, err, &protection)
+				require.ErrorAs(t, err, new(*topology.ProtectionError))
 				assert.ErrorContains(t, err, topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String())
 
 				broker.Take(queue, 1)
@@ -281,17 +269,14 @@ func TestProtect_WarningIsNotRepeated(t *testing.T) {
 		conf.Queue.GenerateName = func(string) string { return queue }
 	}
 	svc := start(t, c)
-	second, err := svc.Retrier.NewSubscriber()
-	require.NoError(t, err)
+	second := must(svc.Retrier.NewSubscriber())(t)
 	require.NoError(t, second.SubscribeInitialize("other"))
 
 	svc.publish("before")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
 	consuming := len(svc.Logs.with("Consuming"))
 	proxy.cut(anyone)
-	await.Until(t, func() bool {
-		return len(svc.Logs.with("Consuming")) > consuming
-	}, "it consumes again")
+	await.Until(t, func() bool { return len(svc.Logs.with("Consuming")) > consuming }, "it consumes again")
 	require.NoError(t, second.SubscribeInitialize(queue))
 	svc.publish("after")
 	await.Until(t, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
@@ -308,8 +293,7 @@ type operator struct {
 
 func newOperator(t *testing.T, broker *brokertest.Broker) operator {
 	t.Helper()
-	script, err := filepath.Abs("../scripts/broker")
-	require.NoError(t, err)
+	script := must(filepath.Abs("../scripts/broker"))(t)
 	bin := t.TempDir()
 	shim := fmt.Sprintf("#!/bin/sh\nexec '%s' ctl '%s' \"$@\"\n", script, broker.Dir)
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "rabbitmqctl"), []byte(shim), 0o755))
@@ -341,16 +325,13 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 		`ok = rabbit_auth_backend_internal:set_permissions(<<"guest">>, V, <<".*">>, <<".*">>, <<".*">>, <<"test">>), `+
 		`application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 500).`,
 		strings.ReplaceAll(vhost, `"`, `\"`)))
-	uri, err := url.Parse(private.URI)
-	require.NoError(t, err)
+	uri := must(url.Parse(private.URI))(t)
 	uri.Path, uri.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
 	broker := newRabbit(t, uri.String())
 
 	const name = `a.b's [x]+ $(id) "ü"`
-	conf := amqp.NewDurableQueueConfig(uri.String())
-	conf.Queue.Arguments = mainQueueArguments("quorum")
-	stock, err := amqp.NewSubscriber(conf, newLogs(t))
-	require.NoError(t, err)
+	conf := plainConfig(uri.String(), "quorum")
+	stock := must(amqp.NewSubscriber(conf, newLogs(t)))(t)
 	const lookalike = `aXb's x $(id) "ü"` // what the pattern would match if it were not quoted
 	for _, queue := range []string{name, lookalike, name + "2", "2" + name} {
 		require.NoError(t, stock.SubscribeInitialize(queue))
@@ -360,8 +341,7 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 
 	// Instances with policy off are there first; they declare no dead-letter queue.
 	retrier := newRetrier(t, conf, amqpretry.Options{Policies: offProtected(config.ProtectionPolicy)})
-	policy, err := retrier.ProtectPolicy(name)
-	require.NoError(t, err)
+	policy := must(retrier.ProtectPolicy(name))(t)
 	shorter := policy
 	shorter.Definition = strings.Replace(policy.Definition, `"delivery-limit":1000`, `"delivery-limit":3`, 1)
 	require.NotEqual(t, policy, shorter)
@@ -411,7 +391,6 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	assert.NotContains(t, operator.run(commentedOut(policy.String(), "list_policies")), policy.Name)
 }
 
-// commentedOut is the command in the comments of a script.
 func commentedOut(script, command string) string {
 	for line := range strings.Lines(script) {
 		if strings.Contains(line, command) {

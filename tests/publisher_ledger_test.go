@@ -28,7 +28,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// ledger is what publishers were told, against what was in the queues.
 type ledger struct {
 	mu     sync.Mutex
 	told   map[string]publishtest.Outcome // by UUID
@@ -96,7 +95,6 @@ func (l *ledger) judge(t *testing.T, published int) (doubles, perhaps, notStored
 	return doubles, perhaps, notStored
 }
 
-// ledgerRun is a run of [TestPublisher_Ledger_OwnBroker].
 type ledgerRun struct {
 	t      *testing.T
 	broker *brokertest.Broker
@@ -106,10 +104,8 @@ type ledgerRun struct {
 	queue  *rabbit.Client
 }
 
-// Everything fails while messages are published: connections are cut at any byte, the broker does
-// not answer and is killed, a queue is full, an exchange is deleted, contexts end. Each message for
-// which Publish returned nil is stored, and none of which it said that it is not. MESSAGES, KILLS
-// and SEED can be given.
+// Everything fails while messages are published. Each message for which Publish returned nil is
+// stored, and none of which it said that it is not. MESSAGES, KILLS and SEED can be given.
 func TestPublisher_Ledger_OwnBroker(t *testing.T) {
 	t.Parallel()
 	messages, kills := env.Int(t, "MESSAGES", 6000), env.Int(t, "KILLS", 1)
@@ -158,10 +154,8 @@ func TestPublisher_Ledger_OwnBroker(t *testing.T) {
 	report.Write(t, table.String())
 }
 
-// queues are those of the topics.
 func (r *ledgerRun) queues() []string { return []string{r.topics[0], r.topics[1], r.topics[2] + "-x"} }
 
-// publishAll publishes from many goroutines, one message at a time or many.
 func (r *ledgerRun) publishAll(published *atomic.Int64, messages int, seed uint64) {
 	toQueue := newPublisher(r.t, amqp.NewDurableQueueConfig(r.proxy.URI), withTimeout(4*time.Second))
 	toExchange := newPublisher(r.t, amqp.NewDurablePubSubConfig(r.proxy.URI, amqp.GenerateQueueNameConstant("unused")),
@@ -205,7 +199,6 @@ func (r *ledgerRun) publish(publisher message.Publisher, topic string, first, n 
 	r.ledger.tell(batch, publisher.Publish(topic, batch...))
 }
 
-// drain makes room in the queue that is often full.
 func (r *ledgerRun) drain(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = r.takeAll(r.topics[1])
@@ -213,7 +206,6 @@ func (r *ledgerRun) drain(ctx context.Context) {
 	}
 }
 
-// bind binds the queue of the exchange, again and again.
 func (r *ledgerRun) bind(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = r.queue.Try(func(channel *amqp091.Channel) error {
@@ -230,7 +222,6 @@ func (r *ledgerRun) bind(ctx context.Context) {
 	}
 }
 
-// takeAll takes what is in a queue, as far as the broker is there.
 func (r *ledgerRun) takeAll(queue string) error {
 	return r.queue.Try(func(channel *amqp091.Channel) error {
 		if err := channel.Qos(500, 0, false); err != nil {

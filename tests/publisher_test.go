@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,24 +41,33 @@ func newPublisher(t *testing.T, conf amqp.Config, options amqpretry.Options) *am
 	if options.Logger == nil {
 		options.Logger = newLogs(t)
 	}
-	publisher, err := newRetrier(t, conf, options).NewPublisher()
-	require.NoError(t, err)
+	publisher := must(newRetrier(t, conf, options).NewPublisher())(t)
 
 	return publisher
 }
 
-// withTimeout are options of a publisher that gives up after a time.
 func withTimeout(d time.Duration) amqpretry.Options {
 	return amqpretry.Options{Publisher: publish.Options{Timeout: d}}
 }
 
-// failures gives what an error says of messages.
+func newTopic(t *testing.T) (uri string, broker *rabbit.Client, topic string) {
+	t.Helper()
+	uri, topic = brokertest.URI(t), uniqueName("publisher")
+	broker = newRabbit(t, uri)
+	broker.Declare(topic, nil)
+
+	return uri, broker, topic
+}
+
 func failures(t *testing.T, err error) *publish.Error {
 	t.Helper()
-	var failed *publish.Error
-	require.ErrorAs(t, err, &failed)
+	return errorAs[*publish.Error](t, err)
+}
 
-	return failed
+func isFailure(t *testing.T, err, cause error, errorType string) {
+	t.Helper()
+	require.ErrorIs(t, err, cause)
+	assert.Equal(t, errorType, failures(t, err).ErrorType())
 }
 
 // watermillMessages are some with these UUIDs, which are their payloads as well.
@@ -91,8 +101,7 @@ func TestPublisher_IsADropIn(t *testing.T) {
 				read = queue
 			}
 			broker.Declare(read, nil)
-			stock, err := amqp.NewPublisher(conf, watermill.NopLogger{})
-			require.NoError(t, err)
+			stock := must(amqp.NewPublisher(conf, watermill.NopLogger{}))(t)
 			t.Cleanup(func() { assert.NoError(t, stock.Close()) })
 			own := newPublisher(t, conf, amqpretry.Options{})
 			msg := message.NewMessage("order-1", []byte(`{"n":1}`))
@@ -135,8 +144,7 @@ func TestPublisher_Unroutable(t *testing.T) {
 		began := time.Now()
 		err := publisher.Publish(topic, watermillMessages("a", "b")...)
 		assert.Less(t, time.Since(began), 30*time.Second, "it is not tried until the end")
-		require.ErrorIs(t, err, publish.ErrUnroutable)
-		assert.Equal(t, "unroutable", failures(t, err).ErrorType())
+		isFailure(t, err, publish.ErrUnroutable, "unroutable")
 		failed := failures(t, err)
 		assert.Equal(t, topic, failed.Topic)
 		assert.Equal(t, 2, failed.Of)
@@ -159,8 +167,7 @@ func TestPublisher_Unroutable(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, publish.ErrUnroutable)
-			assert.Equal(t, "unroutable", failures(t, err).ErrorType())
+			isFailure(t, err, publish.ErrUnroutable, "unroutable")
 			assert.Contains(t, err.Error(), `none is bound to the exchange "`+topic+`"`)
 		})
 	}
@@ -179,8 +186,7 @@ func TestPublisher_FullQueue(t *testing.T) {
 		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(3*time.Second))
 		began := time.Now()
 		err := publisher.Publish(topic, watermillMessages(uuids...)...)
-		require.ErrorIs(t, err, publish.ErrNacked)
-		assert.Equal(t, "nacked", failures(t, err).ErrorType())
+		isFailure(t, err, publish.ErrNacked, "nacked")
 		assert.GreaterOrEqual(t, time.Since(began), 3*time.Second, "it is tried until the end")
 		named := map[string]bool{}
 		for _, f := range failures(t, err).Failed {
@@ -216,16 +222,12 @@ func TestPublisher_FullQueue(t *testing.T) {
 		roomy, narrow := topic+"-roomy", topic+"-narrow"
 		broker.Declare(roomy, nil)
 		broker.Declare(narrow, full)
-		broker.Do(func(channel *amqp091.Channel) error {
-			return errors.Join(channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil),
-				channel.QueueBind(roomy, "", topic, false, nil), channel.QueueBind(narrow, "", topic, false, nil))
-		})
-		t.Cleanup(func() { broker.Remove(topic) })
+		bound(t, broker, topic, "fanout", roomy, "")
+		bound(t, broker, topic, "fanout", narrow, "")
 		publisher := newPublisher(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("x")),
 			amqpretry.Options{})
 		err := publisher.Publish(topic, watermillMessages(uuids...)...)
-		require.ErrorIs(t, err, publish.ErrNacked)
-		assert.Equal(t, "nacked", failures(t, err).ErrorType())
+		isFailure(t, err, publish.ErrNacked, "nacked")
 		for _, f := range failures(t, err).Failed {
 			assert.True(t, f.MayBeStored && f.RefusedEachTime)
 		}
@@ -294,7 +296,6 @@ func publishIntoAFullQueue(t *testing.T, queueType string, publishers int) {
 	}
 }
 
-// odd marshals properties that metadata asks for.
 type odd struct{ amqp.DefaultMarshaler }
 
 func (m odd) Marshal(msg *message.Message) (amqp091.Publishing, error) {
@@ -308,32 +309,27 @@ func (m odd) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 }
 
 // A message that the broker refuses for good closes the channel. It is found and named, and takes
-// no other with it: of its own call, and of others at the same time. What is known to be refused is
-// not sent at all.
+// no other with it, of its own call and of others.
 func TestPublisher_RefusedForGood(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	type row struct {
 		spoil func(*message.Message)
 		text  string
-	}{
+	}
+	each(t, map[string]row{
 		"another user":  {func(m *message.Message) { m.Metadata["user"] = "somebody" }, "user_id"},
 		"an expiration": {func(m *message.Message) { m.Metadata["expires"] = "soon" }, "invalid expiration"},
 		"a CC of text":  {func(m *message.Message) { m.Metadata["cc"] = "text" }, "invalid CC header"},
 		"a large payload": {func(m *message.Message) { m.Payload = make([]byte, 140<<20) },
 			"larger than configured max size"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			testRefusedForGood(t, test.spoil, test.text)
-		})
-	}
+	}, func(t *testing.T, _ string, test row) {
+		testRefusedForGood(t, test.spoil, test.text)
+	})
 }
 
 func testRefusedForGood(t *testing.T, spoil func(*message.Message), text string) {
 	t.Helper()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Marshaler = odd{}
 	publisher := newPublisher(t, conf, amqpretry.Options{})
@@ -361,8 +357,7 @@ func testRefusedForGood(t *testing.T, spoil func(*message.Message), text string)
 	for i, f := range failed {
 		assert.Equal(t, []string{"bad-1", "bad-2"}[i], f.UUID)
 		assert.False(t, f.MayBeStored)
-		var refused *publish.RefusedError
-		require.ErrorAs(t, f.Err, &refused)
+		refused := errorAs[*publish.RefusedError](t, f.Err)
 		assert.Contains(t, refused.Error(), "PRECONDITION_FAILED")
 		assert.Contains(t, refused.Error(), text)
 	}
@@ -392,12 +387,11 @@ func TestPublisher_ReservedName(t *testing.T) {
 // RabbitMQ takes seconds to refuse a password: who waits no longer is told what it waited for.
 func TestPublisher_WrongPassword(t *testing.T) {
 	t.Parallel()
-	uri, err := url.Parse(brokertest.URI(t))
-	require.NoError(t, err)
+	uri := must(url.Parse(brokertest.URI(t)))(t)
 	uri.User = url.UserPassword("nobody", "wrong")
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri.String()),
 		amqpretry.Options{Publisher: publish.Options{Timeout: 500 * time.Millisecond}})
-	err = publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
+	err := publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
 	require.ErrorContains(t, err, "still connecting to RabbitMQ")
 	await.Until(t, func() bool {
 		err = publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
@@ -408,23 +402,19 @@ func TestPublisher_WrongPassword(t *testing.T) {
 // What cannot be published at all is an error before anything is.
 func TestPublisher_NothingPublished(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 
 	large := watermillMessages("a", "large")
 	large[1].Metadata["much"] = strings.Repeat("x", 200<<10)
-	var tooLarge *publish.TooLargeError
-	require.ErrorAs(t, publisher.Publish(topic, large...), &tooLarge)
+	tooLarge := errorAs[*publish.TooLargeError](t, publisher.Publish(topic, large...))
 	assert.Equal(t, "large", tooLarge.UUID)
 
 	long := watermillMessages("a", "long")
 	long[1].Metadata[strings.Repeat("k", 300)] = "v"
 	require.ErrorAs(t, publisher.Publish(topic, long...), &tooLarge)
 
-	var name *topology.NameError
-	require.ErrorAs(t, publisher.Publish("", watermillMessages("a")...), &name)
+	name := errorAs[*topology.NameError](t, publisher.Publish("", watermillMessages("a")...))
 	require.ErrorAs(t, publisher.Publish(strings.Repeat("q", 256), watermillMessages("a")...), &name)
 	require.NoError(t, publisher.Publish(topic))
 	assert.Equal(t, 0, broker.Depth(topic))
@@ -455,9 +445,7 @@ func (c elapsing) Err() error {
 // A message's context ends the wait for it, and says so. That of one does not end the others'.
 func TestPublisher_Context(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	p := newProxy(t, uri)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(await.Bound))
 	require.NoError(t, publisher.Publish(topic, watermillMessages("first")...))
@@ -484,17 +472,14 @@ func TestPublisher_Context(t *testing.T) {
 	assert.Equal(t, "bounded", failed[0].UUID)
 	assert.True(t, failed[0].MayBeStored && !failed[0].RefusedEachTime)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorIs(t, err, publish.ErrUnconfirmed)
-	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
+	isFailure(t, err, publish.ErrUnconfirmed, "unconfirmed")
 }
 
 // A broker that is not there is waited for, so long and no longer, and nothing may be stored then.
 // When it comes back, the same publisher goes on.
 func TestPublisher_Outage(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	p := newProxy(t, uri)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(5*time.Second))
 	p.refuse(anyone)
@@ -502,8 +487,7 @@ func TestPublisher_Outage(t *testing.T) {
 	err := publisher.Publish(topic, watermillMessages("a")...)
 	assert.GreaterOrEqual(t, time.Since(began), 5*time.Second)
 	assert.Less(t, time.Since(began), 25*time.Second, "less than the default timeout")
-	require.ErrorIs(t, err, publish.ErrUnconfirmed)
-	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
+	isFailure(t, err, publish.ErrUnconfirmed, "unconfirmed")
 	assert.False(t, failures(t, err).Failed[0].MayBeStored, "it was never sent")
 	p.allow(anyone)
 	require.NoError(t, publisher.Publish(topic, watermillMessages("b")...))
@@ -533,7 +517,6 @@ func TestPublisher_ExchangeDeleted(t *testing.T) {
 	assert.Equal(t, []string{"b", "d"}, rabbit.Bodies(broker.Drain(queue)))
 }
 
-// countedWrites counts what goes to the socket.
 type countedWrites struct {
 	net.Conn
 	n *atomic.Int64
@@ -550,10 +533,7 @@ func TestPublisher_WritesTogether(t *testing.T) {
 	t.Parallel()
 	var writes atomic.Int64
 	conf, topic := amqp.NewDurableQueueConfig(brokertest.URI(t)), uniqueName("publisher")
-	conf.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
-		conn, err := net.DialTimeout(network, address, 10*time.Second)
-		return countedWrites{conn, &writes}, err
-	}}
+	wrapConnections(&conf, func(conn net.Conn) net.Conn { return countedWrites{conn, &writes} })
 	newRabbit(t, brokertest.URI(t)).Declare(topic, nil)
 	publisher := newPublisher(t, conf, amqpretry.Options{})
 	require.NoError(t, publisher.Publish(topic, watermillMessages("first")...))
@@ -576,9 +556,7 @@ func TestPublisher_WritesTogether(t *testing.T) {
 // Many callers share a connection and four channels, and each gets its own answer.
 func TestPublisher_Concurrent(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	p := newProxy(t, uri)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), amqpretry.Options{})
 	const callers, each = 100, 30
@@ -601,8 +579,7 @@ func TestPublisher_Concurrent(t *testing.T) {
 	last, count := map[string]int{}, map[string]int{} // in the order of each caller
 	for _, body := range rabbit.Bodies(broker.Drain(topic)) {
 		caller, number, _ := strings.Cut(body, "-")
-		n, err := strconv.Atoi(number)
-		require.NoError(t, err)
+		n := must(strconv.Atoi(number))(t)
 		assert.GreaterOrEqual(t, n, last[caller], "of caller %s", caller)
 		last[caller] = n
 		count[caller]++
@@ -616,9 +593,7 @@ func TestPublisher_Concurrent(t *testing.T) {
 // A call with more messages than a channel has room for keeps their order.
 func TestPublisher_LargeCall(t *testing.T) {
 	t.Parallel()
-	uri, topic := brokertest.URI(t), uniqueName("publisher")
-	broker := newRabbit(t, uri)
-	broker.Declare(topic, nil)
+	uri, broker, topic := newTopic(t)
 	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 	uuids := rabbit.Numbered("m", 5000)
 	require.NoError(t, publisher.Publish(topic, watermillMessages(uuids...)...))
@@ -665,9 +640,7 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
 	// The broker blocks a connection at its first publish in an alarm, which it still takes or not.
 	var blocked *publish.BlockedError
-	await.Until(t, func() bool {
-		return errors.As(publisher.Publish(topic, watermillMessages("b")...), &blocked)
-	})
+	await.Until(t, func() bool { return errors.As(publisher.Publish(topic, watermillMessages("b")...), &blocked) })
 	assert.Contains(t, blocked.Reason, "memory")
 	err := publisher.Publish(topic, watermillMessages("c")...)
 	require.ErrorAs(t, err, &blocked)
@@ -713,4 +686,87 @@ func TestPublisher_ManyTooLarge_OwnBroker(t *testing.T) {
 	assert.Len(t, stored, all-large)
 	t.Logf("%d too large: %d twice, %s", large, twice, took)
 	assert.Less(t, twice, 350, "those on the channel that the first has cost: 176, where each cost one: 546")
+}
+
+type slowWriter struct {
+	net.Conn
+	rate int
+}
+
+func (c slowWriter) Write(p []byte) (written int, err error) {
+	for len(p) > 0 && err == nil {
+		n := 0
+		n, err = c.Conn.Write(p[:min(len(p), 4096)])
+		<-time.After(time.Duration(n) * time.Second / time.Duration(c.rate))
+		written, p = written+n, p[n:]
+	}
+
+	return written, err
+}
+
+func slowly(uri string, rate int) amqp.Config {
+	conf := amqp.NewDurableQueueConfig(uri)
+	wrapConnections(&conf, func(conn net.Conn) net.Conn { return slowWriter{conn, rate} })
+	conf.Connection.AmqpConfig.Heartbeat = 2 * time.Second // a machine may stand still for three before it is lost
+
+	return conf
+}
+
+// On a slow link, calls that take several heartbeats are confirmed, all at the same time; and one
+// that is over its time says what is stored, and leaves a publisher that works.
+func TestPublisher_SlowLink(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("slow")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+
+	t.Run("enough time", func(t *testing.T) {
+		publisher := newPublisher(t, slowly(uri, 1<<19), withTimeout(await.Bound))
+		var callers sync.WaitGroup
+		for i := range 8 {
+			callers.Go(func() {
+				assert.NoError(t, publisher.Publish(topic, largeMessages(i*10, 10)...))
+			})
+		}
+		callers.Wait()
+		assert.Len(t, broker.Drain(topic), 80)
+	})
+
+	t.Run("too little time", func(t *testing.T) {
+		publisher := newPublisher(t, slowly(uri, 1<<18), withTimeout(8*time.Second))
+		messages := largeMessages(0, 240) // for a minute
+		began := time.Now()
+		err := publisher.Publish(topic, messages...)
+		assert.Less(t, time.Since(began), 25*time.Second)
+		maybe, not := map[string]bool{}, map[string]bool{}
+		for _, f := range failures(t, err).Failed {
+			maybe[f.UUID], not[f.UUID] = f.MayBeStored, !f.MayBeStored
+		}
+		require.NotEmpty(t, not)
+		require.NoError(t, publisher.Publish(topic, watermillMessages("after")...), "the link is free again")
+
+		stored := map[string]int{}
+		for _, d := range broker.Drain(topic) {
+			stored[rabbit.Text(d, amqp.DefaultMessageUUIDHeaderKey)]++
+		}
+		for _, m := range messages {
+			switch {
+			case maybe[m.UUID]:
+			case not[m.UUID]:
+				assert.Zero(t, stored[m.UUID], m.UUID)
+			default:
+				assert.Equal(t, 1, stored[m.UUID], m.UUID)
+			}
+		}
+		assert.Equal(t, 1, stored["after"])
+	})
+}
+
+func largeMessages(from, n int) []*message.Message {
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = message.NewMessage(strconv.Itoa(from+i), bytes.Repeat([]byte("x"), 64<<10))
+	}
+
+	return messages
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -48,12 +47,10 @@ func postponedUpTo(policy config.Policy, age time.Duration) config.Policy {
 
 var errUndecoded = errors.New("no such schema")
 
-// undecoding is a marshaler that understands nothing.
 type undecoding struct{ amqp.DefaultMarshaler }
 
 func (undecoding) Unmarshal(amqp091.Delivery) (*message.Message, error) { return nil, errUndecoded }
 
-// strategyScenarios are those of what the broker brings back.
 func strategyScenarios(t *testing.T) map[string]scenario {
 	t.Helper()
 	failed := errors.New("the warehouse does not answer")
@@ -217,20 +214,17 @@ func TestRetrytestIsFaithful(t *testing.T) {
 
 	all := scenarios()
 	maps.Copy(all, strategyScenarios(t))
-	for name, s := range all {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			queue := uniqueName("faithful")
-			want := s.onBroker(t, queue)
-			got, result := s.simulated(t, queue)
-			// a confirm can be told after what the next delivery has come to
-			slices.Sort(want.Done)
-			slices.Sort(got.Done)
-			assert.Equal(t, want, got, "%s", result)
-			assert.Equal(t, s.end, result.End)
-			assert.NotEmpty(t, want.Events, "seen on the broker")
-		})
-	}
+	each(t, all, func(t *testing.T, _ string, s scenario) {
+		queue := uniqueName("faithful")
+		want := s.onBroker(t, queue)
+		got, result := s.simulated(t, queue)
+		// a confirm can be told after what the next delivery has come to
+		slices.Sort(want.Done)
+		slices.Sort(got.Done)
+		assert.Equal(t, want, got, "%s", result)
+		assert.Equal(t, s.end, result.End)
+		assert.NotEmpty(t, want.Events, "seen on the broker")
+	})
 }
 
 // witnessed is what can be seen of a life on both sides. Times are not: a wait on a broker is a
@@ -276,7 +270,6 @@ func (w *witnessed) told(events []retry.Event) {
 	}
 }
 
-// ofMessages are the kinds of events about messages.
 var ofMessages = []retry.EventKind{
 	retry.EventCall, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued,
 	retry.EventRetried,
@@ -312,7 +305,7 @@ const faithful = "faithful-1"
 
 func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	var w witnessed
-	c := setup{URI: brokertest.URI(t), Queue: queue}
+	c := setup{Queue: queue}
 	if s.policy.Strategy.ByBroker() {
 		c.QueueType = "quorum"
 	}
@@ -451,7 +444,7 @@ func TestRetrytestNames(t *testing.T) {
 				"it is undecoded")
 			return nil
 		},
-		ConsumerHandler: func(*message.Message) error { return nil },
+		ConsumerHandler: succeed,
 	}, message.NewMessage(faithful, nil))
 	r.AssertDeadLettered(t, retry.ReasonUndecodable)
 }

@@ -1,6 +1,10 @@
 package tests
 
 import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,12 +58,12 @@ func TestSharedQueues(t *testing.T) {
 			runs := map[string]func(*testing.T, setup) *service{
 				"own":     start,
 				"another": start,
-				"stock":   func(t *testing.T, c setup) *service { return startStock(t, c).service },
+				"stock":   startStock,
 			}
 			services, views := map[string]*service{}, map[string]*seen{}
 			for name, run := range runs {
 				views[name] = &seen{}
-				c := setup{URI: brokertest.URI(t), Options: options, Prefetch: 20}
+				c := setup{Options: options, Prefetch: 20}
 				c.QueueType = map[string]string{"own": "quorum"}[name]
 				c.Handler = views[name].handler(func(msg *message.Message) error {
 					if msg.UUID == "dead" {
@@ -77,12 +81,10 @@ func TestSharedQueues(t *testing.T) {
 			for name, svc := range services {
 				dead := svc.Broker.Take(svc.dlq(), 1)[0]
 				assert.Equal(t, "dead", rabbit.UUID(dead), name)
-				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Queue))
-				assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+				hasHeaders(t, dead, headers{header.Queue: svc.Queue, header.Reason: "exhausted"})
 				view := views[name]
 				await.Until(t, func() bool { return view.count() == 6 }, "%s: each three times", name)
-				plan, err := svc.Retrier.Plan(svc.Queue)
-				require.NoError(t, err)
+				plan := must(svc.Retrier.Plan(svc.Queue))(t)
 				require.Len(t, plan.Queues, 3)
 				assert.Equal(t, prefix+".150ms"+suffix, plan.Queues[1].Name)
 			}
@@ -98,8 +100,7 @@ func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
-	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, true, ms(50)...),
-		Handler: succeed})
+	svc := start(t, setup{Options: shared(t, prefix, true, ms(50)...), Handler: succeed})
 	outsider := uniqueName("outsider")
 	svc.Broker.Declare(outsider, nil)
 
@@ -115,7 +116,7 @@ func TestSharedQueues_NobodyIsReachedUnasked(t *testing.T) {
 func TestSharedQueues_DeletedObjects(t *testing.T) {
 	t.Parallel()
 
-	for name, spoil := range map[string]func(*amqp091.Channel, string) error{
+	each(t, map[string]func(*amqp091.Channel, string) error{
 		"retry exchange": func(ch *amqp091.Channel, prefix string) error {
 			return ch.ExchangeDelete(prefix, false, false)
 		},
@@ -133,24 +134,19 @@ func TestSharedQueues_DeletedObjects(t *testing.T) {
 
 			return ch.ExchangeDelete(prefix, false, false)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, false,
-				ms(100)...), Handler: failing(1)})
-			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
-			svc.publish("1")
-			await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
-		})
-	}
+	}, func(t *testing.T, _ string, spoil func(*amqp091.Channel, string) error) {
+		prefix := uniqueName("shared")
+		svc := start(t, setup{Options: shared(t, prefix, false, ms(100)...), Handler: failing(1)})
+		svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
+		svc.publish("1")
+		await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
+	})
 
 	t.Run("dead-letter queue", func(t *testing.T) {
 		t.Parallel()
 
 		svc := start(t, setup{
-			URI: brokertest.URI(t), Options: shared(t, uniqueName("shared"), false, ms(100)...),
+			Options: shared(t, uniqueName("shared"), false, ms(100)...),
 			Handler: func(*message.Message) error { return retry.Permanent(errFate) },
 		})
 		svc.Broker.Remove("", svc.dlq())
@@ -159,16 +155,15 @@ func TestSharedQueues_DeletedObjects(t *testing.T) {
 	})
 }
 
-// What sharing costs, as the docs say: messages of one queue that is gone keep those of all others
-// from coming back, since a quorum retry queue hands back at least once and has no more than 32
-// under way.
+// What sharing costs, as the docs say: messages of a queue that is gone keep those of all others
+// from coming back, as a quorum retry queue has no more than 32 under way.
 func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
 	options := shared(t, prefix, false, ms(300)...)
-	gone := newService(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(9), Prefetch: 50})
-	svc := start(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(1), Prefetch: 50})
+	gone := newService(t, setup{Options: options, Handler: failing(9), Prefetch: 50})
+	svc := start(t, setup{Options: options, Handler: failing(1), Prefetch: 50})
 	require.NoError(t, gone.Sub.SubscribeInitialize(gone.Queue))
 
 	lost := rabbit.Messages(rabbit.Numbered("lost", 40)...)
@@ -182,8 +177,7 @@ func TestSharedQueues_OneMissingTargetBlocksAll(t *testing.T) {
 	await.Stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
 
 	// With an own set it would.
-	own := start(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(300)...)},
-		Handler: failing(1)})
+	own := start(t, setup{Delays: ms(300), Handler: failing(1)})
 	own.publish("1")
 	await.Until(t, func() bool { return own.Calls.count() == 2 }, "it comes back")
 }
@@ -196,8 +190,7 @@ func TestSharedQueues_Fanout(t *testing.T) {
 	options := shared(t, prefix, false, ms(100)...)
 	services := map[string]*service{}
 	for group, failures := range map[string]int{"a": 1, "b": 0} {
-		c := setup{URI: brokertest.URI(t), Queue: topic, Options: options, Handler: failing(failures),
-			KeepObjects: true}
+		c := setup{Queue: topic, Options: options, Handler: failing(failures), KeepObjects: true}
 		c.Configure = func(conf *amqp.Config) {
 			group := amqp.NewDurablePubSubConfig(conf.Connection.AmqpURI,
 				amqp.GenerateQueueNameTopicNameWithSuffix(group))
@@ -222,26 +215,168 @@ func TestSharedQueues_Fanout(t *testing.T) {
 func TestSharedQueues_WayBackIsLookedAfter(t *testing.T) {
 	t.Parallel()
 
-	for name, spoil := range map[string]func(ch *amqp091.Channel, prefix, queue string) error{
+	each(t, map[string]func(ch *amqp091.Channel, prefix, queue string) error{
 		"exchange": func(ch *amqp091.Channel, prefix, _ string) error {
 			return ch.ExchangeDelete(prefix+".return", false, false)
 		},
 		"binding": func(ch *amqp091.Channel, prefix, queue string) error {
 			return ch.QueueUnbind(queue, queue, prefix+".return", nil)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	}, func(t *testing.T, _ string, spoil func(ch *amqp091.Channel, prefix, queue string) error) {
+		prefix := uniqueName("shared")
+		svc := start(t, setup{Options: shared(t, prefix, true, ms(18_000)...), Handler: failing(1)})
+		svc.publish("1")
+		await.Until(t, func() bool { return svc.Broker.Depth(prefix+".18s.classic") == 1 }, "it waits")
+		svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
+		await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it comes back")
+	})
+}
 
-			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, true,
-				ms(18_000)...), Handler: failing(1)})
-			svc.publish("1")
-			await.Until(t, func() bool {
-				return svc.Broker.Depth(prefix+".18s.classic") == 1
-			}, "it waits")
-			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
-			await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it comes back")
-		})
+// soak is how long two versions run side by side under load: `make soak` sets minutes.
+func soak(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("SOAK")
+	if text == "" {
+		return 3 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err, "SOAK")
+
+	return d
+}
+
+// P7: two versions of a service with different policies share a queue under load, then the new one
+// goes on. None is lost, twice or left behind, and what waits goes on under the new policy.
+func TestP7_TwoVersionsSideBySide(t *testing.T) {
+	t.Parallel()
+
+	old := config.Policy{Delays: ms(100, 1200), MaxAge: time.Hour}
+	type row struct {
+		queueType string
+		old, now  config.Policy
+	}
+	each(t, map[string]row{
+		"other delays": {"quorum", old, config.Policy{Delays: ms(150, 100, 700, 300)}},
+		"other ages and jitter": {"classic", old, config.Policy{Delays: ms(100, 500), Jitter: 0.5, Immediate: 1,
+			MaxAge: 2 * time.Hour, NeverRetry: []config.ErrorMatch{config.Is(errNever)}}},
+		"other type of queues": {"quorum", old,
+			config.Policy{Delays: old.Delays, ClassicQueues: true}},
+		"shared instead of own": {"classic", old, config.Policy{Delays: old.Delays, Strategy: config.StrategyShared}},
+		"own instead of shared": {"quorum", config.Policy{Delays: old.Delays, Strategy: config.StrategyShared,
+			ClassicQueues: true}, old},
+		"fewer retries than ago": {"quorum", config.Policy{Delays: ms(100, 200), Retries: 8}, old},
+		"exact instead of tiers": {"quorum", old, config.Policy{Delays: ms(100, 1200), Jitter: 0.3,
+			Strategy: config.StrategyLadder, Ladder: ownLadder()}},
+		"tiers instead of exact": {"classic", config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
+			Ladder: ownLadder()}, old},
+		"another ladder": {"quorum", config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
+			Ladder: ownLadder()}, config.Policy{Delays: ms(100, 1200), Strategy: config.StrategyLadder,
+			Ladder: config.Ladder{Prefix: uniqueName("ladder"), Unit: 50 * time.Millisecond, Radix: 4, Levels: 4}}},
+	}, func(t *testing.T, _ string, test row) {
+		prefix := uniqueName("shared")
+		options := shared(t, prefix, false, append(test.old.DistinctDelays(), test.now.DistinctDelays()...)...)
+		version := func(policy config.Policy, s *seen) setup {
+			c := setup{QueueType: test.queueType, Prefetch: 30, Options: amqpretry.Options{
+				Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names,
+				CloseTimeout: 15 * time.Second, // no handler is interrupted, which would run again
+			}}
+			c.Handler = s.handler(byFate)
+
+			return c
+		}
+		var s seen
+		first := start(t, version(test.old, &s))
+		c := version(test.now, &s)
+		c.Queue = first.Queue
+		second := start(t, c)
+
+		// Load, at a pace that a busy machine keeps up with.
+		var ids []string
+		lasting := soak(t)
+		for began, pace := time.Now(), time.NewTicker(100*time.Millisecond); time.Since(began) < lasting; <-pace.C {
+			n := len(ids)
+			for i := range 5 {
+				ids = append(ids, []string{"ok", "once", "never", "twice", "panic"}[i]+"-"+fmt.Sprint(n+i))
+			}
+			first.publish(ids[n:]...)
+		}
+		first.close() // while some of its messages wait
+		waiting := second.Broker.Depth(first.retryQueue(1200 * time.Millisecond))
+
+		letters := doomed(ids)
+		dead := func() int { return first.deadLettered() + second.deadLettered() }
+		done := func() int {
+			succeeded := map[string]bool{}
+			for _, c := range s.All() {
+				if succeeds(c.ID, c.Attempt.Number) {
+					succeeded[c.ID] = true
+				}
+			}
+
+			return len(succeeded)
+		}
+		await.Until(t, func() bool {
+			return dead() >= len(letters) && done() >= len(ids)-len(letters)
+		}, "every message ends")
+		second.close()
+
+		found := second.Broker.Drain(second.dlq())
+		assert.Len(t, found, len(letters), "dead letters")
+		assert.Equal(t, letters, reasons(found))
+		assert.Empty(t, second.Broker.Drain(second.Queue), "nothing is left in the main queue")
+		for _, svc := range []*service{first, second} {
+			plan := must(svc.Retrier.Plan(svc.Queue))(t)
+			queues := plan.Queues
+			if plan.Ladder != nil && !rabbit.IsShared(plan.Ladder) {
+				queues = append(queues, plan.Ladder.Shared().Queues...)
+			}
+			for _, q := range queues {
+				assert.Empty(t, second.Broker.Drain(q.Name), q.Name)
+			}
+		}
+		s.requireAttemptsInOrder(t, ids)
+		t.Logf("%d messages in %s, %d calls, %d waited when the old version ended", len(ids), lasting, s.count(),
+			waiting)
+		assert.NotZero(t, second.Calls.count())
+		assert.NotZero(t, first.Calls.count())
+	})
+}
+
+// requireAttemptsInOrder holds the calls of each message, by whichever version, against its fate:
+// attempts 1, 2, 3 … with the tries of each, without a gap or a repetition, until it succeeds.
+func (s *seen) requireAttemptsInOrder(t *testing.T, ids []string) {
+	t.Helper()
+	calls := map[string][]sight{}
+	for _, c := range s.All() {
+		calls[c.ID] = append(calls[c.ID], c)
+	}
+	wrong := 0
+	for _, id := range ids {
+		all := calls[id]
+		slices.SortFunc(all, func(a, b sight) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
+		var told []string
+		good := len(all) > 0
+		for i, c := range all {
+			told = append(told, fmt.Sprintf("%d.%d", c.Attempt.Number, c.Attempt.Try))
+			switch {
+			case c.Attempt.Calls != i:
+				good = false
+			case i == 0:
+				good = good && c.Attempt.Number == 1 && c.Attempt.Try == 1
+			case c.Attempt.Try > 1:
+				good = good && c.Attempt.Number == all[i-1].Attempt.Number && c.Attempt.Try == all[i-1].Attempt.Try+1
+			default:
+				// A version with fewer retries takes what is beyond them for its last.
+				good = good && c.Attempt.Number == min(all[i-1].Attempt.Number, c.Attempt.MaxRetries)+1
+			}
+			good = good && (i == len(all)-1 || !succeeds(id, c.Attempt.Number))
+		}
+		if !good {
+			wrong++
+			t.Errorf("%s: attempts %v", id, told)
+		}
+		if wrong == 10 {
+			t.Fatal("and so on")
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,14 +16,16 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The policies of broker-driven strategies, with three retries each.
 func cyclePolicy() config.Policy {
 	return config.Policy{Strategy: config.StrategyCycle, Delays: ms(200), Retries: 3}
 }
@@ -41,7 +44,7 @@ func hasNative(t *testing.T) bool {
 	return rabbit.New(t, brokertest.URI(t)).AtLeast(4, 3)
 }
 
-// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsRefused is
+// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsTried is
 // what an older one has instead of native.
 func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	t.Helper()
@@ -52,12 +55,9 @@ func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	if hasNative(t) {
 		policies["native"], policies["native linear"] = nativePolicy(), linear
 	}
-	for name, policy := range policies {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, policy)
-		})
-	}
+	each(t, policies, func(t *testing.T, _ string, policy config.Policy) {
+		test(t, policy)
+	})
 }
 
 func withPolicy(t *testing.T, policy config.Policy) setup {
@@ -70,7 +70,14 @@ func withPolicy(t *testing.T, policy config.Policy) setup {
 	return s
 }
 
-// byBroker and byCopy count the retries of either kind.
+func startPolicy(t *testing.T, policy config.Policy, handler func(*message.Message) error) *service {
+	t.Helper()
+	s := withPolicy(t, policy)
+	s.Handler = handler
+
+	return start(t, s)
+}
+
 func (s *service) byBroker() int {
 	return len(slices.DeleteFunc(s.Events(retry.EventRetried), func(e retry.Event) bool { return !e.Verdict.ByBroker }))
 }
@@ -81,9 +88,7 @@ func (s *service) byCopy() int { return len(s.Events(retry.EventRetried)) - s.by
 // published before the end.
 func TestStrategy_Fates(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = byFate
-		svc := start(t, s)
+		svc := startPolicy(t, policy, byFate)
 		ids := fates(100)
 		svc.publish(ids...)
 		svc.finish(ids, await.Bound, 0)
@@ -115,9 +120,7 @@ func TestStrategy_Delays(t *testing.T) {
 		for i := range policy.Delays {
 			policy.Delays[i] *= 4
 		}
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		var late []string
 		for round := range 4 { // a busy machine makes some of them late, which is measured again
 			late = lateRetries(t, svc, policy, rabbit.Numbered(fmt.Sprintf("round-%d", round), 4), round)
@@ -191,8 +194,7 @@ func TestStrategy_DeadLetter(t *testing.T) {
 // A permanent failure is the end at once; a dropped message is gone; a panic is a failure.
 func TestStrategy_Errors(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(msg *message.Message) error {
+		svc := startPolicy(t, policy, func(msg *message.Message) error {
 			switch msg.UUID {
 			case "permanent":
 				return retry.Permanent(errFate)
@@ -201,8 +203,7 @@ func TestStrategy_Errors(t *testing.T) {
 			default:
 				panic("oops")
 			}
-		}
-		svc := start(t, s)
+		})
 		svc.publish("permanent", "drop", "panic")
 		svc.Broker.Has(svc.dlq(), 2)
 		await.Until(t, func() bool { return svc.Calls.count() >= 6 }, "all are handled")
@@ -216,8 +217,7 @@ func TestStrategy_Errors(t *testing.T) {
 // What the broker cannot do is done by a copy, and the attempts go on counting.
 func TestStrategy_Copies(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(msg *message.Message) error {
+		svc := startPolicy(t, policy, func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			switch {
 			case msg.UUID == "after" && attempt.Number == 2:
@@ -227,8 +227,7 @@ func TestStrategy_Copies(t *testing.T) {
 			default:
 				return errFate
 			}
-		}
-		svc := start(t, s)
+		})
 		svc.publish("after", "postponed")
 		svc.Broker.Has(svc.dlq(), 2)
 		assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts("after"))
@@ -268,9 +267,7 @@ func TestStrategy_Expiration(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Retries = 30
 		policy.Delays = []time.Duration{policy.Delays[0]}
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		svc.publish("first") // so that the consumer is there
 		await.Until(t, func() bool { return svc.Calls.count() > 0 }, "it consumes")
 		expires := rabbit.Message("expires", "")
@@ -297,14 +294,11 @@ func TestStrategy_Expiration(t *testing.T) {
 // A replayed dead letter has all its attempts again, and its story goes on.
 func TestStrategy_Replay(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		svc.publish("a")
 		svc.Broker.Has(svc.dlq(), 1)
-		letters := lettersOf(t, svc, s.URI)
-		report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
-		require.NoError(t, err)
+		letters := lettersOf(t, svc)
+		report := must(letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay}))(t)
 		require.Equal(t, 1, report.Done)
 		await.Until(t, func() bool { return len(svc.Letters()) == 2 }, "it dies again")
 		letter := svc.Broker.Take(svc.dlq(), 1)[0]
@@ -317,9 +311,7 @@ func TestStrategy_Replay(t *testing.T) {
 // A publisher's x-death and counts are worth nothing, and nothing is lost or stuck because of them.
 func TestStrategy_ForgedHeaders(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		deaths := func(deaths ...amqp091.Table) []any {
 			list := []any{}
 			for _, d := range deaths {
@@ -364,9 +356,7 @@ func TestStrategy_ForgedHeaders(t *testing.T) {
 // A message that other services have dead-lettered into the queue has no failures here.
 func TestStrategy_DeadLetteredInto(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		from := uniqueName("from")
 		svc.Broker.Declare(from, amqp091.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
 			"x-dead-letter-routing-key": svc.Queue})
@@ -423,8 +413,7 @@ func TestStrategy_Killer(t *testing.T) {
 			want = policy.MaxRetries() + policy.CrashLimit // one cannot be told from the other
 		}
 		assert.Len(t, svc.Calls.of("killer"), want)
-		await.Until(t, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 },
-			"the others")
+		await.Until(t, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 }, "the others")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
 	})
 }
@@ -471,9 +460,7 @@ func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
 	t.Parallel()
 	policy := cyclePolicy()
 	policy.Delays, policy.Retries, policy.CrashLimit = ms(20), 25, 2
-	s := withPolicy(t, policy)
-	s.Handler = func(*message.Message) error { return errFate }
-	svc := start(t, s)
+	svc := startPolicy(t, policy, alwaysFails)
 	svc.publish("a")
 	svc.Broker.Has(svc.dlq(), 1)
 	assert.Equal(t, map[string]string{"a": "exhausted"}, reasons(svc.Broker.Drain(svc.dlq())))
@@ -486,9 +473,7 @@ func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
 func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Delays, policy.Retries = ms(20), 45
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		svc.publish("a")
 		await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "its end")
 		assert.Equal(t, numbersTo(46), svc.Calls.attempts("a"))
@@ -506,7 +491,7 @@ func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 		policy := cyclePolicy()
 		policy.ClassicQueues = classic
 		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
+		s.Handler = alwaysFails
 		svc := newService(t, s)
 		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 		var ids []string
@@ -535,9 +520,7 @@ func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 // A header frame that would become too large on its return goes by a copy, which makes room.
 func TestStrategy_LargeHeaders(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
-		s := withPolicy(t, policy)
-		s.Handler = func(*message.Message) error { return errFate }
-		svc := start(t, s)
+		svc := startPolicy(t, policy, alwaysFails)
 		large := rabbit.Message("large", "")
 		large.Headers["large"] = strings.Repeat("x", 131072-450)
 		svc.Broker.Publish(svc.Queue, large)
@@ -574,11 +557,315 @@ func TestStrategy_Close(t *testing.T) {
 				config.StrategyNative && len(svc.Broker.Drain(svc.Queue)) > 0
 		}, "all go back")
 		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
-		plan, err := svc.Retrier.Plan(svc.Queue)
-		require.NoError(t, err)
+		plan := must(svc.Retrier.Plan(svc.Queue))(t)
 		for _, q := range plan.Queues {
 			assert.Zero(t, svc.Broker.Depth(q.Name), "rejected into %s", q.Name)
 		}
 		assert.Empty(t, svc.Events(retry.EventFailed))
+	})
+}
+
+// What a strategy cannot work with is refused before the broker is touched, all at once.
+func TestStrategy_Refused(t *testing.T) {
+	t.Parallel()
+	conf := func(arguments amqp091.Table) amqp.Config {
+		c := amqp.NewDurableQueueConfig("amqp://nobody:listens@127.0.0.1:1/")
+		c.Queue.Arguments = arguments
+		return c
+	}
+	policies := config.Policies{
+		Default: redeliveryPolicy(),
+		Topics: map[string]config.Policy{"cycle": cyclePolicy(), "policy": {Strategy: config.StrategyRedelivery,
+			Protect: config.ProtectionPolicy}},
+	}
+	_, err := adapter.New(conf(amqp091.Table{"x-queue-type": "classic", "x-overflow": "drop-head",
+		"x-message-ttl": 5}),
+		amqpretry.Options{Policies: policies, AssumeTopology: true})
+	for _, wanted := range []string{
+		`Options.AssumeTopology: not possible with the strategy redelivery of Options.Policies.Default: nobody could ` +
+			`see whether ` +
+			`the main queue has what it needs, and its messages could be lost: must be left out, got true`,
+		`Config.Queue.Arguments["x-queue-type"]: differs from what is needed by the strategy redelivery of ` +
+			`Options.Policies.Default: must be left out, or "quorum", got "classic"`,
+		`Config.Queue.Arguments["x-overflow"]: differs from what is needed by the strategy cycle of ` +
+			`Options.Policies.Topics["cycle"]: must be left out, or "reject-publish", got "drop-head"`,
+		`Config.Queue.Arguments["x-message-ttl"]: not possible with the strategy cycle of ` +
+			`Options.Policies.Topics["cycle"]: must be left out, got 5`,
+	} {
+		require.ErrorContains(t, err, wanted)
+	}
+	_, err = adapter.New(conf(nil), amqpretry.Options{Policies: policies})
+	require.ErrorContains(t, err,
+		`Config.Queue.Arguments["x-queue-type"]: a policy of the broker cannot set it, and it is `+
+			`needed by the strategy redelivery of Options.Policies.Topics["policy"]: must be "quorum", got "none"`)
+
+	retrier := newRetrier(t, conf(amqp091.Table{"x-dead-letter-routing-key": "elsewhere"}), amqpretry.Options{
+		Policies: config.Policies{Default: cyclePolicy()}})
+	_, err = retrier.Plan("orders")
+	require.NoError(t, err)
+}
+
+// A main queue that exists without what its strategy needs is left as it is, and the error says
+// what to do.
+func TestStrategy_QueueExists(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Queue = uniqueName("exists")
+		newRabbit(t, s.URI).Declare(s.Queue, amqp091.Table{"x-queue-type": "quorum"})
+		s.Handler = succeed
+		svc := newService(t, s)
+		_, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
+		require.ErrorAs(t, err, new(*topology.ConflictError))
+		require.ErrorContains(t, err,
+			fmt.Sprintf("queue %q lacks arguments that the strategy %s of topic %q needs", svc.Queue,
+				policy.Strategy, svc.Queue))
+		if policy.Strategy == config.StrategyCycle {
+			assert.NotContains(t, err.Error(), "set_policy", "nobody could see whether it is there")
+		} else {
+			assert.Contains(t, err.Error(), "set_policy")
+		}
+	})
+}
+
+// A main queue keeps a delivery limit of its own; where it ends messages before their retries do,
+// the log says so.
+func TestStrategy_OwnDeliveryLimit(t *testing.T) {
+	t.Parallel()
+	policies := map[string]config.Policy{"redelivery": redeliveryPolicy()}
+	if hasNative(t) {
+		policies["native"] = nativePolicy()
+	}
+	each(t, policies, func(t *testing.T, _ string, policy config.Policy) {
+		const told = "RabbitMQ dead-letters messages before their last retry"
+		policy.Retries = 5
+		s := withPolicy(t, policy)
+		s.Queue = uniqueName("limited")
+		s.Handler = func(*message.Message) error { return errNever }
+		s.Tiers = true
+		s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
+		limited := start(t, s)
+		require.Len(t, limited.Logs.with(told), 1)
+		assert.Equal(t, "3, and 5 retries", limited.Logs.with(told)[0].Fields["delivery_limit"])
+		limited.publish("dropped")
+		dead := limited.Broker.Take(limited.dlq(), 1)
+		require.Len(t, dead, 1)
+		assert.Nil(t, dead[0].Headers[header.Count], "by the broker, which adds none of our headers")
+		assert.Len(t, limited.Calls.of("dropped"), 4)
+
+		s.Configure = nil
+		_, err := newService(t, s).Sub.Subscribe(t.Context(), s.Queue)
+		require.ErrorContains(t, err, `or Config.Queue.Arguments["x-delivery-limit"] = 3, which keeps its own`)
+		assert.NotContains(t, err.Error(), "set_policy", "which would not change that")
+		assert.NotContains(t, err.Error(), "declare it as it is", "which would be refused")
+		limited.close()
+
+		policy.Retries = 3
+		s.Options.Policies.Default = policy
+		s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
+		enough := start(t, s)
+		assert.Empty(t, enough.Logs.with(told))
+		enough.publish("exhausted")
+		dead = enough.Broker.Take(enough.dlq(), 1)
+		require.Len(t, dead, 1)
+		assert.Equal(t, "exhausted", dead[0].Headers[header.Reason])
+	})
+}
+
+// Watermill's own subscriber cannot reject without requeueing all that it has at a shutdown.
+func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = succeed
+		svc := newService(t, s)
+		stock := must(amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs))(t)
+		t.Cleanup(func() { _ = stock.Close() })
+		_, err := stock.Subscribe(t.Context(), svc.Queue)
+		refused := errorAs[*topology.StrategyError](t, err)
+		assert.Equal(t, topology.StrategyError{Queue: svc.Queue, Strategy: policy.Strategy, Stock: true}, *refused)
+	})
+}
+
+// A broker that would accept the arguments of the strategy native and ignore them is found out at
+// the start; what it was tried with is gone.
+func TestStrategy_NativeIsTried(t *testing.T) {
+	t.Parallel()
+	s := withPolicy(t, nativePolicy())
+	s.Handler = succeed
+	svc := newService(t, s)
+	_, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
+	if hasNative(t) {
+		require.NoError(t, err)
+		return
+	}
+	refused := errorAs[*topology.StrategyError](t, err)
+	assert.Equal(t, topology.StrategyError{Queue: svc.Queue, Strategy: config.StrategyNative,
+		Version: svc.Broker.Version()}, *refused)
+	assert.Equal(t, -1, svc.Broker.Depth(svc.Queue), "nothing was declared")
+}
+
+// P7: copies with protected arguments and redelivery have the same main queue, so one can take the
+// place of the other under load: nothing is lost, and nothing is there twice.
+func TestStrategy_ReplacesAnother(t *testing.T) {
+	t.Parallel()
+	copied := config.Policy{Delays: ms(200), Retries: 3, Protect: config.ProtectionArguments}
+	each(t, map[string][2]config.Policy{
+		"redelivery instead of copies": {copied, redeliveryPolicy()},
+		"copies instead of redelivery": {redeliveryPolicy(), copied},
+	}, func(t *testing.T, _ string, policies [2]config.Policy) {
+		version := func(policy config.Policy, queue string) *service {
+			s := withPolicy(t, policy)
+			s.Queue, s.Handler = queue, byFate
+			return start(t, s)
+		}
+		queue := uniqueName("change")
+		first, second := version(policies[0], queue), version(policies[1], queue)
+		var ids []string
+		for pace := time.NewTicker(100 * time.Millisecond); len(ids) < 300; <-pace.C {
+			n := len(ids)
+			for i := range 10 {
+				ids = append(ids, []string{"ok", "never", "panic", "ok", "ok"}[i%5]+"-"+fmt.Sprint(n+i))
+			}
+			first.publish(ids[n:]...)
+			if n == 150 {
+				first.close()
+			}
+		}
+		letters := doomed(ids)
+		await.Until(t, func() bool {
+			succeeded := map[string]bool{}
+			for _, svc := range []*service{first, second} {
+				for _, c := range svc.Calls.All() {
+					succeeded[c.ID] = succeeded[c.ID] || succeeds(c.ID, c.Attempt)
+				}
+			}
+			done := 0
+			for _, ok := range succeeded {
+				if ok {
+					done++
+				}
+			}
+
+			return done == len(ids)-len(letters) && first.deadLettered()+second.deadLettered() == len(letters)
+		}, "every message ends")
+		second.close()
+		assert.Equal(t, letters, reasons(second.Broker.Drain(second.dlq())))
+		assert.Empty(t, second.Broker.Drain(queue))
+		assert.NotZero(t, first.Calls.count())
+		assert.NotZero(t, second.Calls.count())
+	})
+}
+
+// What an operator's policy gives to a queue that exists is as good as arguments.
+func TestStrategy_ByPolicy_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Shared(t)
+	policies := map[string]config.Policy{"redelivery": redeliveryPolicy()}
+	if rabbit.New(t, broker.URI).AtLeast(4, 3) {
+		policies["native"] = nativePolicy()
+	}
+	for name, policy := range policies {
+		policy.Protect = config.ProtectionPolicy
+		s := withPolicy(t, policy)
+		s.URI, s.Queue, s.Handler = broker.URI, name, byFate
+		newRabbit(t, broker.URI).Declare(s.Queue, amqp091.Table{"x-queue-type": "quorum"})
+		svc := newService(t, s)
+		plan := must(svc.Retrier.Plan(name))(t)
+		set, ok := plan.MainPolicy("/")
+		require.True(t, ok)
+		broker.Ctl("set_policy", "--apply-to", "queues", set.Name, set.Pattern, set.Definition)
+		svc.run()
+		ids := fates(30)
+		began := time.Now()
+		svc.publish(ids...)
+		svc.Broker.Has(svc.dlq(), len(doomed(ids)))
+		if name == "native" {
+			assert.Greater(t, time.Since(began), 3*policy.Delay(1), "the broker delays")
+		}
+		svc.finish(ids, await.Bound, 0)
+		assert.Zero(t, svc.byCopy())
+	}
+}
+
+// Somebody deletes what a dead-letter cycle goes through, while messages are in it: the main queue
+// keeps what it cannot dead-letter, the service declares what is missing, and nothing is lost.
+func TestStrategy_CycleTopologyDeleted_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Shared(t)
+	broker.Ctl("eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 1000).")
+	s := withPolicy(t, cyclePolicy())
+	s.URI, s.Handler = broker.URI, byFate
+	svc := start(t, s)
+	plan := must(svc.Retrier.Plan(svc.Queue))(t)
+	rejected := plan.MainArguments["x-dead-letter-exchange"].(string)
+	ids := fates(100)
+	svc.publish(ids[:50]...)
+	await.Until(t, func() bool { return svc.byBroker() > 10 }, "some go round")
+	svc.Broker.Do(func(channel *amqp091.Channel) error { return channel.ExchangeDelete(rejected, false, false) })
+	svc.publish(ids[50:]...)
+	svc.finish(ids, await.Bound, 0)
+	assert.Zero(t, svc.byCopy())
+}
+
+// A close while messages fail loses nothing and doubles nothing, whatever it comes between.
+func TestStrategy_CloseWhileFailing(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		queue, ids := uniqueName("closing"), rabbit.Numbered("m", 200)
+		dead, handled := map[string]int{}, map[string]bool{}
+		var last *service
+		same := withPolicy(t, policy)
+		for round := range 4 {
+			s := same
+			s.Queue, s.Prefetch = queue, 50
+			ctx, cancel := context.WithCancel(t.Context())
+			t.Cleanup(cancel)
+			s.Handler = func(msg *message.Message) error {
+				attempt, _ := retry.AttemptFromContext(msg.Context())
+				if round == 3 && attempt.Last {
+					return nil
+				}
+				select {
+				case <-time.After(5 * time.Millisecond):
+				case <-ctx.Done():
+				}
+				return errFate
+			}
+			last = start(t, s)
+			if round == 0 {
+				last.publish(ids...)
+			}
+			if round < 3 {
+				<-time.After(time.Duration(100+60*round) * time.Millisecond)
+				last.close()
+			}
+			for _, l := range last.Letters() {
+				if round < 3 {
+					dead[l.Message.UUID]++
+				}
+			}
+		}
+		await.Until(t, func() bool {
+			for _, e := range last.Events(retry.EventSucceeded) {
+				handled[e.Message.UUID] = true
+			}
+			return len(handled)+len(dead)+len(last.Letters()) >= len(ids)
+		}, "every message ends: %d dead before", len(dead))
+		for _, l := range last.Letters() {
+			dead[l.Message.UUID]++
+		}
+		last.close()
+		letters := last.Broker.Drain(last.dlq())
+		found := map[string]int{}
+		for _, d := range letters {
+			found[rabbit.UUID(d)]++
+		}
+		assert.Equal(t, dead, found, "dead letters, each once")
+		for _, id := range ids {
+			assert.NotEqual(t, handled[id], dead[id] > 0, "%s: handled %v, dead %d", id, handled[id], dead[id])
+		}
+		plan := must(last.Retrier.Plan(queue))(t)
+		for _, q := range plan.Queues {
+			assert.Empty(t, last.Broker.Drain(q.Name), q.Name)
+		}
+		assert.Empty(t, last.Broker.Drain(queue))
 	})
 }

@@ -1,7 +1,11 @@
 package tests
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,12 +18,13 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/publish"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
-// variant is one row of the product that Watermill's own suite is run over.
 type variant struct {
 	name        string
 	queueType   string
@@ -48,7 +53,6 @@ func variants() []variant {
 	return some
 }
 
-// inMakeTest returns one of them with -short, and else all.
 func inMakeTest(some []variant) []variant {
 	if testing.Short() {
 		return some[1:2]
@@ -89,24 +93,21 @@ func newPubSub(t *testing.T, conf amqp.Config, v variant) (message.Publisher, me
 	conf = confirmed(conf) // what its publisher loses, the suite would blame on the subscriber
 	logger := watermill.NopLogger{}
 
-	retrier, err := adapter.New(conf, amqpretry.Options{
+	retrier := must(adapter.New(conf, amqpretry.Options{
 		Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
 		Policies: withLadder(suitePolicies),
-	})
-	require.NoError(t, err)
+	}))(t)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
 	publisher := newSuitePublisher(t, retrier, v)
 
 	if v.stock {
-		subscriber, err := amqp.NewSubscriber(retrier.Config(), logger)
-		require.NoError(t, err)
+		subscriber := must(amqp.NewSubscriber(retrier.Config(), logger))(t)
 
 		return publisher, subscriber
 	}
 
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 
 	return publisher, subscriber
 }
@@ -115,13 +116,11 @@ func newSuitePublisher(t *testing.T, retrier *adapter.Retrier, v variant) messag
 	t.Helper()
 	if v.publisher {
 		// The suite publishes before anybody has subscribed to a fan-out.
-		own, err := retrier.NewPublisherWith(publish.Options{IgnoreUnroutable: true})
-		require.NoError(t, err)
+		own := must(retrier.NewPublisherWith(publish.Options{IgnoreUnroutable: true}))(t)
 
 		return own
 	}
-	stock, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
-	require.NoError(t, err)
+	stock := must(amqp.NewPublisher(retrier.Config(), watermill.NopLogger{}))(t)
 
 	return stock
 }
@@ -154,4 +153,171 @@ func TestWatermillSuitePubSub(t *testing.T) {
 			}, group)
 		})
 	}
+}
+
+// TestWatermillSuiteGroups runs Watermill's own suite over groups of one retrier: all of its tests
+// at the same time over one connection.
+func TestWatermillSuiteGroups(t *testing.T) {
+	t.Parallel()
+	for _, v := range inMakeTest(variants()) {
+		if v.stock { // there are no groups
+			continue
+		}
+		t.Run(v.name, func(t *testing.T) {
+			conf := amqp.NewDurablePubSubConfig(brokertest.URI(t), amqp.GenerateQueueNameTopicName)
+			conf.Queue.Arguments = queueArguments(v.queueType)
+			conf.Publish.ConfirmDelivery = true
+			logger := watermill.NopLogger{}
+			retrier := must(adapter.New(conf, amqpretry.Options{
+				Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
+				Policies: withLadder(suitePolicies),
+			}))(t)
+			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+
+			group := func(t *testing.T, name string) (message.Publisher, message.Subscriber) {
+				publisher := must(amqp.NewPublisher(retrier.Config(), logger))(t)
+				subscriber := must(retrier.Group(name).NewSubscriber())(t)
+
+				return publisher, subscriber
+			}
+			tests.TestPubSub(t, features(v, true), func(t *testing.T) (message.Publisher, message.Subscriber) {
+				return group(t, "test")
+			}, group)
+		})
+	}
+}
+
+// With STRATEGY=ladder, services of the tests have exact delays, unless their test is about retry
+// queues. They share a ladder, as services of one virtual host do.
+var exactMode = os.Getenv("STRATEGY") == string(config.StrategyLadder)
+
+var exactModeLadder = config.Ladder{Prefix: uniqueName("exact-mode"), Unit: 10 * time.Millisecond, Levels: 8}
+
+// withLadder makes the policies of a test exact, as far as they say nothing of retry queues.
+func withLadder(p config.Policies) config.Policies {
+	if !exactMode {
+		return p
+	}
+	exact := func(policy config.Policy) config.Policy {
+		if policy.Strategy.ByBroker() || policy.Mode != "" && policy.Mode != config.ModeRetry {
+			return policy
+		}
+		if policy.Strategy == "" && policy.ClassicQueues {
+			policy.Strategy = config.StrategyQueues
+		}
+		policy.Strategy = cmp.Or(policy.Strategy, config.StrategyLadder)
+		if policy.Ladder.IsZero() {
+			policy.Ladder = exactModeLadder
+		}
+
+		return policy
+	}
+	p.Default = exact(p.Default)
+	p.Topics = maps.Clone(p.Topics)
+	for topic, policy := range p.Topics {
+		if policy.ClassicQueues {
+			p.Topics[topic] = exact(policy)
+		}
+	}
+
+	return p
+}
+
+func TestMain(m *testing.M) {
+	ladders := []topology.Ladder{{Config: exactModeLadder}, {Config: commonLadder}}
+	for _, ladder := range ladders {
+		rabbit.SharedLadders = append(rabbit.SharedLadders, ladder.Name())
+	}
+	code := m.Run()
+	if uri := os.Getenv("AMQP_URI"); uri != "" {
+		for _, ladder := range ladders {
+			removeLadder(uri, ladder.Shared())
+		}
+	}
+	os.Exit(code)
+}
+
+func removeLadder(uri string, shared topology.Plan) {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return
+	}
+	for _, q := range shared.Queues {
+		_, _ = channel.QueueDelete(q.Name, false, false, false)
+	}
+	for _, x := range shared.Exchanges {
+		_ = channel.ExchangeDelete(x.Name, false, false)
+	}
+}
+
+// With STRATEGY=redelivery or another strategy of the broker, services of the tests have it where
+// it can do what their policies say, and their main queues are quorum queues, unless the test says
+// otherwise. STRATEGY=ladder is exactMode.
+var strategyMode = strategyOf(os.Getenv("STRATEGY"))
+
+func strategyOf(name string) config.Strategy {
+	strategy := config.Strategy(name)
+	if name != "" && !slices.Contains(strategy.Choices(), name) {
+		panic(fmt.Sprintf("STRATEGY is %q, and not one of %q", name, strategy.Choices()))
+	}
+	if !strategy.ByBroker() {
+		return ""
+	}
+
+	return strategy
+}
+
+// withStrategy gives the policies of a test the strategy. A policy stays as it is if it says
+// something of retry queues or of a strategy, if the strategy cannot do what it says, or if the
+// main queue has other arguments.
+func withStrategy(conf amqp.Config, o amqpretry.Options) amqpretry.Options {
+	if strategyMode == "" || o.AssumeTopology {
+		return o
+	}
+	given := o.Policies
+	can := func(policies config.Policies, topic string) bool {
+		policy := policies.For(topic)
+		plan, err := topology.New("queue", policy, topology.Names{})
+		return err == nil && policy.Validate() == nil && len(plan.MainConflicts(conf.Queue.Arguments)) == 0
+	}
+
+	o.Policies = config.Policies{Default: given.Default, Topics: maps.Clone(given.Topics)}
+	if isOpen(given.Default) {
+		o.Policies.Default.Strategy = strategyMode
+		if !can(config.Policies{Default: o.Policies.Default}, "any") {
+			o.Policies.Default.Strategy = given.Default.Strategy
+		}
+	}
+	for topic, policy := range given.Topics {
+		if !isOpen(policy) || !isOpen(given.Default) {
+			continue
+		}
+		policy.Strategy = strategyMode
+		o.Policies.Topics[topic] = policy
+		if !can(o.Policies, topic) {
+			policy.Strategy = config.StrategyQueues // not that of the default
+			o.Policies.Topics[topic] = policy
+		}
+	}
+
+	return o
+}
+
+// withoutStrategy is for services whose subscriber has no strategy but copies.
+func withoutStrategy(p config.Policies) config.Policies {
+	if strategyMode == "" || p.Default.Strategy != "" {
+		return p
+	}
+	p.Default.Strategy = config.StrategyQueues
+
+	return p
+}
+
+func isOpen(p config.Policy) bool {
+	return p.Strategy == "" && (p.Mode == "" || p.Mode == config.ModeRetry)
 }

@@ -3,12 +3,14 @@ package tests
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -42,10 +44,7 @@ func TestAttemptTimes(t *testing.T) {
 }
 
 // noise is how late messages come back by themselves from a queue with a TTL.
-type noise struct {
-	mu   sync.Mutex
-	late []disturbance
-}
+type noise struct{ records[disturbance] }
 
 type disturbance struct {
 	due time.Time
@@ -63,8 +62,7 @@ func measureNoise(t *testing.T) *noise {
 		"x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
 	})
 	conn := broker.Dial()
-	ch, err := conn.Channel()
-	require.NoError(t, err)
+	ch := must(conn.Channel())(t)
 	back := rabbit.Consume(t, ch, queue)
 
 	stop := make(chan struct{})
@@ -90,9 +88,7 @@ func measureNoise(t *testing.T) *noise {
 			if err != nil {
 				continue
 			}
-			n.mu.Lock()
-			n.late = append(n.late, disturbance{due, time.Since(due)})
-			n.mu.Unlock()
+			n.put(disturbance{due, time.Since(due)})
 		}
 	}()
 	t.Cleanup(func() {
@@ -104,13 +100,9 @@ func measureNoise(t *testing.T) *noise {
 	return n
 }
 
-// within is the worst of it between two times.
 func (n *noise) within(from, to time.Time) time.Duration {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-
 	var worst time.Duration
-	for _, d := range n.late {
+	for _, d := range n.All() {
 		if d.due.After(from) && d.due.Before(to) {
 			worst = max(worst, d.by)
 		}
@@ -137,12 +129,10 @@ func measureAttempts(t *testing.T) (late []string) {
 	}{
 		"classic": {"classic", true, start},
 		"quorum":  {"quorum", false, start},
-		"stock": {"classic", false, func(t *testing.T, c setup) *service {
-			return startStock(t, c).service
-		}},
+		"stock":   {"classic", false, startStock},
 	} {
 		s := &seen{}
-		service := setup{URI: brokertest.URI(t), QueueType: c.main}
+		service := setup{QueueType: c.main}
 		service.Options.Policies = config.Policies{Default: config.Policy{Delays: delays, ClassicQueues: c.classic}}
 		service.Handler = s.handler(func(msg *message.Message) error {
 			a, _ := retry.AttemptFromContext(msg.Context())
@@ -158,9 +148,7 @@ func measureAttempts(t *testing.T) (late []string) {
 	}
 
 	for _, r := range runs {
-		await.Until(t, func() bool {
-			return r.seen.count() == len(ids)*(len(delays)+1)
-		}, "%s: all attempts", r.name)
+		await.Until(t, func() bool { return r.seen.count() == len(ids)*(len(delays)+1) }, "%s: all attempts", r.name)
 		for _, id := range ids {
 			attempts := r.seen.of(id)
 			require.Len(t, attempts, len(delays)+1)
@@ -189,14 +177,13 @@ func TestLookedAtRetriesStayPut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var s seen
-			c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(1))}
+			c := setup{Handler: s.handler(failing(1))}
 			c.Options.Policies = policies
 			if name == "exact" { // with queues that nobody else looks into
 				c.Options.Policies.Default.Ladder = ownLadder()
 			}
 			svc := start(t, c)
-			plan, err := svc.Retrier.Plan(svc.Queue)
-			require.NoError(t, err)
+			plan := must(svc.Retrier.Plan(svc.Queue))(t)
 			if plan.Ladder != nil {
 				plan = plan.Ladder.Shared()
 			}
@@ -214,4 +201,178 @@ func TestLookedAtRetriesStayPut(t *testing.T) {
 			require.GreaterOrEqual(t, gaps(s.of("seen"))[0], delay-rounding)
 		})
 	}
+}
+
+const comeTooEarly = "Retries come back too early; they wait again"
+
+// With a policy of the broker under which its retry queues keep nothing, a message waits all the
+// same, goes to them only now and then, and the log tells once.
+func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Shared(t)
+	asked := func(*message.Message) error { return retry.RetryAfter(4*time.Second, errNever) }
+	fails := func(*message.Message) error { return errNever }
+	cycle := cyclePolicy()
+	cycle.Delays = ms(4000)
+	type row struct {
+		policies  config.Policies
+		instances int
+		first     func(*message.Message) error
+	}
+	each(t, map[string]row{
+		"the handler's delay":   {retries(ms(300, 1500)...), 1, asked},
+		"the policy's delay":    {retries(ms(4000)...), 1, fails},
+		"of two instances":      {retries(ms(300, 1500)...), 2, asked},
+		"of three instances":    {retries(ms(4000)...), 3, fails},
+		"classic retry queues":  {classicQueues(ms(4000)...), 1, fails},
+		"exact":                 {ownExact(ms(4000)...), 1, fails},
+		"the dead-letter cycle": {config.Policies{Default: cycle}, 1, fails},
+	}, func(t *testing.T, name string, test row) {
+		var s seen
+		c := setup{URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: name != "exact",
+			Handler: s.handler(func(msg *message.Message) error {
+				if len(s.of(msg.UUID)) > 1 {
+					return nil
+				}
+				return test.first(msg)
+			})}
+		c.Options.Policies = test.policies
+		instances := []*service{start(t, c)}
+		for range test.instances - 1 {
+			instances = append(instances, start(t, c))
+		}
+		waits := "^" + c.Queue + `\.retry\.`
+		if policy := c.Options.Policies.Default; policy.Strategy == config.StrategyLadder {
+			plan := must(instances[0].Retrier.Plan(c.Queue))(t)
+			waits = "^" + strings.ReplaceAll(plan.Ladder.Name(), ".", `\.`) + `\.[0-9]+m?s$`
+		}
+		broker.API("PUT", map[string]any{"pattern": waits, "apply-to": "queues", "definition": map[string]any{
+			"message-ttl": 0}}, "operator-policies", "/", c.Queue)
+		ids := []string{"a", "b", "c"}
+		instances[0].publish(ids...)
+		rounds := func() (n int) {
+			for _, svc := range instances {
+				n += len(svc.Events(retry.EventPostponed))
+			}
+			return n
+		}
+		await.Until(t, func() bool {
+			return !slices.ContainsFunc(ids, func(id string) bool { return len(s.of(id)) < 2 })
+		}, "all are retried")
+		if test.instances == 1 || test.policies.Default.Delays[0] < time.Second {
+			for _, id := range ids {
+				assert.GreaterOrEqual(t, gaps(s.of(id))[0], 4*time.Second-rounding, id)
+			}
+		}
+		// Pauses of 1, 2 and the rest, after some in which nobody knows yet.
+		assert.LessOrEqual(t, rounds(), len(ids)*(4+10*(test.instances-1)))
+		early := 0
+		for _, svc := range instances {
+			assert.Len(t, svc.Logs.with(comeTooEarly), min(1, len(svc.Events(retry.EventReturnedEarly))))
+			early += len(svc.Events(retry.EventReturnedEarly))
+		}
+		assert.NotZero(t, early)
+		t.Logf("%d rounds, %d early", rounds(), early)
+	})
+}
+
+func classicQueues(delays ...time.Duration) config.Policies {
+	p := retries(delays...)
+	p.Default.ClassicQueues = true
+
+	return p
+}
+
+func ownExact(delays ...time.Duration) config.Policies {
+	p := exact(delays...)
+	p.Default.Ladder = ownLadder()
+
+	return p
+}
+
+// Without the policy of the broker that they need, native retries are copies with their delay.
+func TestEarly_NativeWithoutPolicy_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Shared(t)
+	if !newRabbit(t, broker.URI).AtLeast(4, 3) {
+		return // refused there: TestStrategy_NativeIsTried
+	}
+	const delay = 2 * time.Second
+	var s seen
+	c := setup{URI: broker.URI, QueueType: "quorum", Tiers: true, Handler: s.handler(failing(2))}
+	c.Options.Policies.Default = config.Policy{Strategy: config.StrategyNative, Delays: []time.Duration{delay},
+		Retries: 3, Protect: config.ProtectionPolicy}
+	svc := start(t, c)
+	svc.publish("first")
+	await.Until(t, func() bool { return len(s.of("first")) == 3 }, "it succeeds")
+	for _, gap := range gaps(s.of("first")) {
+		assert.GreaterOrEqual(t, gap, delay-rounding)
+	}
+	require.Len(t, svc.Logs.with(comeTooEarly), 1)
+	assert.Contains(t, svc.Logs.with(comeTooEarly)[0].String(), "delayed-retry-")
+	assert.Equal(t, 1, svc.byBroker())
+
+	svc.publish("second")
+	await.Until(t, func() bool { return len(s.of("second")) == 3 }, "it succeeds")
+	assert.Equal(t, 1, svc.byBroker(), "nothing is rejected any more")
+	assert.Len(t, svc.Logs.with(comeTooEarly), 1)
+	assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("first"))
+	assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("second"))
+}
+
+// With the policy nothing is early, and the broker goes on to delay.
+func TestEarly_NativeWithPolicy_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Shared(t)
+	if !newRabbit(t, broker.URI).AtLeast(4, 3) {
+		return
+	}
+	var s seen
+	c := setup{URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: true,
+		Handler: s.handler(failing(2))}
+	c.Options.Policies.Default = config.Policy{Strategy: config.StrategyNative, Delays: ms(500, 1000, 1500), Retries: 3,
+		Protect: config.ProtectionPolicy}
+	broker.API("PUT", map[string]any{"pattern": "^" + c.Queue + "$", "apply-to": "queues", "definition": map[string]any{
+		"dead-letter-exchange": "", "dead-letter-routing-key": c.Queue + ".dlq",
+		"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "delivery-limit": 1000,
+		"delayed-retry-type": "failed", "delayed-retry-min": 500,
+		"delayed-retry-max": 1500}}, "policies", "/", c.Queue)
+	svc := start(t, c)
+	svc.publish("a", "b", "c")
+	await.Until(t, func() bool { return len(s.of("a"))+len(s.of("b"))+len(s.of("c")) == 9 }, "they succeed")
+	assert.Empty(t, svc.Logs.with(comeTooEarly))
+	assert.Equal(t, 6, svc.byBroker())
+}
+
+// Hundreds of messages that come back too early do not hold up the others: only some of them are
+// kept for their pause.
+func TestEarly_HealthyOnes_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Shared(t)
+	each(t, map[string]int{"adaptive": 0, "20": 20}, func(t *testing.T, _ string, prefetch int) {
+		c := setup{Delays: ms(300, 1500), URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: true,
+			Prefetch: prefetch, Handler: func(msg *message.Message) error {
+				if strings.HasPrefix(msg.UUID, "late") {
+					return retry.RetryAfter(time.Minute, errNever)
+				}
+				return nil
+			}}
+		svc := start(t, c)
+		broker.API("PUT", map[string]any{"pattern": "^" + c.Queue + `\.retry\.`, "apply-to": "queues",
+			"definition": map[string]any{"message-ttl": 0}}, "operator-policies", "/", c.Queue)
+		svc.publish(rabbit.Numbered("late", 300)...)
+		await.Until(t, func() bool {
+			return len(svc.Events(retry.EventReturnedEarly)) > 1000
+		}, "all come too early, again and again")
+		var waited time.Duration
+		const looks = 10
+		for i := range looks {
+			id, began := fmt.Sprint("healthy-", i), time.Now()
+			svc.publish(id)
+			await.Until(t, func() bool { return len(svc.Calls.of(id)) == 1 }, "the healthy one is handled")
+			waited += time.Since(began)
+		}
+		t.Logf("a healthy message takes %s", waited/looks)
+		assert.Less(t, waited/looks, time.Second)
+	})
 }

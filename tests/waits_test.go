@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,21 +25,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// bothSubscribers runs a test with the retrier's own subscriber and with the stock one.
 func bothSubscribers(t *testing.T, test func(t *testing.T, run func(*testing.T, setup) *service)) {
 	t.Helper()
-	for name, run := range map[string]func(*testing.T, setup) *service{
-		"own":   start,
-		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, run)
-		})
-	}
+	each(t, map[string]func(*testing.T, setup) *service{"own": start, "stock": startStock},
+		func(t *testing.T, _ string, run func(*testing.T, setup) *service) { test(t, run) })
 }
 
-// gaps are the times between the end of one call and the begin of the next.
 func gaps(calls []sight) []time.Duration {
 	var all []time.Duration
 	for i := 1; i < len(calls); i++ {
@@ -53,7 +45,7 @@ func TestImmediateTries(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var s seen
-		c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(99))}
+		c := setup{QueueType: "quorum", Handler: s.handler(failing(99))}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 250), Immediate: 2}}
 		svc := run(t, c)
 		svc.publish("1")
@@ -82,7 +74,7 @@ func TestAskedWaits(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		failed := errors.New("later")
 		var s seen
-		c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20}
+		c := setup{Delays: ms(1000, 100, 200), Tiers: true, Prefetch: 20}
 		c.Handler = s.handler(func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			if attempt.Calls > 0 {
@@ -103,7 +95,6 @@ func TestAskedWaits(t *testing.T) {
 				return retry.Postpone(1080 * time.Millisecond)
 			}
 		})
-		c.Options.Policies = retries(ms(1000, 100, 200)...)
 		svc := run(t, c)
 		waits := map[string]struct{ least, first int }{ // in ms: how long at least, and the delay that it takes first
 			"after 0": {100, 100}, "after 150": {200, 200}, "after 1080": {1080, 1000},
@@ -153,7 +144,7 @@ func TestAskedWaitsBeyondShortDelays(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		const asked = 800 * time.Millisecond
 		var s seen
-		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+		svc := run(t, setup{Delays: ms(80), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
 			switch attempt, _ := retry.AttemptFromContext(msg.Context()); {
 			case attempt.Calls > 0:
 				return nil
@@ -162,9 +153,7 @@ func TestAskedWaitsBeyondShortDelays(t *testing.T) {
 			default:
 				return retry.Postpone(asked)
 			}
-		})}
-		c.Options.Policies = retries(ms(80)...)
-		svc := run(t, c)
+		})})
 		svc.publish("retried", "postponed")
 		await.Until(t, func() bool { return s.count() == 4 }, "each comes back once")
 
@@ -184,7 +173,7 @@ func TestPostponedTooLong(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+	c := setup{Handler: s.handler(func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID == "failed before" && attempt.Failures == 0 {
 			return errors.New("once")
@@ -222,7 +211,7 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var asked atomic.Int32
-		c := setup{URI: brokertest.URI(t), Prefetch: 20}
+		c := setup{Prefetch: 20}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60),
 			NeverRetry: []config.ErrorMatch{config.Is(errNever)}}}
 		c.Options.Decide = func(f retry.Failure) error {
@@ -255,7 +244,6 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 	})
 }
 
-// pickyMarshaler cannot decode one body.
 type pickyMarshaler struct{ amqp.DefaultMarshaler }
 
 func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -270,33 +258,26 @@ func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) 
 // queue comes later: never before its own time, never after the whole delay.
 func TestJitter(t *testing.T) {
 	t.Parallel()
-	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	each(t, map[string]bool{"quorum": false, "classic": true}, func(t *testing.T, _ string, classic bool) {
+		const delay = time.Second
+		var s seen
+		c := setup{Prefetch: 100, Handler: s.handler(failing(1))}
+		c.Options.Concurrency = 8
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8,
+			ClassicQueues: classic}}
+		svc := start(t, c)
 
-			const delay = time.Second
-			var s seen
-			c := setup{URI: brokertest.URI(t), Prefetch: 100, Handler: s.handler(failing(1))}
-			c.Options.Concurrency = 8
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8,
-				ClassicQueues: classic}}
-			svc := start(t, c)
+		inTime := false
+		for round := 0; round < 4 && !inTime; round++ { // a busy machine makes some late, which is measured again
+			inTime = jitteredInTime(t, svc, &s, delay, round)
+		}
+		assert.True(t, inTime, "no wait is longer than the whole delay, and some are shorter: see the log")
 
-			inTime := false
-			for round := 0; round < 4 && !inTime; round++ { // a busy machine makes some late, which is measured again
-				inTime = jitteredInTime(t, svc, &s, delay, round)
-			}
-			assert.True(t, inTime, "no wait is longer than the whole delay, and some are shorter: see the log")
-
-			plan, err := svc.Retrier.Plan(svc.Queue)
-			require.NoError(t, err)
-			assert.Len(t, plan.Queues, 2, "one retry queue, and the dead-letter queue")
-		})
-	}
+		plan := must(svc.Retrier.Plan(svc.Queue))(t)
+		assert.Len(t, plan.Queues, 2, "one retry queue, and the dead-letter queue")
+	})
 }
 
-// jitteredInTime publishes a burst and then one message now and then, and tells whether they came
-// back in time.
 func jitteredInTime(t *testing.T, svc *service, s *seen, delay time.Duration, round int) bool {
 	t.Helper()
 	const n, apart = 60, 8
@@ -336,7 +317,7 @@ func TestJitterLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+	c := setup{Handler: s.handler(failing(99))}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Retries: 3, Jitter: 1,
 		MaxAge: time.Hour}}
 	svc := start(t, c)
@@ -346,7 +327,413 @@ func TestJitterLeavesNoTrace(t *testing.T) {
 
 	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Empty(t, dead.Expiration)
-	assert.Equal(t, p.Expiration, rabbit.Text(dead, header.Expiration), "as it first arrived")
-	assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+	hasHeaders(t, dead, headers{header.Expiration: p.Expiration, header.Reason: "exhausted"})
 	assert.Len(t, s.of("1"), 4)
+}
+
+// P2: what cannot be decoded has no handler that could be called again at once: with immediate
+// tries it waits like anything else, and for as long as RetryAfter says.
+func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		each(t, map[string]func(error) error{
+			"transient":   retry.Transient,
+			"retry after": func(err error) error { return retry.RetryAfter(600*time.Millisecond, err) },
+		}, func(t *testing.T, name string, decide func(error) error) {
+			var asked records[time.Time]
+			c := setup{Handler: succeed}
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 150), Immediate: 5}}
+			c.Options.Decide = func(f retry.Failure) error {
+				asked.put(time.Now())
+				return decide(f.Err)
+			}
+			c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
+			svc := run(t, c)
+			svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
+			svc.publish("healthy")
+			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the healthy one behind it")
+			svc.Broker.Take(svc.dlq(), 1)
+			times := asked.All()
+			require.Len(t, times, 3)
+			if name == "retry after" {
+				assert.GreaterOrEqual(t, times[1].Sub(times[0]), 600*time.Millisecond)
+			}
+		})
+	})
+}
+
+// P2: no forged header parks a message, makes it spin, or lifts a bound.
+func TestP2_ForgedAges(t *testing.T) {
+	t.Parallel()
+
+	const never = "9999-01-01T00:00:00.000Z"
+	died := func(queue string) []any {
+		return []any{amqp091.Table{"queue": queue + ".retry.1s", "reason": "expired", "exchange": "",
+			"count": int64(1)}}
+	}
+	type row struct {
+		forge   func(queue string) amqp091.Table
+		handler func(*message.Message) error
+		reason  string // of its end; handled where it has none
+	}
+	each(t, map[string]row{
+		"not before, count 0": {func(string) amqp091.Table {
+			return amqp091.Table{header.Count: "0", header.NotBefore: never}
+		}, succeed, ""},
+		"not before, count 7": {func(string) amqp091.Table {
+			return amqp091.Table{header.Count: "7", header.NotBefore: never}
+		}, succeed, ""},
+		"not before, any count": {func(string) amqp091.Table {
+			return amqp091.Table{header.Count: "x", header.NotBefore: never}
+		}, succeed, ""},
+		"not before, with a death": {func(q string) amqp091.Table {
+			return amqp091.Table{header.Count: "1", header.Delay: "1s", header.NotBefore: never, "x-death": died(q)}
+		}, succeed, ""},
+		"everything, with a death": {func(q string) amqp091.Table {
+			return amqp091.Table{header.Count: "1", header.Delay: "1s", header.NotBefore: never, header.Since: never,
+				header.LastFailure: never, "x-death": died(q)}
+		}, succeed, ""},
+		"since, for ever young": {func(q string) amqp091.Table {
+			return amqp091.Table{header.Count: "0", header.Delay: "1s", header.Since: never, "x-death": died(q)}
+		}, func(*message.Message) error { return retry.Postpone(0) }, "postponed-too-long"},
+		"deadline of the past": {func(string) amqp091.Table {
+			return amqp091.Table{header.Count: "0", header.Deadline: "1999-01-01T00:00:00.000Z"}
+		}, succeed, ""},
+	}, func(t *testing.T, _ string, test row) {
+		c := setup{Handler: test.handler}
+		// One delay, as long as all waits may be together: with a shorter one a slow machine
+		// fits in more of them.
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(1000), MaxPostpone: time.Second}}
+		svc := start(t, c)
+		p := rabbit.Message("1", "x")
+		for key, value := range test.forge(svc.Queue) {
+			p.Headers[key] = value
+		}
+		p.Headers[header.Version], p.Headers[header.Queue] = header.FormatVersion, svc.Queue
+		svc.Broker.Publish(svc.Queue, p)
+
+		if test.reason != "" {
+			dead := svc.Broker.Take(svc.dlq(), 1)[0]
+			assert.Equal(t, test.reason, rabbit.Text(dead, header.Reason))
+
+			return
+		}
+		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
+		assert.LessOrEqual(t, len(svc.Logs.with("Message is not due yet")), 2)
+	})
+}
+
+// P10: what expires while it waits in the prefetch, behind a slow handler, is not handled any more.
+func TestP10_ExpiredInThePrefetch(t *testing.T) {
+	t.Parallel()
+
+	release := make(chan struct{})
+	entered := make(chan struct{}, 1)
+	svc := start(t, setup{Prefetch: 10, Handler: func(msg *message.Message) error {
+		if msg.UUID == "slow" {
+			entered <- struct{}{}
+			<-release
+		}
+
+		return nil
+	}})
+	svc.publish("slow")
+	await.Closed(t, entered, "the slow one is in its handler")
+
+	messages := rabbit.Messages("stamped", "bare", "patient")
+	messages[0].Timestamp = time.Now()
+	messages[0].Expiration, messages[1].Expiration, messages[2].Expiration = "4000", "4000", "60000"
+	svc.Broker.Publish(svc.Queue, messages...)
+	published := time.Now()
+	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "delivered ahead")
+	await.Until(t, func() bool { return time.Since(published) > 5200*time.Millisecond }, "they expire")
+	close(release)
+
+	dead := reasons(svc.Broker.Take(svc.dlq(), 2))
+	assert.Equal(t, map[string]string{"stamped": "expired", "bare": "expired"}, dead)
+	assert.Empty(t, svc.Calls.of("stamped"))
+	assert.Empty(t, svc.Calls.of("bare"))
+	await.Until(t, func() bool { return len(svc.Calls.of("patient")) == 1 }, "the one with time left")
+}
+
+// A handler on the stock subscriber that nacks by itself has given the message back: with a copy
+// there would be two.
+func TestStock_HandlerThatNacksByItself(t *testing.T) {
+	t.Parallel()
+
+	var calls atomic.Int32
+	svc := startStock(t, setup{QueueType: "quorum", Handler: func(msg *message.Message) error {
+		if calls.Add(1) > 5 {
+			return nil
+		}
+		msg.Nack()
+
+		return errors.New("and fails")
+	}})
+	svc.publish("1")
+	await.Until(t, func() bool { return calls.Load() == 6 }, "plain nacks, as Watermill's")
+	await.Stays(t, 500*time.Millisecond, func() bool {
+		return calls.Load() == 6 && svc.Broker.Depth(svc.dlq()) == 0
+	}, "one message")
+}
+
+// P9: what goes back to its queue is logged by the router, with the text that ErrorText gives.
+func TestP9_RedactionReachesTheRouter(t *testing.T) {
+	t.Parallel()
+
+	entered := make(chan struct{}, 1)
+	c := setup{Handler: func(msg *message.Message) error {
+		entered <- struct{}{}
+		<-msg.Context().Done()
+
+		return errors.New("card 4111")
+	}}
+	c.Options.CloseTimeout = 300 * time.Millisecond
+	c.Options.ErrorText = func(error) string { return "redacted" }
+	svc := start(t, c)
+	svc.publish("1")
+	await.Closed(t, entered, "it is in its handler")
+	svc.close()
+
+	told := false
+	for _, e := range svc.Logs.All() {
+		assert.NotContains(t, e.String(), "4111")
+		told = told || e.Err != nil && strings.Contains(e.Err.Error(), "redacted")
+	}
+	assert.True(t, told, "the router has logged it")
+}
+
+// Poison alone narrows the policy of its handler, for everybody who asks.
+func TestP9_PoisonNarrowsThePolicy(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	var asked atomic.Pointer[retry.Attempt]
+	c := setup{URI: brokertest.URI(t)}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(50, 100), Immediate: 1}}
+	c.Options.Decide = func(f retry.Failure) error {
+		asked.Store(&f.Attempt)
+		return nil
+	}
+	c.Route = func(svc *service) {
+		h := s.handler(func(msg *message.Message) error {
+			if msg.UUID == "unpublishable" {
+				return nil
+			}
+
+			return errFate
+		})
+		handler := svc.Router.AddHandler(uniqueName("handler"), svc.Queue, svc.Sub, "nowhere", refusing{},
+			func(msg *message.Message) ([]*message.Message, error) {
+				return message.Messages{message.NewMessage("output", nil)}, h(msg)
+			})
+		handler.AddMiddleware(svc.Retrier.Poison)
+	}
+	svc := start(t, c)
+
+	for _, id := range []string{"failing", "unpublishable"} {
+		svc.publish(id)
+		svc.Broker.Take(svc.dlq(), 1)
+		require.Len(t, s.of(id), 1)
+		assert.True(t, s.of(id)[0].Attempt.Last)
+		assert.Zero(t, s.of(id)[0].Attempt.MaxRetries)
+		assert.True(t, asked.Load().Last)
+	}
+}
+
+// expiring is a policy whose retries would go on for 4 s, in steps of 200 ms.
+func expiring(change func(*config.Policy)) config.Policies {
+	p := config.Policy{Delays: ms(200), Retries: 20}
+	change(&p)
+
+	return config.Policies{Default: p}
+}
+
+// P10: a deadline, by the policy or by the message itself, holds across retries, from the timestamp
+// or the first delivery.
+func TestP10_Deadline(t *testing.T) {
+	t.Parallel()
+
+	aged := func(p amqp091.Publishing, age time.Duration) amqp091.Publishing {
+		p.Timestamp = time.Now().Add(-age)
+		return p
+	}
+	expires := func(p amqp091.Publishing, after string) amqp091.Publishing {
+		p.Expiration = after
+		return p
+	}
+
+	type row struct {
+		policy config.Policies
+		msg    func() amqp091.Publishing
+		lasts  time.Duration // how long it is tried
+		calls  int           // how often, at most: a busy machine makes it fewer
+	}
+	each(t, map[string]row{
+		"max age": {
+			expiring(func(p *config.Policy) { p.MaxAge = 700 * time.Millisecond }),
+			func() amqp091.Publishing { return rabbit.Message("1", "x") }, 700 * time.Millisecond, 4,
+		},
+		"expiration": {
+			expiring(func(*config.Policy) {}),
+			func() amqp091.Publishing { return expires(rabbit.Message("1", "x"), "700") }, 700 * time.Millisecond, 4,
+		},
+		"the earlier of both": {
+			expiring(func(p *config.Policy) { p.MaxAge = time.Hour }),
+			func() amqp091.Publishing { return expires(rabbit.Message("1", "x"), "500") }, 500 * time.Millisecond, 3,
+		},
+		"max age, from the timestamp": {
+			expiring(func(p *config.Policy) { p.MaxAge = 62200 * time.Millisecond }),
+			func() amqp091.Publishing {
+				return aged(rabbit.Message("1", "x"), time.Minute)
+			}, 3200 * time.Millisecond, 16,
+		},
+		"a timestamp of the future": {
+			expiring(func(p *config.Policy) { p.MaxAge = 500 * time.Millisecond }),
+			func() amqp091.Publishing { return aged(rabbit.Message("1", "x"), -time.Hour) }, 500 * time.Millisecond, 3,
+		},
+		"a timestamp that the expiration contradicts": {
+			expiring(func(*config.Policy) {}),
+			func() amqp091.Publishing {
+				return expires(aged(rabbit.Message("1", "x"), time.Hour), "500")
+			}, 500 * time.Millisecond, 3,
+		},
+		"too old before its first handler": {
+			expiring(func(p *config.Policy) { p.MaxAge = time.Minute }),
+			func() amqp091.Publishing { return aged(rabbit.Message("1", "x"), time.Hour) }, 0, 0,
+		},
+	}, func(t *testing.T, _ string, test row) {
+		var s seen
+		c := setup{Handler: s.handler(failing(99))}
+		c.Options.Policies = test.policy
+		svc := start(t, c)
+		published := time.Now()
+		svc.Broker.Publish(svc.Queue, test.msg())
+
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
+		calls := s.of("1")
+		require.LessOrEqual(t, len(calls), test.calls)
+		require.Equal(t, test.calls == 0, len(calls) == 0)
+		assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
+		history := historyOf(t, dead)
+		if len(calls) == 0 {
+			assert.Contains(t, rabbit.Text(dead, header.Error), "before its handler was called")
+			assert.Equal(t, "0", rabbit.Text(dead, header.Attempts))
+			require.Len(t, history, 1)
+
+			return
+		}
+		assert.Contains(t, rabbit.Text(dead, header.Error), "failure", "what it failed of before it expired")
+		deadline := must(time.Parse(time.RFC3339, rabbit.Text(dead, header.Deadline)))(t)
+		// The timestamp has whole seconds, so a deadline by it may be up to a second late;
+		// never early.
+		assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond),
+			calls[0].At.Add(test.lasts+50*time.Millisecond))
+		for _, c := range calls {
+			assert.True(t, c.At.Before(deadline.Add(20*time.Millisecond)), "no handler is called after it")
+			assert.Equal(t, deadline, c.Attempt.Deadline.UTC().Truncate(time.Millisecond))
+		}
+		last := must(time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure)))(t)
+		if n := len(history); history[n-1].Reason == "expired" { // it came back late, and was not handled any more
+			assert.False(t, last.Before(deadline))
+			assert.False(t, history[n-2].At.Add(200*time.Millisecond).After(deadline.Add(time.Millisecond)),
+				"no wait begins that would outlive the deadline")
+			return
+		}
+		// It was found out when the next wait would have outlived it. On a busy machine the
+		// last call, which began before the deadline, may have failed after it.
+		assert.True(t, last.Add(200*time.Millisecond).After(deadline.Add(-time.Millisecond)))
+	})
+}
+
+// P10: what has expired can be dropped instead; and it may expire while it waits behind others.
+func TestP10_DroppedOrFoundOutLate(t *testing.T) {
+	t.Parallel()
+
+	t.Run("dropped", func(t *testing.T) {
+		t.Parallel()
+
+		var s seen
+		c := setup{Handler: s.handler(failing(99))}
+		c.Options.Policies = expiring(func(p *config.Policy) {
+			p.MaxAge, p.OnExpiry = 300*time.Millisecond, config.ExpiryDrop
+		})
+		svc := start(t, c)
+		svc.publish("1")
+
+		await.Until(t, func() bool { return len(svc.Logs.with("Message has expired")) == 1 }, "dropped")
+		calls := s.count()
+		assert.LessOrEqual(t, calls, 2)
+		await.Stays(t, 500*time.Millisecond, func() bool {
+			return svc.Broker.Depth(svc.dlq()) == 0 && s.count() == calls
+		}, "it is gone")
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+		assert.Empty(t, svc.Letters())
+	})
+
+	t.Run("behind others", func(t *testing.T) {
+		t.Parallel()
+
+		release := make(chan struct{})
+		var s seen
+		c := setup{Handler: s.handler(func(msg *message.Message) error {
+			if msg.UUID == "slow" {
+				<-release
+			}
+
+			return nil
+		})}
+		c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge = 300 * time.Millisecond })
+		svc := start(t, c)
+		late := rabbit.Message("late", "x")
+		late.Timestamp = time.Now()
+		svc.Broker.Publish(svc.Queue, rabbit.Message("slow", "x"), late)
+		await.Until(t, func() bool {
+			return time.Since(late.Timestamp) > 1500*time.Millisecond
+		}, "it has become too old")
+		close(release)
+
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
+		assert.Equal(t, "late", rabbit.UUID(dead))
+		assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
+		assert.Empty(t, s.of("late"), "its handler was not called")
+		letters := svc.toldLetters(1)
+		assert.Equal(t, retry.ReasonExpired, letters[0].Verdict.Reason)
+		assert.Equal(t, "late", letters[0].Message.UUID)
+	})
+}
+
+// P10: who replays a message wants it handled: its deadlines are those of a new life, and its own
+// expiration is over.
+func TestP10_ReplayBeginsAnew(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{Handler: s.handler(failing(99))}
+	c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge, p.Retries = 3*time.Second, 1 })
+	svc := start(t, c)
+	first := rabbit.Message("1", "x")
+	first.Expiration, first.Timestamp = "300", time.Now()
+	svc.Broker.Publish(svc.Queue, first)
+	dead := svc.Broker.Take(svc.dlq(), 1)[0]
+	require.NotEmpty(t, rabbit.Text(dead, header.Deadline))
+
+	await.Until(t, func() bool {
+		return time.Since(first.Timestamp) > 4500*time.Millisecond
+	}, "all its deadlines are over")
+	// A new life may expire as well, when the machine stands still for its 3 s. Then the next
+	// replay counts.
+	for again := 0; ; again++ {
+		before := s.count()
+		svc.Broker.Publish(svc.Queue,
+			amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
+		dead = svc.Broker.Take(svc.dlq(), 1)[0]
+		if again < 2 && rabbit.Text(dead, header.Reason) == "expired" {
+			continue
+		}
+		assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+		assert.Equal(t, before+2, s.count(), "handled, and retried")
+
+		return
+	}
 }

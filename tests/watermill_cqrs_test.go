@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -46,9 +45,13 @@ type partsApp struct {
 	logs   *logs
 	router *message.Router
 
-	mu       sync.Mutex
-	attempts map[string][]int // of each handler, in the order of its calls
-	events   []retry.Event
+	calls  records[partsCall]
+	events records[retry.Event]
+}
+
+type partsCall struct {
+	handler string
+	attempt int
 }
 
 // partsPolicies allow three attempts. What is no JSON has one.
@@ -56,30 +59,20 @@ var partsPolicies = config.Policies{Default: config.Policy{
 	Delays: ms(50, 50), NeverRetry: []config.ErrorMatch{config.TypeName("*json.SyntaxError")},
 }}
 
-func newPartsApp(t *testing.T, middlewares ...message.HandlerMiddleware) *partsApp {
+func newPartsApp(t *testing.T) *partsApp {
 	t.Helper()
 	uri := brokertest.URI(t)
-	a := &partsApp{t: t, uri: uri, prefix: uniqueName("parts"), broker: newRabbit(t, uri), logs: newLogs(t),
-		attempts: map[string][]int{}}
-	var err error
-	a.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs)
-	require.NoError(t, err)
-	if middlewares == nil {
-		middlewares = []message.HandlerMiddleware{middleware.Retry{}.Middleware}
-	}
-	a.router.AddMiddleware(middlewares...)
+	a := &partsApp{t: t, uri: uri, prefix: uniqueName("parts"), broker: newRabbit(t, uri), logs: newLogs(t)}
+	a.router = newRouter(t, a.logs, middleware.Retry{}.Middleware)
 
 	return a
 }
 
-// topic names the topic of a command or an event.
 func (a *partsApp) topic(name string) string { return a.prefix + "." + name }
 
-// queues makes a retrier for topics that are queues.
 func (a *partsApp) queues(topics ...string) *adapter.Retrier {
 	a.t.Helper()
-	conf := amqp.NewDurableQueueConfig(a.uri)
-	conf.Queue.Arguments = mainQueueArguments("quorum")
+	conf := plainConfig(a.uri, "quorum")
 
 	return a.retrier(conf, topics...)
 }
@@ -101,14 +94,9 @@ func (a *partsApp) fanOut(reader string, topics ...string) *adapter.Retrier {
 func (a *partsApp) retrier(conf amqp.Config, topics ...string) *adapter.Retrier {
 	a.t.Helper()
 	retrier := newRetrier(a.t, conf, amqpretry.Options{Policies: partsPolicies, Logger: a.logs,
-		OnEvent: func(e retry.Event) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.events = append(a.events, e)
-		}})
+		OnEvent: func(e retry.Event) { a.events.put(e) }})
 	for _, topic := range topics {
-		plan, err := retrier.Plan(topic)
-		require.NoError(a.t, err)
+		plan := must(retrier.Plan(topic))(a.t)
 		a.t.Cleanup(func() { a.broker.RemovePlan(plan) })
 	}
 	a.router.AddPlugin(retrier.CheckRouter)
@@ -119,62 +107,36 @@ func (a *partsApp) retrier(conf amqp.Config, topics ...string) *adapter.Retrier 
 func (a *partsApp) publisher(conf amqp.Config) message.Publisher {
 	a.t.Helper()
 	conf.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(conf, a.logs)
-	require.NoError(a.t, err)
+	publisher := must(amqp.NewPublisher(conf, a.logs))(a.t)
 	a.t.Cleanup(func() { assert.NoError(a.t, publisher.Close()) })
 
 	return publisher
 }
 
-// run runs the router until the test ends.
 func (a *partsApp) run() {
 	a.t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- a.router.Run(context.Background()) }()
-	a.t.Cleanup(func() {
-		assert.NoError(a.t, a.router.Close())
-		assert.NoError(a.t, <-ended)
-	})
-	select {
-	case <-a.router.Running():
-	case err := <-ended:
-		ended <- err
-		require.NoError(a.t, err, "the router does not run")
-	}
+	runRouter(a.t, a.router)
 }
 
-// called records a call of a handler and returns what the handler is to return.
 func (a *partsApp) called(ctx context.Context, handler string, err error) error {
 	attempt, _ := retry.AttemptFromContext(ctx)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.attempts[handler] = append(a.attempts[handler], attempt.Number)
+	a.calls.put(partsCall{handler, attempt.Number})
 
 	return err
 }
 
-func (a *partsApp) attemptsOf(handler string) []int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	return append([]int(nil), a.attempts[handler]...)
-}
-
-// count counts the events of a kind.
-func (a *partsApp) count(kind retry.EventKind) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	n := 0
-	for _, e := range a.events {
-		if e.Kind == kind {
-			n++
-		}
+func (a *partsApp) attemptsOf(handler string) (attempts []int) {
+	for _, c := range a.calls.where(func(c partsCall) bool { return c.handler == handler }) {
+		attempts = append(attempts, c.attempt)
 	}
 
-	return n
+	return attempts
 }
 
-// ends waits until so many messages were handled, and so many are dead.
+func (a *partsApp) count(kind retry.EventKind) int {
+	return len(a.events.where(func(e retry.Event) bool { return e.Kind == kind }))
+}
+
 func (a *partsApp) ends(handled, dead int) {
 	a.t.Helper()
 	seen := func() bool {
@@ -189,7 +151,6 @@ func (a *partsApp) ends(handled, dead int) {
 	await.Stays(a.t, 300*time.Millisecond, seen, "%d handled, %d dead", handled, dead)
 }
 
-// letter takes the one dead letter of a queue.
 func (a *partsApp) letter(queue string) amqp091.Delivery {
 	a.t.Helper()
 	letters := a.broker.Drain(queue + ".dlq")
@@ -221,10 +182,8 @@ func (a *partsApp) commands(change func(*cqrs.CommandProcessorConfig)) (*cqrs.Co
 	if change != nil {
 		change(&conf)
 	}
-	processor, err := cqrs.NewCommandProcessorWithConfig(a.router, conf)
-	require.NoError(a.t, err)
-	sender, err := cqrs.NewCommandBusWithConfig(a.publisher(retrier.Config()), bus)
-	require.NoError(a.t, err)
+	processor := must(cqrs.NewCommandProcessorWithConfig(a.router, conf))(a.t)
+	sender := must(cqrs.NewCommandBusWithConfig(a.publisher(retrier.Config()), bus))(a.t)
 
 	return processor, sender
 }
@@ -257,9 +216,7 @@ func TestCQRS_Commands(t *testing.T) {
 	assert.Equal(t, []int{1, 2, 3}, a.attemptsOf("place"), "by the attempt in the handler's context")
 	assert.Equal(t, []int{1}, a.attemptsOf("cancel"))
 	letter := a.letter(a.topic("placeOrder"))
-	assert.Equal(t, "exhausted", rabbit.Text(letter, header.Reason))
-	assert.Equal(t, "place", rabbit.Text(letter, header.Handler), "the handler's name is the router's")
-	assert.Equal(t, "placeOrder", rabbit.Text(letter, "name"), "it can be replayed to its handler")
+	hasHeaders(t, letter, headers{header.Reason: "exhausted", header.Handler: "place", "name": "placeOrder"})
 	assert.Zero(t, a.broker.Depth(a.topic("cancelOrder")+".dlq"))
 }
 
@@ -315,8 +272,7 @@ func TestCQRS_MalformedCommands(t *testing.T) {
 	a.ends(0, 1)
 	assert.Zero(t, onHandle)
 	letter := a.letter(a.topic("placeOrder"))
-	assert.Equal(t, "permanent", rabbit.Text(letter, header.Reason))
-	assert.Equal(t, "1", rabbit.Text(letter, header.Attempts))
+	hasHeaders(t, letter, headers{header.Reason: "permanent", header.Attempts: "1"})
 }
 
 // OnHandle can say what an error means, for all handlers of a processor.
@@ -342,15 +298,13 @@ func TestCQRS_OnHandleMarksErrors(t *testing.T) {
 	assert.Equal(t, []int{1}, a.attemptsOf("place"))
 }
 
-// eventBus publishes all events to one topic each, or to the same one.
 func (a *partsApp) eventBus(conf amqp.Config, topic func(event string) string) *cqrs.EventBus {
 	a.t.Helper()
-	bus, err := cqrs.NewEventBusWithConfig(a.publisher(conf), cqrs.EventBusConfig{
+	bus := must(cqrs.NewEventBusWithConfig(a.publisher(conf), cqrs.EventBusConfig{
 		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		}, Marshaler: marshaler, Logger: a.logs,
-	})
-	require.NoError(a.t, err)
+	}))(a.t)
 
 	return bus
 }
@@ -360,7 +314,7 @@ func (a *partsApp) onEvents(
 	subscribers func(handler string) (message.Subscriber, error), topic func(event string) string,
 	ackUnknown bool, handlers ...cqrs.EventHandler) {
 	a.t.Helper()
-	processor, err := cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{
+	processor := must(cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return topic(p.EventName), nil
 		},
@@ -368,8 +322,7 @@ func (a *partsApp) onEvents(
 			return subscribers(p.HandlerName)
 		},
 		AckOnUnknownEvent: ackUnknown, Marshaler: marshaler, Logger: a.logs,
-	})
-	require.NoError(a.t, err)
+	}))(a.t)
 	require.NoError(a.t, processor.AddHandlers(handlers...))
 }
 
@@ -440,8 +393,7 @@ func TestCQRS_AckOnUnknownEvent(t *testing.T) {
 			assert.Equal(t, []int{1}, a.attemptsOf("mail"))
 			if !ack {
 				letter := a.letter(a.topic("events") + "_mail")
-				assert.Equal(t, "orderPaid", rabbit.Text(letter, "name"))
-				assert.Equal(t, "3", rabbit.Text(letter, header.Attempts), "it is retried")
+				hasHeaders(t, letter, headers{"name": "orderPaid", header.Attempts: "3"})
 			}
 		})
 	}

@@ -34,7 +34,7 @@ import (
 )
 
 // watermills is a middleware of Watermill and a handler: a row of
-// docs/reference/watermill-middlewares.md.
+// docs/how-to/use-watermill-parts.md.
 type watermills struct {
 	name string
 	// handler says what the handler does, in the words of the page; empty: it fails.
@@ -70,7 +70,6 @@ func failsLate(*play, *message.Message) ([]*message.Message, error) {
 	return nil, errPlayed
 }
 
-// failsSecond fails each second call.
 func failsSecond(p *play, _ *message.Message) ([]*message.Message, error) {
 	if p.svc.Calls.count()%2 == 0 {
 		return nil, errPlayed
@@ -103,7 +102,6 @@ func failsForGood(*play, *message.Message) ([]*message.Message, error) {
 
 func works(*play, *message.Message) ([]*message.Message, error) { return nil, nil }
 
-// given are middlewares that need nothing of the play.
 func given(m ...message.HandlerMiddleware) func(*testing.T, *play) chained {
 	return func(*testing.T, *play) chained { return m }
 }
@@ -137,16 +135,14 @@ var watermillsMiddlewares = []watermills{
 			return "no stack in the error text"
 		}},
 	{name: "`PoisonQueue`", middleware: func(t *testing.T, p *play) chained {
-		m, err := wmmiddleware.PoisonQueue(p.publisher(t), p.poison())
-		require.NoError(t, err)
+		m := must(wmmiddleware.PoisonQueue(p.publisher(t), p.poison()))(t)
 
 		return chained{m}
 	}},
 	{name: "`PoisonQueueWithFilter`, for other errors",
 		middleware: func(t *testing.T, p *play) chained {
-			m, err := wmmiddleware.PoisonQueueWithFilter(p.publisher(t), p.poison(),
-				func(err error) bool { return !errors.Is(err, errPlayed) })
-			require.NoError(t, err)
+			m := must(wmmiddleware.PoisonQueueWithFilter(p.publisher(t), p.poison(),
+				func(err error) bool { return !errors.Is(err, errPlayed) }))(t)
 
 			return chained{m}
 		}},
@@ -202,14 +198,12 @@ var watermillsMiddlewares = []watermills{
 	}},
 }
 
-// TestWatermillsMiddlewares plays one message with each of Watermill's middlewares inside and
-// outside of the retry middleware, on both subscribers, and compares what was seen with the page.
-// What CheckRouter refuses is played without it.
+// Plays one message with each of Watermill's middlewares inside and outside of the retry
+// middleware, on both subscribers, and compares what was seen with the page.
 func TestWatermillsMiddlewares(t *testing.T) {
 	t.Parallel()
 
-	text, err := os.ReadFile("../docs/reference/watermill-middlewares.md")
-	require.NoError(t, err)
+	text := must(os.ReadFile("../docs/how-to/use-watermill-parts.md"))(t)
 	uri := brokertest.URI(t)
 	var cells sync.Map // by place
 	t.Run("plays", func(t *testing.T) {
@@ -261,7 +255,6 @@ const (
 	refusedStops = "**refused**, stops; else "
 )
 
-// place is a row, and where it is played.
 type place struct {
 	name, handler  string
 	stock, outside bool
@@ -286,7 +279,6 @@ func (w watermills) does() string {
 	return w.handler
 }
 
-// cell says in words what happens in a place.
 func (w watermills) cell(t *testing.T, uri string, at place) string {
 	t.Helper()
 	p := w.start(t, uri, at, middleware.OrderEnforce)
@@ -368,7 +360,6 @@ func (p *play) handle(msg *message.Message) ([]*message.Message, error) {
 	return p.w.handle(p, msg)
 }
 
-// passing lets the message that passes through a random middleware, and no other.
 func passing(random func(float32) message.HandlerMiddleware) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		never, each := random(-1)(h), random(1)(h)
@@ -383,7 +374,6 @@ func passing(random func(float32) message.HandlerMiddleware) message.HandlerMidd
 	}
 }
 
-// counting is a middleware that counts how often the message comes by.
 func (p *play) counting(n *atomic.Int32) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -398,10 +388,8 @@ func (p *play) counting(n *atomic.Int32) message.HandlerMiddleware {
 	}
 }
 
-// waits tells whether a retry has not come back yet: on a busy machine it may take a while.
 func (p *play) waits() bool { return len(p.svc.Events(retry.EventRetried)) >= int(p.arrivals.Load()) }
 
-// watch runs the service until nothing happens any more, and says what has.
 func (p *play) watch() string {
 	p.t.Helper()
 	ended := make(chan error, 1)
@@ -443,7 +431,6 @@ func (p *play) watch() string {
 	return p.told()
 }
 
-// told says what was seen, in words.
 func (p *play) told() string {
 	p.t.Helper()
 	attempts := map[int]bool{}
@@ -476,7 +463,6 @@ func several(n int, what string) string {
 	return fmt.Sprint(n, " ", what, "s")
 }
 
-// where says where the message has ended.
 func (p *play) where() string {
 	p.t.Helper()
 	is := func(ds []amqp091.Delivery) []amqp091.Delivery {
@@ -494,8 +480,7 @@ func (p *play) where() string {
 			found = append(found, several(n, "dead letter")+", "+reason)
 		}
 	}
-	plan, err := p.svc.Retrier.Plan(p.svc.Queue)
-	require.NoError(p.t, err)
+	plan := must(p.svc.Retrier.Plan(p.svc.Queue))(p.t)
 	for _, q := range plan.Queues {
 		if q.Name != p.svc.dlq() && len(is(p.svc.Broker.Drain(q.Name))) > 0 {
 			found = append(found, "in a retry queue")
@@ -519,7 +504,6 @@ func (p *play) where() string {
 	return "**lost**"
 }
 
-// letter gives a header of the dead letter.
 func (p *play) letter(key string) string {
 	if len(p.letters) == 0 {
 		return ""
@@ -528,11 +512,9 @@ func (p *play) letter(key string) string {
 	return rabbit.Text(p.letters[0], key)
 }
 
-// histogram counts what components/metrics have seen.
 func (p *play) histogram() (successes, failures int) {
 	p.t.Helper()
-	families, err := p.registry.Gather()
-	require.NoError(p.t, err)
+	families := must(p.registry.Gather())(p.t)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			if slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
@@ -550,36 +532,25 @@ func (p *play) histogram() (successes, failures int) {
 
 func (p *play) publisher(t *testing.T) message.Publisher {
 	t.Helper()
-	publisher, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(p.svc.Broker.URI), p.svc.Logs)
-	require.NoError(t, err)
+	publisher := must(amqp.NewPublisher(amqp.NewDurableQueueConfig(p.svc.Broker.URI), p.svc.Logs))(t)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 
 	return publisher
 }
 
-// outputs is a publisher that keeps what handlers return.
-type outputs struct {
-	mu  sync.Mutex
-	all []*message.Message
-}
+type outputs struct{ records[*message.Message] }
 
 func (o *outputs) Publish(_ string, messages ...*message.Message) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.all = append(o.all, messages...)
-
+	o.put(messages...)
 	return nil
 }
 
 func (*outputs) Close() error { return nil }
 
-// ids are the correlation ids of the outputs.
 func (o *outputs) ids() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	ids := make([]string, len(o.all))
-	for i, msg := range o.all {
-		ids[i] = wmmiddleware.MessageCorrelationID(msg)
+	var ids []string
+	for _, msg := range o.All() {
+		ids = append(ids, wmmiddleware.MessageCorrelationID(msg))
 	}
 
 	return strings.Join(ids, ",")

@@ -43,7 +43,6 @@ import (
 // These tests hold what docs/how-to/use-watermill-parts.md says of the forwarder, the requeuer and
 // smaller parts.
 
-// downFor is a publisher that fails the first messages for a topic, and hands all others on.
 type downFor struct {
 	message.Publisher
 	topic string
@@ -66,24 +65,10 @@ func (p *downFor) Publish(topic string, messages ...*message.Message) error {
 	return p.Publisher.Publish(topic, messages...)
 }
 
-// runs runs a component with a router of its own until the test ends.
-func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}, shut func() error) {
-	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- run(context.Background()) }()
-	t.Cleanup(func() {
-		assert.NoError(t, shut())
-		assert.NoError(t, <-ended)
-	})
-	await.Closed(t, running, "the start")
-}
-
-// envelope is a message in the outbox, as the forwarder's own publisher makes it.
 func envelope(t *testing.T, uuid, topic string) amqp091.Publishing {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{"destination_topic": topic, "uuid": uuid, "payload": []byte(uuid),
-		"metadata": map[string]string{"kind": "order"}})
-	require.NoError(t, err)
+	body := must(json.Marshal(map[string]any{"destination_topic": topic, "uuid": uuid, "payload": []byte(uuid),
+		"metadata": map[string]string{"kind": "order"}}))(t)
 
 	return rabbit.Message("envelope-"+uuid, string(body))
 }
@@ -98,10 +83,9 @@ func TestForwarder(t *testing.T) {
 	retrier := a.queues(outbox)
 	a.broker.Declare(fine, mainQueueArguments("classic"))
 	a.broker.Declare(broken, mainQueueArguments("classic"))
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 	out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: broken, times: 3}
-	_, err = wmforwarder.NewForwarder(subscriber, out, a.logs,
+	_, err := wmforwarder.NewForwarder(subscriber, out, a.logs,
 		wmforwarder.Config{ForwarderTopic: outbox, Router: a.router})
 	require.NoError(t, err)
 	a.run()
@@ -117,17 +101,14 @@ func TestForwarder(t *testing.T) {
 	forwarded := a.broker.Drain(fine)
 	require.Len(t, forwarded, 1)
 	assert.Equal(t, []string{"_watermill_message_uuid", "kind"}, slices.Sorted(maps.Keys(forwarded[0].Headers)))
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: a.uri, NoDeliveryLimitPolicy: true})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
+	client := openDLQ(t, a.uri)
 	for letter, err := range client.Queue(outbox).Browse(t.Context(), dlq.Filter{}) {
 		require.NoError(t, err)
 		assert.Equal(t, retry.ReasonExhausted, letter.Reason)
 		assert.Equal(t, 3, letter.Calls)
 		assert.Contains(t, letter.Error, "it is down")
 	}
-	report, err := client.Queue(outbox).Replay(t.Context(), dlq.ReplayOptions{})
-	require.NoError(t, err)
+	report := must(client.Queue(outbox).Run(t.Context(), dlq.Plan{Kind: dlq.Replay}))(t)
 	assert.Equal(t, 1, report.Done)
 	a.ends(2, 1)
 	assert.Equal(t, []string{"body"}, rabbit.Bodies(a.broker.Drain(broken)), "a replay forwards it")
@@ -144,9 +125,8 @@ func TestForwarder_NoEnvelope(t *testing.T) {
 
 			a := newPartsApp(t)
 			outbox := a.topic("outbox")
-			subscriber, err := a.queues(outbox).NewSubscriber()
-			require.NoError(t, err)
-			_, err = wmforwarder.NewForwarder(subscriber, a.publisher(amqp.NewDurableQueueConfig(a.uri)), a.logs,
+			subscriber := must(a.queues(outbox).NewSubscriber())(t)
+			_, err := wmforwarder.NewForwarder(subscriber, a.publisher(amqp.NewDurableQueueConfig(a.uri)), a.logs,
 				wmforwarder.Config{ForwarderTopic: outbox, Router: a.router, AckWhenCannotUnwrap: acked})
 			require.NoError(t, err)
 			a.run()
@@ -157,8 +137,7 @@ func TestForwarder_NoEnvelope(t *testing.T) {
 			}
 			a.ends(0, 1)
 			letter := a.letter(outbox)
-			assert.Equal(t, "permanent", rabbit.Text(letter, header.Reason))
-			assert.Equal(t, "1", rabbit.Text(letter, header.Attempts))
+			hasHeaders(t, letter, headers{header.Reason: "permanent", header.Attempts: "1"})
 		})
 	}
 }
@@ -175,24 +154,20 @@ func TestForwarder_OwnRouter(t *testing.T) {
 			a := newPartsApp(t)
 			outbox, broken := a.topic("outbox"), a.topic("broken")
 			retrier := a.queues(outbox)
-			subscriber, err := retrier.NewSubscriber()
-			require.NoError(t, err)
+			subscriber := must(retrier.NewSubscriber())(t)
 			out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: broken, times: 1000}
 			conf := wmforwarder.Config{ForwarderTopic: outbox}
 			if !forgotten {
 				conf.Middlewares = []message.HandlerMiddleware{retrier.Middleware}
 			}
-			f, err := wmforwarder.NewForwarder(subscriber, out, a.logs, conf)
-			require.NoError(t, err)
+			f := must(wmforwarder.NewForwarder(subscriber, out, a.logs, conf))(t)
 			runs(t, f.Run, f.Running(), f.Close)
 			a.broker.Publish(outbox, envelope(t, "1", broken))
 			if !forgotten {
 				a.ends(0, 1)
 				return
 			}
-			await.Until(t, func() bool {
-				return len(a.logs.with("Handler returned error")) >= 4
-			}, "it comes back")
+			await.Until(t, func() bool { return len(a.logs.with("Handler returned error")) >= 4 }, "it comes back")
 			assert.Len(t, a.logs.with(noMiddlewareLog), 1)
 			assert.Zero(t, a.count(retry.EventCall), "nothing is counted")
 			assert.Zero(t, a.broker.Depth(outbox+".dlq"))
@@ -200,22 +175,18 @@ func TestForwarder_OwnRouter(t *testing.T) {
 	}
 }
 
-// requeue runs a requeuer that takes from a topic and publishes to a queue.
 func (a *partsApp) requeue(subscriber message.Subscriber, from, to string) {
 	a.t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs)
-	require.NoError(a.t, err)
-	r, err := requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: from, Router: router,
+	router := newRouter(a.t, a.logs)
+	r := must(requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: from, Router: router,
 		Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), Delay: 10 * time.Millisecond,
 		GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return to, nil },
-	}, a.logs)
-	require.NoError(a.t, err)
+	}, a.logs))(a.t)
 	runs(a.t, r.Run, router.Running(), router.Close)
 }
 
 // A requeuer sends dead letters back for ever. From the retrier's dead-letter subscriber each life
-// begins without what is known of those before; read as they are in the queue, they count as
-// replays. A replay gives one life.
+// begins anew; read as they are in the queue, they count as replays.
 func TestRequeuer(t *testing.T) {
 	t.Parallel()
 
@@ -230,8 +201,7 @@ func TestRequeuer(t *testing.T) {
 			a.run()
 			if stock {
 				conf := amqp.NewDurableQueueConfig(a.uri)
-				plan, err := retrier.Plan(queue)
-				require.NoError(t, err)
+				plan := must(retrier.Plan(queue))(t)
 				for _, q := range plan.Queues {
 					if q.Name == queue+".dlq" {
 						conf.Queue.Arguments = q.Arguments
@@ -239,8 +209,7 @@ func TestRequeuer(t *testing.T) {
 				}
 				a.requeue(stockOf(t, conf), queue+".dlq", queue)
 			} else {
-				letters, err := retrier.NewDeadLetterSubscriber()
-				require.NoError(t, err)
+				letters := must(retrier.NewDeadLetterSubscriber())(t)
 				a.requeue(letters, queue, queue)
 			}
 			a.broker.Publish(queue, rabbit.Message("1", "body"))
@@ -272,25 +241,20 @@ func TestReplayWhereARequeuerLoops(t *testing.T) {
 	a.run()
 	a.broker.Publish(queue, rabbit.Message("1", "body"))
 	a.ends(0, 1)
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: a.uri, NoDeliveryLimitPolicy: true})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	_, err = client.Queue(queue).Replay(t.Context(), dlq.ReplayOptions{})
+	client := openDLQ(t, a.uri)
+	_, err := client.Queue(queue).Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	a.ends(0, 2)
 	assert.Len(t, s.of("1"), 6, "one more life")
 	assert.Empty(t, s.of("1")[3].Metadata, "as it was published")
-	letter, err := client.Queue(queue).Get(t.Context(), "1")
-	require.NoError(t, err)
+	letter := must(client.Queue(queue).Get(t.Context(), "1"))(t)
 	assert.Equal(t, 1, letter.Replays)
 	assert.Equal(t, 6, letter.Calls)
 }
 
-// failing adds a handler that fails.
 func (a *partsApp) failing(retrier *adapter.Retrier, queue string) *seen {
 	a.t.Helper()
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(a.t, err)
+	subscriber := must(retrier.NewSubscriber())(a.t)
 	s := &seen{}
 	a.router.AddConsumerHandler("handler", queue, subscriber, s.handler(func(*message.Message) error {
 		return errHandler
@@ -306,13 +270,11 @@ func TestDelayMetadata(t *testing.T) {
 	a := newPartsApp(t)
 	queue := a.topic("orders")
 	retrier := a.queues(queue)
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 	var s seen
 	a.router.AddConsumerHandler("handler", queue, subscriber, s.handler(succeed))
 	a.run()
-	publisher, err := delay.NewPublisher(a.publisher(retrier.Config()), delay.PublisherConfig{})
-	require.NoError(t, err)
+	publisher := must(delay.NewPublisher(a.publisher(retrier.Config()), delay.PublisherConfig{}))(t)
 	msg := message.NewMessage("1", nil)
 	msg.SetContext(delay.WithContext(t.Context(), delay.For(time.Hour)))
 	require.NoError(t, publisher.Publish(queue, msg))
@@ -331,13 +293,10 @@ func TestFanIn(t *testing.T) {
 	for _, queue := range []string{one, two} {
 		a.broker.Declare(queue, mainQueueArguments("quorum"))
 	}
-	conf := amqp.NewDurableQueueConfig(a.uri)
-	conf.Queue.Arguments = mainQueueArguments("quorum")
-	f, err := fanin.NewFanIn(stockOf(t, conf), a.publisher(retrier.Config()), fanin.Config{
-		SourceTopics: []string{one, two}, TargetTopic: all}, a.logs)
-	require.NoError(t, err)
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	conf := plainConfig(a.uri, "quorum")
+	f := must(fanin.NewFanIn(stockOf(t, conf), a.publisher(retrier.Config()), fanin.Config{
+		SourceTopics: []string{one, two}, TargetTopic: all}, a.logs))(t)
+	subscriber := must(retrier.NewSubscriber())(t)
 	var s seen
 	a.router.AddConsumerHandler("handler", all, subscriber, s.handler(func(msg *message.Message) error {
 		if msg.UUID == "1" {
@@ -364,8 +323,7 @@ func TestFanIn_ByHandlers(t *testing.T) {
 	a := newPartsApp(t)
 	one, two, all := a.topic("one"), a.topic("two"), a.topic("all")
 	a.broker.Declare(all, mainQueueArguments("quorum"))
-	subscriber, err := a.queues(one, two).NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(a.queues(one, two).NewSubscriber())(t)
 	out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: all, times: 4}
 	for _, source := range []string{one, two} {
 		a.router.AddHandler("fan-in-"+source, source, subscriber, all, out, message.PassthroughHandler)
@@ -388,11 +346,9 @@ func TestFanIn_FromTheRetriersSubscriber(t *testing.T) {
 	a := newPartsApp(t)
 	one, all := a.topic("one"), a.topic("all")
 	retrier := a.queues(one)
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 	out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: all, times: 1000}
-	f, err := fanin.NewFanIn(subscriber, out, fanin.Config{SourceTopics: []string{one}, TargetTopic: all}, a.logs)
-	require.NoError(t, err)
+	f := must(fanin.NewFanIn(subscriber, out, fanin.Config{SourceTopics: []string{one}, TargetTopic: all}, a.logs))(t)
 	runs(t, f.Run, f.Running(), f.Close)
 	a.broker.Publish(one, rabbit.Message("1", ""))
 	await.Until(t, func() bool {
@@ -407,32 +363,27 @@ func TestFanIn_FromTheRetriersSubscriber(t *testing.T) {
 func TestPublisherDecoratorLosesOutputs(t *testing.T) {
 	t.Parallel()
 
-	for name, published := range map[string]int{"without": 1, "with": 0} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			a := newPartsApp(t)
-			queue, outputs := a.topic("orders"), a.topic("outputs")
-			retrier := a.queues(queue)
-			a.broker.Declare(outputs, mainQueueArguments("classic"))
-			subscriber, err := retrier.NewSubscriber()
-			require.NoError(t, err)
-			if published == 0 {
-				a.router.AddPublisherDecorators((&wmmiddleware.Deduplicator{}).PublisherDecorator())
-			}
-			a.router.AddHandler("handler", queue, subscriber, outputs,
-				&downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: outputs, times: 1},
-				func(msg *message.Message) ([]*message.Message, error) {
-					return []*message.Message{message.NewMessage("output", []byte("output"))},
-						a.called(msg.Context(), "handler", nil)
-				})
-			a.run()
-			a.broker.Publish(queue, rabbit.Message("1", ""))
-			a.ends(1, 0)
-			assert.Equal(t, []int{1, 2}, a.attemptsOf("handler"))
-			assert.Len(t, a.broker.Drain(outputs), published)
-		})
-	}
+	each(t, map[string]int{"without": 1, "with": 0}, func(t *testing.T, _ string, published int) {
+		a := newPartsApp(t)
+		queue, outputs := a.topic("orders"), a.topic("outputs")
+		retrier := a.queues(queue)
+		a.broker.Declare(outputs, mainQueueArguments("classic"))
+		subscriber := must(retrier.NewSubscriber())(t)
+		if published == 0 {
+			a.router.AddPublisherDecorators((&wmmiddleware.Deduplicator{}).PublisherDecorator())
+		}
+		a.router.AddHandler("handler", queue, subscriber, outputs,
+			&downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: outputs, times: 1},
+			func(msg *message.Message) ([]*message.Message, error) {
+				return []*message.Message{message.NewMessage("output", []byte("output"))},
+					a.called(msg.Context(), "handler", nil)
+			})
+		a.run()
+		a.broker.Publish(queue, rabbit.Message("1", ""))
+		a.ends(1, 0)
+		assert.Equal(t, []int{1, 2}, a.attemptsOf("handler"))
+		assert.Len(t, a.broker.Drain(outputs), published)
+	})
 }
 
 // signalled is the queue of the service that TestSignalsHandler runs in a process of its own.
@@ -454,8 +405,7 @@ func TestSignalsHandler(t *testing.T) {
 	//nolint:gosec // this test itself
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSignalsHandler$", "-test.v")
 	cmd.Env = append(os.Environ(), signalled+"="+queue)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	out := must(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	var said []string
 	for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -479,19 +429,13 @@ func TestSignalsHandler(t *testing.T) {
 	assert.Zero(t, a.broker.Depth(queue+".dlq"))
 }
 
-// servesUntilSignalled is the service, which tells its parent what happens in it.
 func servesUntilSignalled(t *testing.T, queue string) {
 	t.Helper()
-	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
-	conf.Queue.Arguments = mainQueueArguments("quorum")
-	retrier, err := adapter.New(conf, amqpretry.Options{Policies: retries(time.Hour), Prefetch: 1})
-	require.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
-	router.AddMiddleware(retrier.Middleware)
+	conf := plainConfig(brokertest.URI(t), "quorum")
+	retrier := must(adapter.New(conf, amqpretry.Options{Policies: retries(time.Hour), Prefetch: 1}))(t)
+	router := newRouter(t, watermill.NopLogger{}, retrier.Middleware)
 	router.AddPlugin(plugin.SignalsHandler, retrier.CheckRouter)
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(t, err)
+	subscriber := must(retrier.NewSubscriber())(t)
 	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
 		fmt.Println(msg.UUID)
 		if msg.UUID == "fails" {

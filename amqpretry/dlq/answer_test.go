@@ -136,7 +136,7 @@ func TestCanaryWithoutAnAnswer(t *testing.T) {
 	silent.Store(consume)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := client.Queue(f.main).Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2}})
+		_, err := client.Queue(f.main).Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 2}})
 		ended <- err
 	}()
 	require.ErrorContains(t, await.Value(t, ended, "the replay ends"), "no answer from the broker")

@@ -35,11 +35,11 @@ func TestFailedReplayOfALongQueueEnds(t *testing.T) {
 	f := onBroker(t, nil)
 	const deadLetters = 2500 // more than two blocks
 	f.fill(deadLetters)
-	var report dlq.ReplayReport
+	var report dlq.Report
 	ends(t, func() {
 		deleted := false
 		var err error
-		report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Progress: func(p dlq.Progress) {
+		report, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Progress: func(p dlq.Progress) {
 			if p.Done >= 200 && !deleted {
 				deleted = true
 				f.Remove("", f.main)
@@ -74,7 +74,7 @@ func TestFailureWhileTheScanWaits(t *testing.T) {
 			var sent atomic.Int64
 			ended := make(chan error, 1)
 			go func() {
-				_, err := queue.Replay(t.Context(), dlq.ReplayOptions{To: full, Progress: func(p dlq.Progress) {
+				_, err := queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, To: full, Progress: func(p dlq.Progress) {
 					sent.Store(int64(p.Matched))
 				}})
 				ended <- err
@@ -102,7 +102,7 @@ func TestReplayAtARateWithADeadline(t *testing.T) {
 	f.fill(10)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	report, err := f.queue.Replay(ctx, dlq.ReplayOptions{Rate: 0.1})
+	report, err := f.queue.Run(ctx, dlq.Plan{Kind: dlq.Replay, Rate: 0.1})
 	require.Error(t, err, "%+v", report)
 }
 

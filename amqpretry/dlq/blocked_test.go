@@ -24,9 +24,9 @@ func TestReplayInAnAlarm_OwnBroker(t *testing.T) {
 	defer func() { _ = client.Close() }()
 
 	broker.Ctl("set_vm_memory_high_watermark", "0.00001")
-	ended := make(chan dlq.ReplayReport, 1)
+	ended := make(chan dlq.Report, 1)
 	go func() {
-		report, err := client.Queue(f.main).Replay(t.Context(), dlq.ReplayOptions{})
+		report, err := client.Queue(f.main).Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 		assert.NoError(t, err)
 		ended <- report
 	}()

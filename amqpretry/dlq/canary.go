@@ -25,33 +25,33 @@ const nobodyTime = 30 * time.Second
 // a queue that is empty, and not a dead-letter queue to which nothing has come back yet.
 type Canary struct {
 	// Messages is how many.
-	Messages int
+	Messages int `json:"canary,omitempty"`
 	// Watch is how long to wait until it is known of each of them. Default: 15 minutes, as the
 	// default policy retries for up to 12m36s. It is over as soon as it is known.
-	Watch time.Duration
+	Watch time.Duration `json:"-"`
 	// Tolerate is how many may fail for good, which is fewer than Messages.
-	Tolerate int
+	Tolerate int `json:"tolerate,omitempty"`
 	// OnChange is told of every news, from one goroutine. Nil means nobody.
-	OnChange func(CanaryReport)
+	OnChange func(CanaryReport) `json:"-"`
 }
 
-// CanaryReport is what has become of a canary. Those that are none of Handled, DeadLettered and
-// Dropped are not resolved.
+// CanaryReport is what has become of a canary.
 type CanaryReport struct {
 	// Sent is the number of messages that were sent first.
-	Sent, Handled, DeadLettered, Dropped int
-	// Retried are those not resolved that have failed, or were postponed, and wait for another
-	// attempt.
-	Retried int
+	Sent         int `json:"sent"`
+	Handled      int `json:"handled"`
+	DeadLettered int `json:"dead_lettered"`
+	Dropped      int `json:"dropped"`
+	// Unresolved is of how many nobody knows yet whether they will be handled.
+	Unresolved int `json:"unresolved"`
+	// Retried are those of them that have failed, or were postponed, and wait for another attempt.
+	Retried int `json:"retried"`
 	// Watched is false where no others were to follow: what becomes of it was not waited for.
-	Watched bool
+	Watched bool `json:"watched"`
 	// Stopped says why the others were left where they are; empty if they followed, and while it is
 	// watched.
-	Stopped string
+	Stopped string `json:"stopped,omitempty"`
 }
-
-// Unresolved is of how many nobody knows yet whether they will be handled.
-func (r CanaryReport) Unresolved() int { return r.Sent - r.Handled - r.failed() }
 
 func (r CanaryReport) failed() int { return r.DeadLettered + r.Dropped }
 
@@ -63,7 +63,7 @@ func (r CanaryReport) String() string {
 		what string
 	}{
 		{r.DeadLettered, "failed again"}, {r.Dropped, "dropped by the policy"}, {r.Retried, "waiting for a retry"},
-		{r.Unresolved() - r.Retried, "without a result yet"},
+		{r.Unresolved - r.Retried, "without a result yet"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
@@ -138,7 +138,7 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 	c.tell(c.report())
 	for {
 		report := c.report()
-		if c.failedTooOften(&report) || report.failed()+report.Unresolved() <= c.Tolerate {
+		if c.failedTooOften(&report) || report.failed()+report.Unresolved <= c.Tolerate {
 			return report, nil
 		}
 
@@ -165,7 +165,7 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 			}
 		case <-over.C:
 			report.Stopped = fmt.Sprintf("%s after %s", report, watch)
-			if report.Unresolved() > report.Retried {
+			if report.Unresolved > report.Retried {
 				report.Stopped += fmt.Sprintf("; check that a service consumes %q with this library, under a policy "+
 					"other than off, as a user with write permission on amq.default", c.target)
 			}
@@ -208,6 +208,7 @@ func (c *canary) report() CanaryReport {
 			r.Retried++
 		}
 	}
+	r.Unresolved = r.Sent - r.Handled - r.failed()
 
 	return r
 }

@@ -65,8 +65,8 @@ func TestCanaryWithoutAConsumer(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(12)
-	report, err := f.queue.Replay(t.Context(),
-		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 3 * time.Second}})
+	report, err := f.queue.Run(t.Context(),
+		dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 2, Watch: 3 * time.Second}})
 	require.NoError(t, err)
 	assert.Contains(t, report.Canary.Stopped, "has no consumer")
 	assert.Zero(t, report.Done)
@@ -80,13 +80,13 @@ func TestCanaryThatNobodyTellsOf(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(12)
 	f.service(all())
-	report, err := f.queue.Replay(t.Context(),
-		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 2 * time.Second}})
+	report, err := f.queue.Run(t.Context(),
+		dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 2, Watch: 2 * time.Second}})
 	require.NoError(t, err)
 	assert.Equal(t, `0 of 2 handled, 2 without a result yet after 2s; check that a service consumes "`+f.main+
 		`" with this library, under a policy other than off, as a user with write permission on amq.default`,
 		report.Canary.Stopped)
-	assert.Equal(t, 2, report.Canary.Unresolved())
+	assert.Equal(t, 2, report.Canary.Unresolved)
 	assert.Equal(t, 2, report.Done)
 	f.Has(f.queue.Name(), 10)
 }
@@ -103,14 +103,14 @@ func TestCanaryThatIsStillRetried(t *testing.T) {
 		return []wire.Outcome{wire.Retried}
 	})
 	const want = "1 of 2 handled, 1 waiting for a retry"
-	var report dlq.ReplayReport
+	var report dlq.Report
 	var last string
 	left := 12
 	// On a machine that stands still the service may not have said all within 2 s: then it has a
 	// minute.
 	for _, watch := range []time.Duration{2 * time.Second, time.Minute} {
 		var err error
-		report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{
+		report, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{
 			Messages: 2, Watch: watch, OnChange: func(r dlq.CanaryReport) { last = r.String() },
 		}})
 		require.NoError(t, err)
@@ -137,8 +137,8 @@ func TestCanaryStopsTheReplay(t *testing.T) {
 				}
 				return []wire.Outcome{wire.Retried, bad}
 			})
-			report, err := f.queue.Replay(t.Context(),
-				dlq.ReplayOptions{Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 2}})
+			report, err := f.queue.Run(t.Context(),
+				dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 2}})
 			require.NoError(t, err)
 			assert.NotEmpty(t, report.Canary.Stopped)
 			assert.Equal(t, 3, report.Canary.DeadLettered+report.Canary.Dropped)
@@ -160,7 +160,8 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 		return []wire.Outcome{wire.Handled}
 	})
 	var last dlq.Progress
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{
+	report, err := f.queue.Run(t.Context(), dlq.Plan{
+		Kind:   dlq.Replay,
 		Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 1}, Limit: 20, Progress: func(p dlq.Progress) {
 			last = p
 		},
@@ -196,7 +197,8 @@ func TestArrivalsDuringARunKeepTheOrder(t *testing.T) {
 				}
 			}
 		}()
-		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{
+		report, err := f.queue.Run(t.Context(), dlq.Plan{
+			Kind:   dlq.Replay,
 			Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool { return l.LastFailure.Second()%2 == 0 }},
 			Canary: dlq.Canary{Messages: 5, Watch: time.Minute},
 		})
@@ -220,7 +222,7 @@ func TestCanaryHearsOthers(t *testing.T) {
 	say := func(headers amqp091.Table) {
 		_ = channel.Publish("", lock, false, false, amqp091.Publishing{Headers: headers})
 	}
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second,
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second,
 		OnChange: func(dlq.CanaryReport) {
 			say(nil)
 			say(amqp091.Table{header.Canary: int64(1)})
@@ -229,7 +231,7 @@ func TestCanaryHearsOthers(t *testing.T) {
 		}}})
 	require.NoError(t, err)
 	assert.NotEmpty(t, report.Canary.Stopped)
-	assert.Equal(t, 1, report.Canary.Unresolved())
+	assert.Equal(t, 1, report.Canary.Unresolved)
 }
 
 // The connection that listens is lost: nobody knows what becomes of the canary, and that is an
@@ -240,16 +242,16 @@ func TestCanaryIsInterrupted(t *testing.T) {
 	f.fill(12)
 	f.service(all())
 	ctx, cancel := context.WithCancel(t.Context())
-	report, err := f.queue.Replay(ctx,
-		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { cancel() }}})
+	report, err := f.queue.Run(ctx,
+		dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { cancel() }}})
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, 2, report.Done)
-	assert.Equal(t, 2, report.Canary.Unresolved())
+	assert.Equal(t, 2, report.Canary.Unresolved)
 	assert.Equal(t, "0 of 2 handled, 2 without a result yet when it was interrupted", report.Canary.Stopped)
 	f.Has(f.queue.Name(), 10)
 
-	report, err = f.queue.Replay(t.Context(),
-		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
+	report, err = f.queue.Run(t.Context(),
+		dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
 	require.ErrorContains(t, err, "results was lost")
 	assert.Equal(t, "0 of 2 handled, 2 without a result yet when the connection was lost", report.Canary.Stopped)
 	assert.Equal(t, 2, report.Done)
@@ -262,10 +264,10 @@ func TestCanaryOfAll(t *testing.T) {
 		f := onBroker(t, nil)
 		f.fill(3)
 		f.service(all())
-		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 3}, Limit: limit})
+		report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 3}, Limit: limit})
 		require.NoError(t, err)
 		assert.Equal(t, 3, report.Done)
-		assert.Equal(t, dlq.CanaryReport{Sent: 3}, report.Canary)
+		assert.Equal(t, dlq.CanaryReport{Sent: 3, Unresolved: 3}, report.Canary)
 	}
 }
 
@@ -279,7 +281,7 @@ func TestUndoOfACanary(t *testing.T) {
 		return []wire.Outcome{wire.Handled}
 	})
 	var undo bytes.Buffer
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute},
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: time.Minute},
 		Undo: &undo})
 	require.NoError(t, err)
 	require.Equal(t, 6, report.Done)
@@ -301,14 +303,14 @@ func TestCanaryWithoutRoomForItsMark(t *testing.T) {
 		return p
 	})
 	unmarked := f.service(all(wire.Handled))
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: sizes}})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: sizes}})
 	require.NoError(t, err)
 	assert.Positive(t, report.Done)
-	tooLarge := report.Left[dlq.LeftTooLarge]
+	tooLarge := report.LeftBehind()
 	assert.Equal(t, sizes, report.Done+tooLarge)
 	assert.Equal(t, report.Done, report.Canary.Sent)
 
-	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{})
+	report, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	assert.Positive(t, report.Done, "without the mark they fit")
 	await.Until(t, func() bool { return unmarked() == report.Done })

@@ -35,27 +35,26 @@ type DeadLetter struct {
 	Unreadable string
 }
 
-// Route is an exchange and a routing key.
-// Exchange and RoutingKey are those that the message was published with.
+// Route is the exchange and the routing key that a message was published with.
 type Route struct{ Exchange, RoutingKey string }
 
-// Edit is what was changed before a replay.
+// Edit is what was changed before a replay. Its JSON is also that on the wire.
 type Edit struct {
 	// At is when, By who as far as that is known (user@host).
-	At time.Time
-	By string
+	At time.Time `json:"at"`
+	By string    `json:"by,omitempty"`
 	// Size and SHA256 (hexadecimal) are of the body before it was changed; empty if it was not.
-	Size   int
-	SHA256 string
+	Size   int    `json:"size,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
 	// Body is the body before, if it is text and there was room for it. The undo file of the replay
 	// has the whole message.
-	Body string
+	Body string `json:"body,omitempty"`
 	// Headers are those that were changed or removed, as they were, as text; added ones are here as
 	// nil.
-	Headers map[string]*string
+	Headers map[string]*string `json:"headers,omitempty"`
 	// Properties are those that were changed, as they were, as text, by their names in an export;
 	// empty if there was none.
-	Properties map[string]string
+	Properties map[string]string `json:"properties,omitempty"`
 }
 
 // newDeadLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable

@@ -102,19 +102,23 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 }
 
 // guard refuses a run whose target would drop messages. Where the target has a limit that could, it
-// counts first.
-func (r *run) guard(ctx context.Context, d *drain, allowDrop bool) error {
-	if d.dryRun || allowDrop || !r.target.limited() || !r.target.loses() {
+// counts first, unless that was done.
+func (r *run) guard(ctx context.Context, p *passage) (err error) {
+	if p.dryRun || p.plan.AllowDrop || !r.target.limited() || !r.target.loses() {
 		return nil
 	}
-	count := *d
-	count.dryRun, count.locked, count.undo, count.progress, count.settled = true, true, nil, nil, nil
-	report, err := r.drain(ctx, &count)
-	if err != nil {
-		return err
+	counted := p.plan.Counted
+	if counted == nil {
+		count := p.drain(p.plan.Limit)
+		count.dryRun, count.locked, count.undo, count.progress, count.settled = true, true, nil, nil, nil
+		report, err := r.drain(ctx, count)
+		if err != nil {
+			return err
+		}
+		counted = &report
 	}
 
-	return r.target.Check(report.Can(), report.Bytes)
+	return r.target.Check(counted.most(p.plan.Limit))
 }
 
 func (r *run) end(c *Client) { c.disconnect(r.connection) }
@@ -188,7 +192,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			if left != "" {
 				report.leave(left)
 			} else {
-				sent += report.goes(message)
+				sent += report.goes(message.Body)
 			}
 			tell(d.progress, settled.progress(report.Progress))
 			continue
@@ -200,7 +204,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		if err := settled.send(ctx, r.publisher, f, message); err != nil {
 			return report, err
 		}
-		sent += report.goes(message)
+		sent += report.goes(message.Body)
 		tell(d.progress, settled.progress(report.Progress))
 	}
 
@@ -225,32 +229,6 @@ func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	}
 
 	return d.copyOf(f, frame)
-}
-
-// Can returns how many of the messages that matched can go. After a dry run that is how many would
-// be Done.
-func (r *Report) Can() int {
-	n := r.Matched
-	for _, left := range r.Left {
-		n -= left
-	}
-	return max(0, n)
-}
-func (r *Report) begin(s *scan, target *Target) {
-	r.Total, r.Hidden, r.Consumers, r.Target = s.first, s.hidden, s.others, target
-}
-
-// goes counts a message that is sent, or can be.
-func (r *Report) goes(message amqp091.Publishing) int {
-	r.Bytes += int64(len(message.Body))
-	return 1
-}
-
-func (r *Report) leave(why LeftReason) {
-	if r.Left == nil {
-		r.Left = map[LeftReason]int{}
-	}
-	r.Left[why]++
 }
 
 // acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it

@@ -25,17 +25,6 @@ const maxEditsBytes = wire.MaxEditsBytes
 // givenUp stands for the value of a header that there was no room for.
 const givenUp = "…"
 
-// editJSON fixes the spelling on the wire, apart from the Go names.
-type editJSON struct {
-	At         time.Time          `json:"at"`
-	By         string             `json:"by,omitempty"`
-	Size       int                `json:"size,omitempty"`
-	SHA256     string             `json:"sha256,omitempty"`
-	Body       string             `json:"body,omitempty"`
-	Headers    map[string]*string `json:"headers,omitempty"`
-	Properties map[string]string  `json:"properties,omitempty"`
-}
-
 // changes tells what was changed, as far as a copy carries it; false if nothing was.
 func changes(before, after amqp091.Publishing, at time.Time, by string) (Edit, bool) {
 	e := Edit{
@@ -121,20 +110,17 @@ func readEdits(text string) []Edit {
 	if text == "" || len(text) > maxEditsBytes {
 		return nil
 	}
-	var in []editJSON
-	if json.Unmarshal([]byte(text), &in) != nil {
+	var edits []Edit
+	if json.Unmarshal([]byte(text), &edits) != nil {
 		return nil
 	}
-
-	var edits []Edit
-	for _, e := range in {
-		if e.At = sane(e.At.UTC()); e.At.IsZero() || e.Size < 0 {
-			continue
-		}
-		edits = append(edits, Edit(e))
+	for i := range edits {
+		edits[i].At = sane(edits[i].At.UTC())
 	}
 
-	return edits
+	edits = slices.DeleteFunc(edits, func(e Edit) bool { return e.At.IsZero() || e.Size < 0 })
+
+	return append([]Edit(nil), edits...)
 }
 
 // appendEdit appends an edit to a history, and gives up as much as is needed for both to fit. The
@@ -205,15 +191,10 @@ func firstHalf(headers map[string]*string) map[string]*string {
 }
 
 func encodeEdits(edits []Edit) string {
-	out := make([]editJSON, len(edits))
-	for i, e := range edits {
-		out[i] = editJSON(e)
-	}
-
 	var text strings.Builder
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false) // it would take six bytes of the little room for each < of a body
-	if encoder.Encode(out) != nil {
+	if encoder.Encode(append([]Edit{}, edits...)) != nil {
 		return "" // cannot happen: texts, and a time that RFC 3339 can tell
 	}
 

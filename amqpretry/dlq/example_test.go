@@ -109,11 +109,11 @@ func ExampleQueue_Get() {
 }
 
 // Move takes dead letters out of the way, with everything that they have: they can be moved back.
-func ExampleQueue_Move() {
+func ExampleQueue_Run_move() {
 	queue, done := deadLetters()
 	defer done()
 
-	report, err := queue.Move(context.Background(), dlq.MoveOptions{To: parked(queue), Limit: 2})
+	report, err := queue.Run(context.Background(), dlq.Plan{Kind: dlq.Move, To: parked(queue), Limit: 2})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -140,12 +140,13 @@ func ExampleQueue_Stat() {
 // A replay sends dead letters back to the queue that has failed them. Nothing is lost: each leaves
 // the dead-letter queue when the broker has confirmed its copy, and the undo file has all of them
 // as they were.
-func ExampleQueue_Replay() {
+func ExampleQueue_Run_replay() {
 	queue, done := deadLetters()
 	defer done()
 
 	var undo bytes.Buffer
-	report, err := queue.Replay(context.Background(), dlq.ReplayOptions{
+	report, err := queue.Run(context.Background(), dlq.Plan{
+		Kind:   dlq.Replay,
 		Filter: dlq.Filter{UUIDs: []string{"uuid-1", "uuid-3"}},
 		Rate:   100, // a second
 		Undo:   &undo,
@@ -169,7 +170,7 @@ func ExampleQueue_Export() {
 		fmt.Println(err)
 		return
 	}
-	purged, err := queue.Purge(context.Background(), dlq.PurgeOptions{})
+	purged, err := queue.Run(context.Background(), dlq.Plan{Kind: dlq.Purge})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -68,7 +68,7 @@ func TestHiddenMessages(t *testing.T) {
 			queue := open(test.version, url)
 			depth, err := queue.Depth(t.Context())
 			stat, statErr := queue.Stat(t.Context(), dlq.Filter{})
-			report, reportErr := queue.Purge(t.Context(), dlq.PurgeOptions{})
+			report, reportErr := queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge})
 			if test.refused {
 				for _, err := range []error{err, statErr, reportErr} {
 					var hidden *dlq.HiddenError

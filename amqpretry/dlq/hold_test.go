@@ -56,12 +56,12 @@ func TestRunThatTakesLong(t *testing.T) {
 				return deadLetter
 			})
 
-			report, err := f.queue.Replay(t.Context(),
-				dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Rate: 50})
+			report, err := f.queue.Run(t.Context(),
+				dlq.Plan{Kind: dlq.Replay, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Rate: 50})
 			require.NoError(t, err)
 			assert.Equal(t, dlq.Progress{Total: deadLetters, Seen: deadLetters, Matched: len(replayed) + foreign,
 				Done: len(replayed)}, report.Progress)
-			assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: foreign}, report.Left)
+			assert.Equal(t, []dlq.Left{{Why: dlq.LeftForeign, Messages: foreign}}, report.Left)
 
 			assert.Equal(t, replayed, rabbit.Bodies(f.drained(f.main, len(replayed))), "each once, in their order")
 			left := f.drained(f.queue.Name(), len(stay))
@@ -94,7 +94,7 @@ func TestRunGivesBackWhatItHasNotComeTo(t *testing.T) {
 				return deadletter.New(f.main, n)
 			})
 
-			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 100, Limit: replayed})
+			report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Rate: 100, Limit: replayed})
 			require.NoError(t, err)
 			assert.Equal(t, replayed, report.Done)
 			f.Has(f.queue.Name(), deadLetters-replayed)

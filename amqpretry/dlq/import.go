@@ -35,6 +35,7 @@ import (
 // It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]:
 // what was before it is imported.
 func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) (report Report, err error) {
+	report.Left = []Left{}
 	if err := options.validate(); err != nil {
 		return report, err
 	}
@@ -59,6 +60,15 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		}
 	}
 
+	if options.OnlyMissing {
+		there, err := q.present(ctx, options.FailedAgain)
+		if err != nil {
+			return report, err
+		}
+		wanted, now := options.Filter, time.Now()
+		options.Filter = Filter{Where: func(l *DeadLetter) bool { return !there.has(l) && wanted.Matches(l, now) }}
+	}
+
 	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx,
 		publisher: q.client.publisher(link),
 		into:      into, frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[any]bool{}}
@@ -69,7 +79,8 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
 	err = errors.Join(err, i.settle(settle, 0))
-	i.report.Target = into
+	i.report.Left, i.report.Target = []Left{}, into
+	i.report.weigh(0)
 	if err == nil && !options.DryRun {
 		i.report.Dropped = into.missing(q.client.asker(link), i.report.Done)
 	}

@@ -108,7 +108,7 @@ func TestRunOfLargeMessagesGoesOn(t *testing.T) {
 	publishBodies(t, q, messages, func(i int) string { return fmt.Sprintf("%03d", i) + string(make([]byte, size)) })
 	ctx, cancel := context.WithTimeout(t.Context(), await.Bound)
 	defer cancel()
-	report, err := q.Purge(ctx, PurgeOptions{Filter: Filter{Where: func(l *DeadLetter) bool {
+	report, err := q.Run(ctx, Plan{Kind: Purge, Filter: Filter{Where: func(l *DeadLetter) bool {
 		return l.Position%3 != 0
 	}}})
 	require.NoError(t, err)

@@ -128,7 +128,7 @@ func TestPoorNetworks(t *testing.T) {
 			assert.Equal(t, test.deadLetters, bytes.Count(file.Bytes(), []byte("\n")))
 
 			f.Has(f.queue.Name(), test.deadLetters)
-			replayed, err := queue.Replay(t.Context(), dlq.ReplayOptions{})
+			replayed, err := queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 			require.NoError(t, err)
 			assert.Equal(t, test.deadLetters, replayed.Done)
 			f.Has(f.queue.Name(), 0)

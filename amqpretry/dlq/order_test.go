@@ -41,7 +41,7 @@ func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			q, _ := f.who(dlq.Config{OrderTime: orderTime})
-			report, err := q.Replay(ctx, dlq.ReplayOptions{Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
+			report, err := q.Run(ctx, dlq.Plan{Kind: dlq.Replay, Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
 				return l.Position%2 == 0
 			}}, Progress: func(p dlq.Progress) {
 				if p.Done >= limit {
@@ -104,7 +104,7 @@ func TestLimitedRunKeepsTheOrder(t *testing.T) {
 	_, err := f.queue.Stat(t.Context(), dlq.Filter{})
 	require.NoError(t, err)
 	q, _ := f.who(dlq.Config{OrderTime: time.Nanosecond})
-	report, err := q.Purge(t.Context(), dlq.PurgeOptions{Limit: 1})
+	report, err := q.Run(t.Context(), dlq.Plan{Kind: dlq.Purge, Limit: 1})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
 	assert.Equal(t, deadletter.Bodies(deadLetters)[1:], rabbit.Bodies(f.drained(f.queue.Name(), deadLetters-1)))

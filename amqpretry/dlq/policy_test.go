@@ -27,7 +27,7 @@ func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 	begun, ended, once := make(chan struct{}), make(chan error, 1), sync.Once{}
 	go func() {
 		// Slow enough that it does not end by itself, however long rabbitmqctl takes.
-		_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 0.2, Progress: func(p dlq.Progress) {
+		_, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Rate: 0.2, Progress: func(p dlq.Progress) {
 			if p.Matched == 1 {
 				once.Do(func() { close(begun) })
 			}

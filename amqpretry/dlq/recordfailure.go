@@ -12,7 +12,7 @@ type failureJSON struct {
 	UUID string `json:"uuid,omitempty"`
 	deadLetterJSON
 	History []callJSON `json:"history,omitempty"`
-	Edits   []editJSON `json:"edits,omitempty"`
+	Edits   []Edit     `json:"edits,omitempty"`
 }
 
 // deadLetterJSON has the fields of retry.DeadLetter.
@@ -49,12 +49,9 @@ type callJSON struct {
 }
 
 func newFailureJSON(l *DeadLetter) failureJSON {
-	failure := failureJSON{UUID: l.UUID, deadLetterJSON: deadLetterJSON(timed(l.DeadLetter))}
+	failure := failureJSON{UUID: l.UUID, deadLetterJSON: deadLetterJSON(timed(l.DeadLetter)), Edits: l.Edits}
 	for _, a := range failure.deadLetterJSON.History {
 		failure.History = append(failure.History, callJSON(a))
-	}
-	for _, e := range l.Edits {
-		failure.Edits = append(failure.Edits, editJSON(e))
 	}
 
 	return failure

@@ -55,7 +55,7 @@ func TestMoveToAQueueThatIsFull(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() {
 			var err error
-			report, err = queue.Move(ctx, dlq.MoveOptions{To: target})
+			report, err = queue.Run(ctx, dlq.Plan{Kind: dlq.Move, To: target})
 			ended <- err
 		}()
 		require.ErrorContains(t, f.isTold(told), target)
@@ -90,7 +90,7 @@ func TestMoveGoesOnWhenThereIsRoom(t *testing.T) {
 	queue, told := f.watched()
 	ended := make(chan error, 1)
 	go func() {
-		report, err := queue.Move(t.Context(), dlq.MoveOptions{To: target})
+		report, err := queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: target})
 		assert.Equal(t, 50, report.Done)
 		assert.Zero(t, report.Unsettled+report.Refused)
 		ended <- err

@@ -19,62 +19,69 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// Replay sends dead letters back to the queue that has failed them, where they begin a new life: at
-// the first attempt, without deadline, with the history of before. They go straight to the queue,
-// so that no other subscriber sees them again.
-//
-// It can be interrupted at any moment and run again: what was not replayed is where it was. Of what
-// is on its way when the process is killed, up to 256 messages, some may then be both in the queue
-// and among the dead letters.
-//
-// With a Canary, that many go first, and the others only when those were handled. Dead letters of
-// the same run are never replayed again.
-func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report ReplayReport, err error) {
+// run does a plan, or counts what it would do.
+func (q *Queue) run(ctx context.Context, plan Plan, dryRun bool) (_ Report, err error) {
 	defer func() { err = explainLost("read", q.name, err) }()
-	report.Run = rand.Text()
-	target := cmp.Or(options.To, q.mainQueue)
-	if err := options.validate(q, target); err != nil {
-		return report, err
+	p := &passage{queue: q, plan: plan, dryRun: dryRun, began: time.Now(), report: Report{Left: []Left{}}}
+	if plan.Kind == Replay {
+		p.report.Run = rand.Text()
 	}
-	r, err := q.begin(ctx, target, options.DryRun)
+	if plan.Kind != Purge {
+		p.target = cmp.Or(plan.To, q.mainQueue)
+	}
+	if err := errors.Join(plan.Validate(), p.checkTarget()); err != nil {
+		return p.report, err
+	}
+	r, err := q.begin(ctx, p.target, dryRun)
 	if err != nil {
-		return report, err
+		return p.report, err
 	}
 	defer r.end(q.client)
-	r.target.handle = true
-
-	p := &replay{queue: q, options: options, target: target, report: &report, began: time.Now()}
-	report.Target = r.target
-	if err := r.guard(ctx, p.drain(options.Limit), options.AllowDrop); err != nil {
-		return report, err
+	if p.report.Target = r.target; r.target != nil {
+		r.target.handle = plan.Kind == Replay
 	}
-	if options.Canary.Messages == 0 || options.DryRun {
-		report.Report, err = r.drain(ctx, p.drain(options.Limit))
-		return report, err
+	if err := r.guard(ctx, p); err != nil {
+		return p.report, err
 	}
 
+	limit := plan.limit()
+	if plan.Messages == 0 || dryRun {
+		report, err := r.drain(ctx, p.drain(limit))
+		return p.whole(report, err), err
+	}
 	if follow, err := p.sendCanary(ctx, r); !follow {
-		return report, err
+		return p.whole(p.report, err), err
 	}
-	canaries, left := report.Report, 0
-	if options.Limit > 0 {
-		left = options.Limit - canaries.Done
+	canaries, left := p.report, 0
+	if limit > 0 {
+		left = limit - canaries.Done
 	}
 	rest := p.drain(left)
-	rest.progress = func(progress Progress) { tell(options.Progress, canaries.and(progress)) }
-	rest.settled = func(r Report, err error) {
-		p.settled(r.after(canaries), err)
-	}
-	report.Report, err = r.drain(ctx, rest)
-	report.Report = report.after(canaries)
+	rest.progress = func(progress Progress) { tell(plan.Progress, canaries.and(progress)) }
+	rest.settled = func(r Report, err error) { p.settled(r.after(canaries), err) }
+	report, err := r.drain(ctx, rest)
 
-	return report, err
+	return p.whole(report.after(canaries), err), err
+}
+
+// checkTarget checks the target by the names of the queues.
+func (p *passage) checkTarget() error {
+	switch {
+	case p.plan.Kind == Replay && p.target == "":
+		return &config.FieldError{Path: "Plan.To", Wanted: "a queue, as the dead-letter queue has no main queue",
+			Found: quoted(p.target)}
+	case p.target == p.queue.name:
+		return &config.FieldError{Path: "Plan.To", Wanted: "another queue than the dead-letter queue itself",
+			Found: quoted(p.target)}
+	default:
+		return nil
+	}
 }
 
 // sendCanary tells whether the others are to follow.
-func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error) {
-	options, report := p.options, p.report
-	if p.canary, err = r.listen(options.Canary, p.queue, report.Run, p.target); err != nil {
+func (p *passage) sendCanary(ctx context.Context, r *run) (follow bool, err error) {
+	report, limit := &p.report, p.plan.limit()
+	if p.canary, err = r.listen(p.plan.Canary, p.queue, report.Run, p.target); err != nil {
 		return false, err
 	}
 	consumers, err := p.canary.consumers()
@@ -86,18 +93,19 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 		return false, nil
 	}
 
-	first := options.Canary.Messages
-	if options.Limit > 0 {
-		first = min(first, options.Limit)
+	first := p.plan.Messages
+	if limit > 0 {
+		first = min(first, limit)
 	}
 	canaries, follows := p.drain(first), false
 	canaries.settled = func(r Report, err error) {
-		follows = err == nil && r.Done >= options.Canary.Messages && r.Done != options.Limit && r.Seen != r.Total
+		follows = err == nil && r.Done >= p.plan.Messages && r.Done != limit && r.Seen != r.Total
 		if report.Canary = p.canary.report(); !follows {
 			p.settled(r, err)
 		}
 	}
-	if report.Report, err = r.drain(ctx, canaries); err != nil || !follows {
+	sent, err := r.drain(ctx, canaries)
+	if *report = p.whole(sent, err); err != nil || !follows {
 		return false, err
 	}
 	report.Canary, err = p.canary.watch(ctx)
@@ -106,62 +114,66 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 	return err == nil && report.Canary.Stopped == "", err
 }
 
-// after is the report of those that followed the canaries, with these.
-func (r Report) after(canaries Report) Report {
-	r.Progress, r.Bytes = canaries.and(r.Progress), r.Bytes+canaries.Bytes
-	return r
+// passage is one call of Run, or of Plan.
+type passage struct {
+	queue  *Queue
+	plan   Plan
+	dryRun bool
+	target string // empty if they are deleted
+	report Report
+	began  time.Time
+	canary *canary // nil while the others go
 }
 
-// and adds what came after the canary, whose run has seen the queue once already.
-func (r Report) and(p Progress) Progress {
-	p.Total, p.Seen, p.Matched, p.Done = p.Total+r.Done, p.Seen+r.Done, p.Matched+r.Done, p.Done+r.Done
-
-	return p
-}
-
-// replay is one call of Replay.
-type replay struct {
-	queue   *Queue
-	options ReplayOptions
-	target  string
-	report  *ReplayReport
-	began   time.Time
-	canary  *canary // nil while the others go
-}
-
-func (p *replay) drain(limit int) *drain {
-	o := p.options
-
-	return &drain{
-		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: o.DryRun, undo: o.Undo,
-		progress: o.Progress, settled: p.settled,
-		taken: Taken{By: "replay", To: p.target, Run: p.report.Run, At: p.began}, target: p.target, copyOf: p.copyOf,
-		passes: p.passes,
+func (p *passage) drain(limit int) *drain {
+	o := p.plan
+	d := &drain{
+		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: p.dryRun, undo: o.Undo,
+		progress: o.Progress, settled: p.settled, target: p.target,
+		taken: Taken{By: string(o.Kind), To: p.target, Run: p.report.Run, At: p.began},
 	}
+	switch o.Kind {
+	case Replay:
+		d.copyOf, d.passes = p.copyOf, p.passes
+	case Move:
+		d.copyOf = func(f *found, frame int) (amqp091.Publishing, LeftReason) {
+			return fitting(codec.MovedOf(&f.delivery, p.queue.mainQueue, frame))
+		}
+	}
+
+	return d
 }
 
-func (p *replay) settled(r Report, err error) {
-	if p.options.Settled != nil {
-		whole := *p.report
-		whole.Report = r
-		p.options.Settled(whole, err)
+// whole is a report with what is known of the whole run.
+func (p *passage) whole(r Report, err error) Report {
+	r.Run, r.Canary, r.EditError = p.report.Run, p.report.Canary, p.report.EditError
+	if r.Target != nil {
+		r.weigh(p.plan.Limit)
+	}
+
+	return p.plan.asCounted(r, err)
+}
+
+func (p *passage) settled(r Report, err error) {
+	if p.plan.Settled != nil {
+		p.plan.Settled(p.whole(r, err), err)
 	}
 }
 
 // passes tells of those that this run has replayed: they have come back.
-func (p *replay) passes(f *found) bool {
+func (p *passage) passes(f *found) bool {
 	run, _ := f.delivery.Headers[header.Replay].(string)
 	return run == p.report.Run
 }
 
-func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
+func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	q := p.queue
-	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.deadLetter().Queue != q.mainQueue && !p.options.Foreign {
+	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.deadLetter().Queue != q.mainQueue && !p.plan.Foreign {
 		return amqp091.Publishing{}, LeftForeign
 	}
 	d, history := f.delivery, ""
 	history, _ = d.Headers[header.Edits].(string)
-	if p.options.Edit != nil {
+	if p.plan.Edit != nil || p.plan.Change != nil {
 		edited, what, err := p.edit(f)
 		if err != nil {
 			if p.report.EditError == nil {
@@ -193,15 +205,22 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 }
 
 // edit gives the delivery as it is after the edit, and what that was; nil if nothing has changed.
-func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
+func (p *passage) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 	d = f.delivery
 	before := f.deadLetter().Message
 	before.Headers = wire.Strip(before.Headers, true)
 	after := before
 	after.Headers = codec.CloneTable(before.Headers) // what is written to the undo file must not change
 	after.Body = bytes.Clone(before.Body)
-	if err := p.options.Edit(&after); err != nil {
-		return d, nil, err
+	if p.plan.Edit != nil {
+		if err := p.plan.Edit(&after); err != nil {
+			return d, nil, err
+		}
+	}
+	if p.plan.Change != nil {
+		if err := p.plan.Change.apply(&after); err != nil {
+			return d, nil, err
+		}
 	}
 	if err := after.Headers.Validate(); err != nil {
 		return d, nil, err
@@ -228,9 +247,9 @@ func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 }
 
 // by is who edits: user@host.
-func (p *replay) by() string {
-	if p.options.By != "" {
-		return p.options.By
+func (p *passage) by() string {
+	if p.plan.By != "" {
+		return p.plan.By
 	}
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
@@ -241,31 +260,4 @@ func (p *replay) by() string {
 	}
 
 	return name + "@" + host
-}
-
-func (o ReplayOptions) validate(q *Queue, target string) error {
-	errs := []error{o.Filter.Validate(), checkRun("ReplayOptions", o.Limit, o.Rate)}
-	if target == "" {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.To", Wanted: "a queue, as the dead-letter queue " +
-			"has no main queue", Found: quoted(target)})
-	}
-	if target == q.name {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.To", Wanted: "another queue than the dead-letter " +
-			"queue itself", Found: quoted(target)})
-	}
-	if o.Canary.Messages < 0 {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Messages", Wanted: "0 (none) or more",
-			Found: itoa(o.Canary.Messages)})
-	}
-	if o.Canary.Watch < 0 {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Watch", Wanted: "0 (15 minutes) or more",
-			Found: o.Canary.Watch.String()})
-	}
-	if o.Canary.Tolerate < 0 || o.Canary.Messages > 0 && o.Canary.Tolerate >= o.Canary.Messages {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Tolerate",
-			Wanted: fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", o.Canary.Messages),
-			Found:  itoa(o.Canary.Tolerate)})
-	}
-
-	return errors.Join(errs...)
 }

@@ -28,15 +28,16 @@ func TestReplay(t *testing.T) {
 	f := onQuorumQueues(t)
 	f.fill(300)
 
-	dry, err := f.queue.Replay(t.Context(),
-		dlq.ReplayOptions{DryRun: true, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}})
+	plan, err := f.queue.Plan(t.Context(),
+		dlq.Plan{Kind: dlq.Replay, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}})
 	require.NoError(t, err)
-	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100}, dry.Progress)
+	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100}, plan.Counted.Progress)
+	assert.Equal(t, 100, plan.Most())
 	f.Has(f.queue.Name(), 300)
 
 	var undo bytes.Buffer
-	report, err := f.queue.Replay(t.Context(),
-		dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Undo: &undo})
+	report, err := f.queue.Run(t.Context(),
+		dlq.Plan{Kind: dlq.Replay, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Undo: &undo})
 	require.NoError(t, err)
 	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100, Done: 100}, report.Progress)
 	f.Has(f.queue.Name(), 200)
@@ -80,7 +81,7 @@ func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
 	queue := f.client.DeadLetterQueue(f.queue.Name(), source)
 	deadLetter := only(t, queue)
 	assert.Equal(t, retry.ReasonExpired, deadLetter.Reason)
-	report, err := queue.Replay(t.Context(), dlq.ReplayOptions{To: f.main})
+	report, err := queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, To: f.main})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
 
@@ -127,10 +128,10 @@ func TestReplayEdited(t *testing.T) {
 
 		return nil
 	}
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Edit: edit, By: "anna", Undo: &undo})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Edit: edit, By: "anna", Undo: &undo})
 	require.NoError(t, err)
 	assert.Equal(t, 2, report.Done)
-	assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftEdit: 1}, report.Left)
+	assert.Equal(t, []dlq.Left{{Why: dlq.LeftEdit, Messages: 1}}, report.Left)
 	require.EqualError(t, report.EditError, "not this one")
 	assert.Contains(t, undo.String(), `"{\"n\":0}"`, "as it was")
 	assert.NotContains(t, undo.String(), "changed")
@@ -154,11 +155,11 @@ func TestReplayReportsForeign(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(2)
 	f.Publish(f.queue.Name(), deadletter.New("another", 2))
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
-	assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: 1}, report.Left)
+	assert.Equal(t, []dlq.Left{{Why: dlq.LeftForeign, Messages: 1}}, report.Left)
 	assert.Equal(t, 2, report.Done)
-	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Foreign: true})
+	report, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
 	state, kind := wire.Read(f.drained(f.main, 3)[2].Headers, wire.Reading{Queue: f.main, MaxRetries: 3})
@@ -192,7 +193,7 @@ func TestReplayNeverTwiceInOneRun(t *testing.T) {
 	f := onQuorumQueues(t)
 	f.fill(200)
 	f.returning(t.Context())
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 400})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Rate: 400})
 	require.NoError(t, err)
 	assert.LessOrEqual(t, report.Done, 200)
 	f.Has(f.queue.Name(), 200)
@@ -206,7 +207,7 @@ func TestTwoReplaysAtOnce(t *testing.T) {
 	defer cancel()
 	begun, ended := make(chan struct{}), make(chan error)
 	go func() {
-		_, err := f.queue.Replay(ctx, dlq.ReplayOptions{Rate: 1, Progress: func(p dlq.Progress) {
+		_, err := f.queue.Run(ctx, dlq.Plan{Kind: dlq.Replay, Rate: 1, Progress: func(p dlq.Progress) {
 			if p.Matched == 1 {
 				close(begun)
 			}
@@ -216,9 +217,9 @@ func TestTwoReplaysAtOnce(t *testing.T) {
 	<-begun
 	var others sync.WaitGroup
 	for name, run := range map[string]func() error{ // side by side, as each of them waits some seconds
-		"replay": func() error { _, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{}); return err },
-		"move":   func() error { _, err := f.queue.Move(t.Context(), dlq.MoveOptions{To: f.main}); return err },
-		"purge":  func() error { _, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{}); return err },
+		"replay": func() error { _, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay}); return err },
+		"move":   func() error { _, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: f.main}); return err },
+		"purge":  func() error { _, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge}); return err },
 		// it would give messages back in another order
 		"browse": func() error { _, err := f.queue.Stat(t.Context(), dlq.Filter{}); return err },
 	} {
@@ -235,7 +236,7 @@ func TestTwoReplaysAtOnce(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 	await.Until(t, func() bool {
-		_, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+		_, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge})
 		return err == nil
 	})
 }
@@ -245,13 +246,13 @@ func TestReplayWithoutATarget(t *testing.T) {
 	f := onQuorumQueues(t)
 	f.fill(300)
 	missing := (*dlq.NoQueueError)(nil)
-	_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: "nobody-" + f.main})
+	_, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, To: "nobody-" + f.main})
 	require.ErrorAs(t, err, &missing)
 	assert.Equal(t, "target", missing.What)
 
 	// And one that goes while it is at work.
 	deleted := false
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 500, Progress: func(p dlq.Progress) {
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Rate: 500, Progress: func(p dlq.Progress) {
 		if p.Done >= 20 && !deleted {
 			deleted = true
 			f.Remove("", f.main)
@@ -278,7 +279,7 @@ func TestReplayWaitsForAFullQueue(t *testing.T) {
 			<-time.After(100 * time.Millisecond)
 		}
 	}()
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: full})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, To: full})
 	require.NoError(t, err)
 	assert.Equal(t, 100, report.Done)
 	f.Has(f.queue.Name(), 0)
@@ -290,7 +291,7 @@ func TestInterruptedReplayGoesOn(t *testing.T) {
 	const deadLetters = 1500
 	f.fill(deadLetters)
 	ctx, cancel := context.WithCancel(t.Context())
-	first, err := f.queue.Replay(ctx, dlq.ReplayOptions{Progress: func(p dlq.Progress) {
+	first, err := f.queue.Run(ctx, dlq.Plan{Kind: dlq.Replay, Progress: func(p dlq.Progress) {
 		if p.Done > 500 {
 			cancel()
 		}
@@ -298,7 +299,7 @@ func TestInterruptedReplayGoesOn(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	f.Has(f.main, first.Done)
 	f.Has(f.queue.Name(), deadLetters-first.Done)
-	second, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
+	second, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	assert.Equal(t, deadLetters, first.Done+second.Done)
 	assert.Equal(t, deadletter.Bodies(deadLetters), rabbit.Bodies(f.drained(f.main, deadLetters)),

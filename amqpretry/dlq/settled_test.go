@@ -23,16 +23,16 @@ func TestSettledIsToldOnce(t *testing.T) {
 			if test.consumed > 0 {
 				f.service(all(wire.Handled))
 			}
-			var told []dlq.ReplayReport
-			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Limit: test.limit,
-				Canary: dlq.Canary{Messages: 3}, Settled: func(r dlq.ReplayReport, err error) {
+			var told []dlq.Report
+			report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Limit: test.limit,
+				Canary: dlq.Canary{Messages: 3}, Settled: func(r dlq.Report, err error) {
 					require.NoError(t, err)
 					told = append(told, r)
 				}})
 			require.NoError(t, err)
 			assert.Equal(t, test.done, report.Done)
 			if test.done > 0 {
-				assert.Equal(t, []dlq.ReplayReport{report}, told)
+				assert.Equal(t, []dlq.Report{report}, told)
 			} else {
 				assert.Empty(t, told, "nothing has begun")
 			}

@@ -96,7 +96,7 @@ func TestSilentLink(t *testing.T) {
 			return err
 		},
 		"replay": func(f *fixture, q *dlq.Queue, silence func()) error {
-			_, err := q.Replay(f.t.Context(), dlq.ReplayOptions{Rate: 100, Progress: func(p dlq.Progress) {
+			_, err := q.Run(f.t.Context(), dlq.Plan{Kind: dlq.Replay, Rate: 100, Progress: func(p dlq.Progress) {
 				if p.Done > 0 {
 					silence()
 				}
@@ -104,7 +104,7 @@ func TestSilentLink(t *testing.T) {
 			return err
 		},
 		"purge": func(f *fixture, q *dlq.Queue, silence func()) error {
-			_, err := q.Purge(f.t.Context(), dlq.PurgeOptions{DryRun: true, Progress: func(p dlq.Progress) {
+			_, err := q.Plan(f.t.Context(), dlq.Plan{Kind: dlq.Purge, Progress: func(p dlq.Progress) {
 				if p.Seen == 1 {
 					silence()
 				}
@@ -112,7 +112,7 @@ func TestSilentLink(t *testing.T) {
 			return err
 		},
 		"move": func(f *fixture, q *dlq.Queue, silence func()) error {
-			_, err := q.Move(f.t.Context(), dlq.MoveOptions{To: f.main, Rate: 100, Progress: func(p dlq.Progress) {
+			_, err := q.Run(f.t.Context(), dlq.Plan{Kind: dlq.Move, To: f.main, Rate: 100, Progress: func(p dlq.Progress) {
 				if p.Done > 0 {
 					silence()
 				}

@@ -28,7 +28,7 @@ func TestPurge(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(100)
 	var archive bytes.Buffer
-	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40,
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge, Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40,
 		Undo: &archive})
 	require.NoError(t, err)
 	assert.Equal(t, 40, report.Done)
@@ -80,7 +80,7 @@ func TestNothingIsTakenWithoutItsUndo(t *testing.T) {
 	const deadLetters, room = 1000, 200_001
 	f.fill(deadLetters)
 	disk, lines := onFullDisk(t, room)
-	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Undo: disk})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge, Undo: disk})
 	require.ErrorIs(t, err, errFull)
 	assert.Equal(t, 1, strings.Count(err.Error(), errFull.Error()), "once: %v", err)
 	assert.Positive(t, report.Done)
@@ -91,7 +91,7 @@ func TestNothingIsTakenWithoutItsUndo(t *testing.T) {
 
 	disk, lines = onFullDisk(t, room)
 	left := deadLetters - report.Done
-	replayed, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Undo: disk})
+	replayed, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Undo: disk})
 	require.ErrorIs(t, err, errFull)
 	whole, torn = lines()
 	assert.LessOrEqual(t, replayed.Done, whole)
@@ -109,7 +109,7 @@ func TestUndoIntoAWriterThatIsNoFile(t *testing.T) {
 	const deadLetters = 100
 	f.fill(deadLetters)
 	disk, lines := onFullDisk(t, 20_001)
-	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Undo: struct{ io.Writer }{disk}})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge, Undo: struct{ io.Writer }{disk}})
 	require.ErrorIs(t, err, errFull)
 	whole, torn := lines()
 	assert.NotEmpty(t, torn)
@@ -136,7 +136,7 @@ func TestMove(t *testing.T) {
 	want := deadletter.New(f.main, 0)
 	f.Publish(f.queue.Name(), want, strange)
 
-	report, err := f.queue.Move(t.Context(), dlq.MoveOptions{To: parked})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: parked})
 	require.NoError(t, err)
 	assert.Equal(t, 2, report.Done)
 	got := f.drained(parked, 2)
@@ -153,9 +153,9 @@ func TestMove(t *testing.T) {
 	})
 
 	wrong := (*config.FieldError)(nil)
-	_, err = f.queue.Move(t.Context(), dlq.MoveOptions{})
+	_, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move})
 	require.ErrorAs(t, err, &wrong)
-	_, err = f.queue.Move(t.Context(), dlq.MoveOptions{To: f.queue.Name()})
+	_, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: f.queue.Name()})
 	require.ErrorAs(t, err, &wrong)
 }
 
@@ -175,7 +175,7 @@ func TestExportAndImportAreLossless(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 300, report.Done)
 	f.Has(f.queue.Name(), 300)
-	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+	_, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge})
 	require.NoError(t, err)
 
 	var done int
@@ -188,7 +188,7 @@ func TestExportAndImportAreLossless(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 100, imported.Done)
 	assert.Equal(t, 300, done)
-	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+	_, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge})
 	require.NoError(t, err)
 
 	_, err = f.queue.Import(t.Context(), bytes.NewReader(first.Bytes()), dlq.ImportOptions{})
@@ -211,7 +211,7 @@ func TestImportOfWhatIsWrong(t *testing.T) {
 	var lines bytes.Buffer
 	_, err := f.queue.Export(t.Context(), &lines, dlq.ExportOptions{})
 	require.NoError(t, err)
-	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+	_, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge})
 	require.NoError(t, err)
 
 	line := (*dlq.LineError)(nil)
@@ -331,7 +331,7 @@ func TestTakingTheFirstOfMany(t *testing.T) {
 					stay = append(stay, body)
 				}
 			}
-			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: filter})
+			report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Filter: filter})
 			require.NoError(t, err)
 			assert.Equal(t, len(gone), report.Done)
 			f.Has(f.queue.Name(), len(stay))

@@ -24,13 +24,13 @@ func TestImportOfWhatWasSentOn(t *testing.T) {
 	var undo bytes.Buffer
 	var runs []string
 	for range 2 {
-		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Limit: 2, Undo: &undo})
+		report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Limit: 2, Undo: &undo})
 		require.NoError(t, err)
 		runs = append(runs, report.Run)
 	}
-	_, err := f.queue.Move(t.Context(), dlq.MoveOptions{To: other, Limit: 2, Undo: &undo})
+	_, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: other, Limit: 2, Undo: &undo})
 	require.NoError(t, err)
-	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{Limit: 2, Undo: &undo})
+	_, err = f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge, Limit: 2, Undo: &undo})
 	require.NoError(t, err)
 	var export bytes.Buffer
 	_, err = f.queue.Export(t.Context(), &export, dlq.ExportOptions{})

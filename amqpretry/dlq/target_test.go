@@ -58,22 +58,22 @@ func TestTargetThatDrops(t *testing.T) {
 			f.fillWith(deadLetters, func(n int) amqp091.Publishing { return deadletter.New(f.main, first+n) })
 			f.Publish(f.main, rabbit.Messages(rabbit.Numbered("before", test.already)...)...)
 
-			planned, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{DryRun: true})
+			planned, err := f.queue.Plan(t.Context(), dlq.Plan{Kind: dlq.Replay})
 			require.NoError(t, err)
-			assert.Equal(t, body, planned.Bytes)
-			assert.Equal(t, arguments["x-queue-type"], planned.Target.Type)
-			warnings := strings.Join(planned.Target.Warnings(planned.Matched, planned.Bytes), "; ")
+			assert.Equal(t, body, planned.Counted.Bytes)
+			assert.Equal(t, arguments["x-queue-type"], planned.Counted.Target.Type)
+			assert.Equal(t, test.dropped > 0, planned.Check() != nil)
+			warnings := strings.Join(planned.Counted.Warnings, "; ")
 			assert.Contains(t, warnings, f.main+" has no consumer")
 			assert.Contains(t, warnings, test.why+test.warns)
 
 			undo := &bytes.Buffer{}
 			runs := map[string]func(allow bool) (dlq.Report, error){
 				"replay": func(allow bool) (dlq.Report, error) {
-					r, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{AllowDrop: allow, Undo: undo})
-					return r.Report, err
+					return f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, AllowDrop: allow, Undo: undo})
 				},
 				"move": func(allow bool) (dlq.Report, error) {
-					return f.queue.Move(t.Context(), dlq.MoveOptions{To: f.main, AllowDrop: allow})
+					return f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: f.main, AllowDrop: allow})
 				},
 			}
 			run := runs["replay"]
@@ -113,7 +113,7 @@ func TestTargetThatDrops_Limit(t *testing.T) {
 	t.Parallel()
 	f := connected(t, brokertest.URI(t)).declared(amqp091.Table{"x-queue-type": "classic", "x-max-length": 5}, nil)
 	f.fill(20)
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Limit: 5})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Limit: 5})
 	require.NoError(t, err)
 	assert.Equal(t, 5, report.Done)
 	assert.Zero(t, report.Dropped)
@@ -177,12 +177,12 @@ func TestTargetThatDropsByPolicy_OwnBroker(t *testing.T) {
 			})
 
 			var drops *dlq.DropError
-			_, err = client.Queue(f.main).Replay(t.Context(), dlq.ReplayOptions{})
+			_, err = client.Queue(f.main).Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 			require.ErrorAs(t, err, &drops)
 			assert.Equal(t, 15, drops.Dropped)
 			f.Has(f.queue.Name(), 20)
 
-			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
+			report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 			require.NoError(t, err)
 			assert.Contains(t, report.Target.Unknown, "management API")
 			assert.Equal(t, 20, report.Done)
@@ -216,16 +216,16 @@ func TestReplayLeavesDeadLettersOfAnotherQueue(t *testing.T) {
 	}
 	assert.ElementsMatch(t, []string{f.main + ".a rejected", another + " rejected"}, owners)
 
-	report, err := queue.Replay(t.Context(), dlq.ReplayOptions{})
+	report, err := queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
-	assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: 1}, report.Left)
+	assert.Equal(t, []dlq.Left{{Why: dlq.LeftForeign, Messages: 1}}, report.Left)
 	f.Has(f.main+".a", 1)
 
 	// A move keeps whose it is.
-	_, err = queue.Move(t.Context(), dlq.MoveOptions{To: f.main})
+	_, err = queue.Run(t.Context(), dlq.Plan{Kind: dlq.Move, To: f.main})
 	require.NoError(t, err)
-	report, err = f.client.DeadLetterQueue(f.main, another).Replay(t.Context(), dlq.ReplayOptions{})
+	report, err = f.client.DeadLetterQueue(f.main, another).Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
 	f.Has(another, 1)

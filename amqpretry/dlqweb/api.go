@@ -1,6 +1,7 @@
 package dlqweb
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -182,22 +183,19 @@ func (c *Console) apiImport(r *http.Request, who visitor) (any, error) {
 		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "An import is JSON Lines",
 			Do: "Send the file with Content-Type: application/jsonl."}
 	}
-	wanted := wish{Kind: kindImport, Queue: r.PathValue("queue"), MainQueue: r.URL.Query().Get("main-queue")}
+	wanted := wish{Plan: dlq.Plan{Kind: kindImport}, Queue: r.PathValue("queue"), MainQueue: r.URL.Query().Get("main-queue")}
 	run, err := c.planRun(r.Context(), wanted, who, r.Body)
 
 	return created{run, "../../runs/" + run.ID}, err
 }
 
-func (c *Console) apiConfirm(r *http.Request, who visitor) (any, error) {
-	return c.runs.confirm(r.Context(), r.PathValue("id"), who)
+// apiOf does something with a run.
+func apiOf(do func(context.Context, string, visitor) (Run, error)) func(*http.Request, visitor) (any, error) {
+	return func(r *http.Request, who visitor) (any, error) { return do(r.Context(), r.PathValue("id"), who) }
 }
 
 func (c *Console) apiUndo(r *http.Request, who visitor) (any, error) {
 	run, err := c.undoRun(r.Context(), r.PathValue("id"), who)
 
 	return created{run, "../" + run.ID}, err
-}
-
-func (c *Console) apiStop(r *http.Request, who visitor) (any, error) {
-	return c.runs.end(r.Context(), r.PathValue("id"), who)
 }

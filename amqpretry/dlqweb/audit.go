@@ -28,15 +28,15 @@ func (c *Console) audit(ctx context.Context, who visitor, what action, r Run) er
 		record.AddAttrs(slog.String("run", r.ID))
 	}
 	record.AddAttrs(slog.String("selection", r.FilterText()))
-	if to := r.Target(); to != "" {
+	if to := r.Where(); to != "" {
 		record.AddAttrs(slog.String("to", to))
 	}
 	if what == actionConfirm {
 		record.AddAttrs(slog.Int("messages", r.Most()))
-		if r.Kind.takes() {
+		if r.takes() {
 			record.AddAttrs(slog.String("undo_file", c.runs.journal.path(r.ID, fileUndo)))
 		}
-		if r.Edit != nil {
+		if r.Change != nil {
 			record.AddAttrs(slog.Bool("edited", true))
 		}
 	}

@@ -176,17 +176,17 @@ func (c *Console) routes() http.Handler {
 		page("GET /plan", c.pagePlan)
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
-		page("POST /confirm", c.postConfirm)
-		page("POST /stop", c.postStop)
-		page("POST /undo", c.postUndo)
+		page("POST /confirm", postRun(c.runs.confirm))
+		page("POST /stop", postRun(c.runs.end))
+		page("POST /undo", postRun(c.undoRun))
 		api("GET /api/v1/runs", c.apiRuns)
 		api("POST /api/v1/runs", c.apiPlan)
 		api("POST /api/v1/queues/{queue}/imports", c.apiImport)
 		api("GET /api/v1/runs/{id}", c.apiRun)
 		page("GET /api/v1/runs/{id}/file", c.getFile)
-		api("POST /api/v1/runs/{id}/confirm", c.apiConfirm)
+		api("POST /api/v1/runs/{id}/confirm", apiOf(c.runs.confirm))
 		api("POST /api/v1/runs/{id}/undo", c.apiUndo)
-		api("DELETE /api/v1/runs/{id}", c.apiStop)
+		api("DELETE /api/v1/runs/{id}", apiOf(c.runs.end))
 	}
 	mux.Handle("/", c.html(func(w http.ResponseWriter, r *http.Request, _ visitor) error {
 		// The links of a page are relative to the console's first page: all pages lie beside it.

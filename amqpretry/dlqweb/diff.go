@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
 
 // difference is a line of a diff.
@@ -87,8 +89,7 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 		return err
 	}
 	if c.config.Redact != nil {
-		return &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
-			Detail: "The console redacts them, so an edit could replace text that you cannot see."}
+		return notEditable()
 	}
 	form, err := readForm(w, r)
 	if err != nil {
@@ -105,15 +106,15 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	before := string(l.Message.Body)
 	// A browser sends each end of a line as CR LF, whatever it was.
 	body := strings.ReplaceAll(form.Get("body"), "\r\n", "\n")
-	changed := &edit{}
+	changed := &change{}
 	if body != before {
 		changed.Body = &body
 	}
 	changed.headers(headersOf(l.Message.Headers), form)
-	if err := changed.check(); err != nil {
+	if err := changed.Validate(); err != nil {
 		return err
 	}
-	text, err := json.Marshal(changed)
+	text, err := json.Marshal(changed.Change)
 	if err != nil {
 		return err
 	}
@@ -134,14 +135,17 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	return c.render(w, http.StatusOK, "diff", page{Title: "What changes", Visitor: who, Data: data})
 }
 
+// change is an edit that somebody makes in a form.
+type change struct{ dlq.Change }
+
 // headers takes what a form says of them: each row has a name, a type and a value. One without a
 // name is removed.
-func (e *edit) headers(before []headerLine, form url.Values) {
+func (e *change) headers(before []headerLine, form url.Values) {
 	names, types, values := form["header-name"], form["header-type"], form["header-value"]
-	kept := map[string]typed{}
+	kept := map[string]dlq.HeaderValue{}
 	for i := range min(len(names), len(types), len(values)) {
 		if names[i] != "" {
-			kept[names[i]] = typed{types[i], strings.ReplaceAll(values[i], "\r\n", "\n")}
+			kept[names[i]] = dlq.HeaderValue{Type: types[i], Value: strings.ReplaceAll(values[i], "\r\n", "\n")}
 		}
 	}
 	for _, line := range before {
@@ -151,7 +155,7 @@ func (e *edit) headers(before []headerLine, form url.Values) {
 			delete(kept, line.Name)
 		case !is:
 			e.Remove = append(e.Remove, line.Name)
-		case now == typed{line.Type, line.Value}:
+		case now == dlq.HeaderValue{Type: line.Type, Value: line.Value}:
 			delete(kept, line.Name)
 		}
 	}
@@ -160,7 +164,7 @@ func (e *edit) headers(before []headerLine, form url.Values) {
 	}
 }
 
-func (e *edit) headerDiff(before []headerLine) []difference {
+func (e *change) headerDiff(before []headerLine) []difference {
 	var lines []difference
 	for _, line := range before {
 		_, set := e.Set[line.Name]

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/file"
 )
 
 // The folder has a folder for each run:
@@ -41,17 +43,17 @@ func openJournal(folder string) (*journal, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot use the folder of the runs: %w", err)
 	}
-	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the folder of the runs: %w", err)
 	}
-	if err := lockFile(file); err != nil {
-		_ = file.Close()
+	if err := file.Lock(lock); err != nil {
+		_ = lock.Close()
 		return nil, fmt.Errorf("cannot use the folder %s: another console uses it; give each console its own folder",
 			folder)
 	}
 
-	return &journal{folder, file}, nil
+	return &journal{folder, lock}, nil
 }
 
 func (j *journal) close() {
@@ -66,18 +68,16 @@ func newID(now time.Time) string {
 	return now.UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:random])
 }
 
-func (j *journal) path(id, file string) string { return filepath.Join(j.folder, id, file) }
+func (j *journal) path(id, name string) string { return filepath.Join(j.folder, id, name) }
 
 // create makes the folder of a run.
 func (j *journal) create(r Run) error {
 	if err := os.Mkdir(filepath.Join(j.folder, r.ID), 0o700); err != nil {
 		return err
 	}
-	if err := j.save(r); err != nil {
-		return err
-	}
+	file.SyncFolder(j.folder)
 
-	return syncFolder(j.folder)
+	return j.save(r)
 }
 
 // save replaces what is known of a run: whoever reads it reads the old or the new one, also after a
@@ -87,20 +87,8 @@ func (j *journal) save(r Run) error {
 	if err != nil {
 		return err
 	}
-	path := j.path(r.ID, fileRun)
-	file, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(append(text, '\n'))
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
 
-	return syncFolder(filepath.Dir(path))
+	return file.Replace(j.path(r.ID, fileRun), append(text, '\n'))
 }
 
 // mostRuns is how many are remembered, the youngest.
@@ -149,8 +137,8 @@ func isID(name string) bool {
 }
 
 // has tells whether a run has a file with something in it.
-func (j *journal) has(id, file string) bool {
-	info, err := os.Stat(j.path(id, file))
+func (j *journal) has(id, name string) bool {
+	info, err := os.Stat(j.path(id, name))
 	return err == nil && info.Size() > 0
 }
 
@@ -188,15 +176,4 @@ func wholeLines(file *os.File) (int64, error) {
 	}
 
 	return 0, nil
-}
-
-// syncFolder makes a new name outlive a crash, where the system can do that.
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	_ = folder.Sync()
-
-	return folder.Close()
 }

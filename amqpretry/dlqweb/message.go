@@ -137,6 +137,9 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	return c.render(w, http.StatusOK, "message", page{Title: cmp.Or(l.UUID, "A dead letter"), Visitor: who, Data: data})
 }
 
+// editableTypes are those whose values a form can have.
+var editableTypes = []string{"string", "int64", "int32", "int16", "float64", "bool", "time"}
+
 // isText tells what a browser sends back as it was: it makes CR LF of each end of a line.
 func isText(body []byte) bool { return utf8.Valid(body) && !bytes.ContainsAny(body, "\x00\r") }
 

@@ -225,7 +225,7 @@ func filterFields(values url.Values, who visitor) []filterField {
 	}
 	shown := fields[:0]
 	for _, f := range fields {
-		if !who.CanView() && isClosed(f.Key) {
+		if !who.CanView() && slices.Contains(closedKeys, f.Key) {
 			continue
 		}
 		if len(values[f.Key]) == 1 { // several are hidden, so that they stay several
@@ -254,16 +254,6 @@ func hiddenFields(values url.Values, who visitor) []filterField {
 	}
 
 	return hidden
-}
-
-func isClosed(key string) bool {
-	for _, closed := range closedKeys {
-		if key == closed {
-			return true
-		}
-	}
-
-	return false
 }
 
 // bar is one of the histogram of ages.
@@ -327,7 +317,7 @@ func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) e
 		Run
 		MayConfirm bool
 		Export     bool
-	}{run, who.Role >= run.Kind.role(), run.Kind == kindExport && run.State == stateDone}
+	}{run, who.Role >= run.role(), run.Kind == kindExport && run.State == stateDone}
 	title := fmt.Sprintf("%s of %s", strings.ToUpper(string(run.Kind[:1]))+string(run.Kind[1:]), run.Queue)
 
 	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who, Live: run.State.IsBusy(),
@@ -341,12 +331,12 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
-	wanted := wish{Kind: runKind(query.Get("kind")), Queue: t.Queue, MainQueue: t.MainQueue,
+	wanted := wish{Plan: dlq.Plan{Kind: dlq.Kind(query.Get("kind"))}, Queue: t.Queue, MainQueue: t.MainQueue,
 		Filter: filterValues(query)}
 	if wanted.Kind == kindImport {
 		return notFound("A plan of an import without a file")
 	}
-	if wanted.Kind == kindMove {
+	if wanted.Kind == dlq.Move {
 		wanted.To = "?" // which nobody has given yet
 	}
 	if _, err := c.parse(&wanted, who); err != nil {
@@ -381,7 +371,7 @@ func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) 
 
 // planRun checks a wish, writes it down, and begins to count.
 func (c *Console) planRun(ctx context.Context, wanted wish, who visitor, input io.Reader) (Run, error) {
-	filter, err := c.parse(&wanted, who)
+	plan, err := c.parse(&wanted, who)
 	if err != nil {
 		return Run{}, err
 	}
@@ -392,7 +382,7 @@ func (c *Console) planRun(ctx context.Context, wanted wish, who visitor, input i
 		return Run{}, err
 	}
 
-	return c.runs.plan(wanted, filter, who, input)
+	return c.runs.plan(wanted, plan, who, input)
 }
 
 // see sends the browser to the page of a run.
@@ -409,10 +399,10 @@ func wishOf(rw http.ResponseWriter, r *http.Request) (wish, error) {
 	if err != nil {
 		return wish{}, err
 	}
-	w := wish{Kind: runKind(form.Get("kind")), Queue: form.Get("queue"), MainQueue: form.Get("main-queue"),
-		To: strings.TrimSpace(form.Get("to")), Filter: filterValues(form), Foreign: form.Get("foreign") != "",
-		AllowDrop: form.Get("allow-drop") != ""}
-	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.First, "tolerate": &w.Tolerate} {
+	w := wish{Queue: form.Get("queue"), MainQueue: form.Get("main-queue"), Filter: filterValues(form),
+		Plan: dlq.Plan{Kind: dlq.Kind(form.Get("kind")), To: strings.TrimSpace(form.Get("to")),
+			Foreign: form.Get("foreign") != "", AllowDrop: form.Get("allow-drop") != ""}}
+	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.Messages, "tolerate": &w.Tolerate} {
 		if text := strings.TrimSpace(form.Get(key)); text != "" {
 			var err error
 			if *n, err = strconv.Atoi(text); err != nil {
@@ -428,7 +418,7 @@ func wishOf(rw http.ResponseWriter, r *http.Request) (wish, error) {
 		}
 	}
 	if text := form.Get("edit"); text != "" {
-		if err := json.Unmarshal([]byte(text), &w.Edit); err != nil {
+		if err := json.Unmarshal([]byte(text), &w.Change); err != nil {
 			return w, badRequest("edit", "the JSON of an edit", strconv.Quote(short(text, mostSummary)))
 		}
 	}
@@ -442,7 +432,7 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 	if err != nil {
 		return badForm(err)
 	}
-	wanted := wish{Kind: kindImport}
+	wanted := wish{Plan: dlq.Plan{Kind: kindImport}}
 	for {
 		part, err := parts.NextPart()
 		if err == io.EOF { //nolint:errorlint // as it is documented
@@ -481,54 +471,25 @@ func readForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	return r.PostForm, nil
 }
 
-// idOf is the run that a form is about.
-func idOf(w http.ResponseWriter, r *http.Request) (string, error) {
-	form, err := readForm(w, r)
+// postRun makes a handler of a form that is about a run.
+func postRun(do func(context.Context, string, visitor) (Run, error)) func(http.ResponseWriter, *http.Request,
+	visitor) error {
+	return func(w http.ResponseWriter, r *http.Request, who visitor) error {
+		form, err := readForm(w, r)
+		if err != nil {
+			return err
+		}
+		run, err := do(r.Context(), form.Get("id"), who)
+		if err != nil {
+			return err
+		}
 
-	return form.Get("id"), err
-}
-
-func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(w, r)
-	if err != nil {
-		return err
+		return see(w, run)
 	}
-	run, err := c.runs.confirm(r.Context(), id, who)
-	if err != nil {
-		return err
-	}
-
-	return see(w, run)
-}
-
-func (c *Console) postStop(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(w, r)
-	if err != nil {
-		return err
-	}
-	run, err := c.runs.end(r.Context(), id, who)
-	if err != nil {
-		return err
-	}
-
-	return see(w, run)
-}
-
-func (c *Console) postUndo(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(w, r)
-	if err != nil {
-		return err
-	}
-	run, err := c.undoRun(r.Context(), id, who)
-	if err != nil {
-		return err
-	}
-
-	return see(w, run)
 }
 
 func (c *Console) undoRun(ctx context.Context, id string, who visitor) (Run, error) {
-	w, filter, err := c.runs.undoOf(id, who)
+	w, plan, err := c.runs.undoOf(id, who)
 	if err != nil {
 		return Run{}, err
 	}
@@ -536,5 +497,5 @@ func (c *Console) undoRun(ctx context.Context, id string, who visitor) (Run, err
 		return Run{}, err
 	}
 
-	return c.runs.undo(w, filter, who)
+	return c.runs.undo(w, plan, who)
 }

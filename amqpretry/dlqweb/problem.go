@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
@@ -62,7 +63,7 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusConflict, Title: "Cannot see all messages",
 			Detail: incomplete.Error(), Do: "Try again when no other consumer takes messages from the queue."}
 	case errors.As(err, &field):
-		return &problem{Status: http.StatusBadRequest, Title: "The request is invalid", Detail: err.Error()}
+		return &problem{Status: http.StatusBadRequest, Title: "The request is invalid", Detail: inRequest.Replace(err.Error())}
 	case errors.As(err, &api):
 		return &problem{Status: http.StatusBadGateway, Title: "Unexpected answer from the management API",
 			Detail: api.Error(), Do: "Check its address and user."}
@@ -74,6 +75,11 @@ func problemOf(err error) *problem {
 			Detail: "The console's log says why.", Do: "Try again in some seconds."}
 	}
 }
+
+// inRequest has the names that options have in a form, a query or a JSON object.
+var inRequest = strings.NewReplacer("Plan.Canary.Messages", "canary", "Plan.Canary.Tolerate", "tolerate", "Plan.Limit",
+	"limit", "Plan.Rate", "rate", "Plan.To", "to", "Plan.Change", "edit", "Change.Set", "edit.set_headers",
+	"Change.Remove", "edit.remove_headers", "Canary.Messages", "canary")
 
 func notFound(what string) *problem {
 	return &problem{Status: http.StatusNotFound, Title: what + " does not exist"}

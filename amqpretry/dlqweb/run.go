@@ -10,45 +10,37 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rabbitmq/amqp091-go"
-
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// runKind is what a run does.
-type runKind string
-
+// The kinds of runs beside those of package dlq.
 const (
-	kindReplay runKind = "replay"
-	kindMove   runKind = "move"
-	kindPurge  runKind = "purge"
-	kindExport runKind = "export"
-	kindImport runKind = "import"
+	kindExport dlq.Kind = "export"
+	kindImport dlq.Kind = "import"
 )
 
-var kinds = []runKind{kindReplay, kindMove, kindPurge, kindExport, kindImport}
+var kinds = []dlq.Kind{dlq.Replay, dlq.Move, dlq.Purge, kindExport, kindImport}
+
+// takes tells whether it takes messages out of the dead-letter queue.
+func (w wish) takes() bool { return w.Kind != kindExport && w.Kind != kindImport }
 
 // role is what it needs.
-func (k runKind) role() Role {
-	switch k {
+func (w wish) role() Role {
+	switch w.Kind {
 	case kindExport:
 		return RoleView
-	case kindPurge:
+	case dlq.Purge:
 		return RoleDelete
 	default:
 		return RoleReplay
 	}
 }
 
-// takes tells whether it takes messages out of the dead-letter queue.
-func (k runKind) takes() bool { return k == kindReplay || k == kindMove || k == kindPurge }
-
 // Past is what has happened to a message then.
-func (k runKind) Past() string {
-	return map[runKind]string{
-		kindReplay: "replayed", kindMove: "moved", kindPurge: "deleted", kindExport: "exported", kindImport: "put back",
-	}[k]
+func (w wish) Past() string {
+	return map[dlq.Kind]string{dlq.Replay: "replayed", dlq.Move: "moved", dlq.Purge: "deleted", kindExport: "exported",
+		kindImport: "put back"}[w.Kind]
 }
 
 // runState is how far a run is.
@@ -77,149 +69,58 @@ func (s runState) IsBusy() bool { return s == stateCounting || s == stateRunning
 // wish is what somebody wants to be done: the part of a run that never changes. It is the body of
 // POST /runs.
 type wish struct {
-	Kind      runKind `json:"kind"`
-	Queue     string  `json:"queue"`
-	MainQueue string  `json:"main_queue,omitempty"`
-	// To is the target of a move, and of a replay to another queue.
-	To string `json:"to,omitempty"`
+	dlq.Plan
+	Queue     string `json:"queue"`
+	MainQueue string `json:"main_queue,omitempty"`
 	// Filter has the filters by the names that they have in a page's URL.
 	Filter url.Values `json:"filter,omitempty"`
-	Limit  int        `json:"limit,omitempty"`
-	// Rate is how many a second; 0 means as fast as the broker confirms.
-	Rate float64 `json:"rate,omitempty"`
-	// First is how many go first, as a canary, and Tolerate how many of these may fail.
-	First    int  `json:"canary,omitempty"`
-	Tolerate int  `json:"tolerate,omitempty"`
-	Foreign  bool `json:"foreign,omitempty"`
-	// AllowDrop sends messages although the target would drop some.
-	AllowDrop bool `json:"allow_drop,omitempty"`
-	// Edit changes the one message that the filter selects.
-	Edit *edit `json:"edit,omitempty"`
 	// UndoOf is the run whose undo file is imported.
 	UndoOf string `json:"undo_of,omitempty"`
 }
 
-// parse checks a wish, and gives its filter.
-func (c *Console) parse(w *wish, who visitor) (dlq.Filter, error) {
+// parse checks a wish, and gives what package dlq is to do.
+func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	if !slices.Contains(kinds, w.Kind) {
-		return dlq.Filter{}, badRequest("kind", fmt.Sprintf("one of %v", kinds), strconv.Quote(string(w.Kind)))
+		return dlq.Plan{}, badRequest("kind", fmt.Sprintf("one of %v", kinds), strconv.Quote(string(w.Kind)))
 	}
-	if err := who.needs(w.Kind.role()); err != nil {
-		return dlq.Filter{}, err
+	if err := who.needs(w.role()); err != nil {
+		return dlq.Plan{}, err
 	}
 	t, err := c.target(w.Queue, w.MainQueue)
 	if err != nil {
-		return dlq.Filter{}, err
+		return dlq.Plan{}, err
 	}
 	if err := checkKeys(w.Filter); err != nil {
-		return dlq.Filter{}, err
+		return dlq.Plan{}, err
 	}
 	w.MainQueue = t.MainQueue
-	filter, err := parseFilter(w.Filter, who)
-	if err != nil {
-		return dlq.Filter{}, err
-	}
-	sends := w.Kind == kindReplay || w.Kind == kindMove
-	switch {
-	case w.Kind == kindMove && w.To == "":
-		return filter, badRequest("to", "the queue to which the messages go", `""`)
-	case w.To != "" && !sends:
-		return filter, badRequest("to", fmt.Sprintf("empty for a run of the kind %s", w.Kind), strconv.Quote(w.To))
-	case w.To == w.Queue:
-		return filter, badRequest("to", "another queue than the dead-letter queue itself", strconv.Quote(w.To))
-	case len(w.To) > maxName:
-		return filter, badRequest("to", "at most 255 bytes", strconv.Itoa(len(w.To)))
-	case w.Limit < 0:
-		return filter, badRequest("limit", "0 (all) or more", strconv.Itoa(w.Limit))
-	case !(w.Rate >= 0 && w.Rate <= maxRate):
-		return filter, badRequest("rate", "0 (no bound) or more messages a second", units.Rate(w.Rate))
-	case w.First < 0 || w.First > 0 && w.Kind != kindReplay:
-		return filter, badRequest("canary", "0, or with a replay more", strconv.Itoa(w.First))
-	case w.Tolerate < 0 || w.Tolerate > 0 && w.Tolerate >= w.First:
-		return filter, badRequest("tolerate", "0, or fewer than canary", strconv.Itoa(w.Tolerate))
-	case w.Edit != nil && (w.Kind != kindReplay || len(w.Filter["uuid"]) != 1):
-		return filter, badRequest("edit", "nothing, or with a replay of one message, filter.uuid", "an edit")
-	case w.Edit != nil && c.config.Redact != nil:
-		return filter, &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
-			Detail: "The console redacts them, so an edit could replace text that you cannot see."}
-	case w.UndoOf != "" && w.Kind != kindImport:
-		return filter, badRequest("undo_of", "nothing, or the ID of a run with an import", strconv.Quote(w.UndoOf))
-	}
-	if w.Edit != nil {
+	if w.Change != nil {
 		w.Limit = 1
 	}
-
-	return filter, w.Edit.check()
-}
-
-const maxRate = 1e9
-
-// counts are numbers by the names that the command line's --json gives them.
-type counts struct {
-	Total     int    `json:"total"`
-	Seen      int    `json:"seen"`
-	Matched   int    `json:"matched"`
-	Done      int    `json:"done"`
-	Unsettled int    `json:"unsettled"`
-	Refused   int    `json:"refused"`
-	Hidden    int    `json:"hidden"`
-	Left      []left `json:"left"`
-	// Warnings are about the target. WouldDrop messages would not stay in it; Dropped ones are not
-	// in it after the run.
-	Warnings  []string `json:"warnings,omitempty"`
-	WouldDrop int      `json:"would_drop,omitempty"`
-	Dropped   int      `json:"dropped,omitempty"`
-}
-
-type left struct {
-	Why      dlq.LeftReason `json:"why"`
-	Messages int            `json:"messages"`
-}
-
-func countsOf(r dlq.Report) counts {
-	c := counts{Total: r.Total, Seen: r.Seen, Matched: r.Matched, Done: r.Done, Unsettled: r.Unsettled,
-		Refused: r.Refused, Hidden: r.Hidden, Left: []left{}, Dropped: r.Dropped}
-	for why, n := range r.Left {
-		c.Left = append(c.Left, left{why, n})
+	plan := w.Plan
+	if plan.Filter, err = parseFilter(w.Filter, who); err != nil {
+		return plan, err
 	}
-	slices.SortFunc(c.Left, func(a, b left) int {
-		return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.Why, b.Why))
-	})
-
-	return c
-}
-
-// judge adds what the target would do to n messages; an error if it would lose some.
-func (c *counts) judge(r dlq.Report, n int) error {
-	bytes := r.Bytes * int64(n) / int64(max(1, c.Can()))
-	c.Warnings, c.WouldDrop = r.Target.Warnings(n, bytes), r.Target.Excess(n, bytes)
-
-	return r.Target.Check(n, bytes)
-}
-
-// Can is how many can go.
-func (c counts) Can() int {
-	can := c.Matched
-	for _, l := range c.Left {
-		can -= l.Messages
+	if !w.takes() {
+		plan.Kind = dlq.Purge // to count what is in the queue
+	}
+	switch {
+	case w.To == w.Queue:
+		return plan, badRequest("to", "another queue than the dead-letter queue itself", strconv.Quote(w.To))
+	case w.Change != nil && len(w.Filter["uuid"]) != 1:
+		return plan, badRequest("edit", "nothing, or with a replay of one message, filter.uuid", "an edit")
+	case w.Change != nil && c.config.Redact != nil:
+		return plan, notEditable()
+	case w.UndoOf != "" && w.Kind != kindImport:
+		return plan, badRequest("undo_of", "nothing, or the ID of a run with an import", strconv.Quote(w.UndoOf))
 	}
 
-	return max(0, can)
+	return plan, plan.Validate()
 }
 
-type canaryState struct {
-	Sent         int    `json:"sent"`
-	Handled      int    `json:"handled"`
-	DeadLettered int    `json:"dead_lettered"`
-	Dropped      int    `json:"dropped"`
-	Unresolved   int    `json:"unresolved"`
-	Retried      int    `json:"retried"`
-	Watched      bool   `json:"watched"`
-	Stopped      string `json:"stopped,omitempty"`
-}
-
-func canaryOf(r dlq.CanaryReport) *canaryState {
-	return &canaryState{r.Sent, r.Handled, r.DeadLettered, r.Dropped, r.Unresolved(), r.Retried, r.Watched, r.Stopped}
+func notEditable() *problem {
+	return &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
+		Detail: "The console redacts them, so an edit could replace text that you cannot see."}
 }
 
 // Run is a run as it is told: in the API, on its page, and in the folder.
@@ -236,30 +137,26 @@ type Run struct {
 	Planned     time.Time `json:"planned_at"`
 	Confirmed   time.Time `json:"confirmed_at,omitzero"`
 	Ended       time.Time `json:"ended_at,omitzero"`
-	// Plan is what the dry run has counted, and counts are what has happened.
-	Plan counts `json:"plan"`
-	counts
-	Canary *canaryState `json:"canary_report,omitempty"`
-	// Replay is in the header amqpretry-replay of what it has replayed.
-	Replay string `json:"run,omitempty"`
+	// Plan is what the dry run has counted, and Report what has happened.
+	Plan dlq.Report `json:"plan"`
+	dlq.Report
+	Canary *dlq.CanaryReport `json:"canary_report,omitempty"`
 	// Undo tells whether it has an undo file, and Undone is the run that has imported it.
 	Undo   bool   `json:"undo"`
 	Undone string `json:"undone_by,omitempty"`
-	// Lines of its file that an import has done. Truncated tells that the last one had no end, and
-	// was left out.
-	Lines     int  `json:"lines,omitempty"`
-	Truncated bool `json:"truncated,omitempty"`
+	// Lines of its file that an import has done.
+	Lines int `json:"lines,omitempty"`
 	// Waits is why nothing happens now: the broker takes no messages.
 	Waits string `json:"waits,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// Target is where its messages go; empty for nowhere.
-func (r Run) Target() string {
+// Where its messages go; empty for nowhere.
+func (r Run) Where() string {
 	switch r.Kind {
-	case kindReplay:
+	case dlq.Replay:
 		return cmp.Or(r.To, r.MainQueue)
-	case kindMove:
+	case dlq.Move:
 		return r.To
 	case kindImport:
 		return r.Queue
@@ -270,20 +167,19 @@ func (r Run) Target() string {
 
 // Most is how many it is about.
 func (r Run) Most() int {
-	if can := r.Plan.Can(); r.Limit == 0 || can < r.Limit {
-		return can
-	}
+	plan := r.wish.Plan
+	plan.Counted = &r.Plan
 
-	return r.Limit
+	return plan.Most()
 }
 
 // CanUndo tells whether its messages can be put back.
-func (r Run) CanUndo() bool { return r.Undo && r.State.IsOver() && r.Undone == "" && r.Kind.takes() }
+func (r Run) CanUndo() bool { return r.Undo && r.State.IsOver() && r.Undone == "" && r.takes() }
 
 // Rest is the query of a plan for what it has not done; empty where there is none.
 func (r Run) Rest() url.Values {
 	limit := r.Limit - r.Done
-	if r.Kind == kindImport || r.Edit != nil || r.Limit > 0 && limit <= 0 {
+	if r.Kind == kindImport || r.Change != nil || r.Limit > 0 && limit <= 0 {
 		return nil
 	}
 	rest := url.Values{"queue": {r.Queue}, "kind": {string(r.Kind)}}
@@ -291,7 +187,7 @@ func (r Run) Rest() url.Values {
 		rest[key] = values
 	}
 	for key, value := range map[string]string{
-		"to": r.To, "limit": positive(limit), "rate": units.Rate(r.Rate), "canary": positive(r.First),
+		"to": r.To, "limit": positive(limit), "rate": units.Rate(r.Rate), "canary": positive(r.Messages),
 		"tolerate": positive(r.Tolerate),
 	} {
 		if value != "" {
@@ -336,101 +232,4 @@ func (w wish) FilterText() string {
 	}
 
 	return strings.Join(words, ", ")
-}
-
-// edit is what is changed before a replay.
-type edit struct {
-	// Body is the new body; nil leaves it.
-	Body *string `json:"body,omitempty"`
-	// Set are headers by name; a value is a string, or {"type", "value"}. Remove are names of
-	// headers.
-	Set    map[string]typed `json:"set_headers,omitempty"`
-	Remove []string         `json:"remove_headers,omitempty"`
-}
-
-func (e *edit) check() error {
-	if e == nil {
-		return nil
-	}
-	for name, value := range e.Set {
-		if name == "" || len(name) > maxName {
-			return badRequest("edit.set_headers", "names of 1 to 255 bytes", strconv.Quote(short(name, mostSummary)))
-		}
-		if _, err := value.parse(); err != nil {
-			return badRequest(fmt.Sprintf("edit.set_headers[%q]", name), err.Error(), strconv.Quote(value.Value))
-		}
-	}
-
-	return nil
-}
-
-// apply changes a message.
-func (e *edit) apply(m *amqp091.Publishing) error {
-	if e.Body != nil {
-		m.Body = []byte(*e.Body)
-	}
-	for _, name := range e.Remove {
-		delete(m.Headers, name)
-	}
-	for name, value := range e.Set {
-		parsed, err := value.parse()
-		if err != nil {
-			return err
-		}
-		if m.Headers == nil {
-			m.Headers = amqp091.Table{}
-		}
-		m.Headers[name] = parsed
-	}
-
-	return nil
-}
-
-// typed is the value of a header as text, with its AMQP type.
-type typed struct {
-	Type  string `json:"type"`
-	Value string `json:"value"`
-}
-
-// editableTypes are those whose values a form can have.
-var editableTypes = []string{"string", "int64", "int32", "int16", "float64", "bool", "time"}
-
-func (t typed) parse() (any, error) {
-	wrong := func(wanted string) error { return fmt.Errorf("%s, for the type %s", wanted, t.Type) }
-	switch t.Type {
-	case "", "string":
-		return t.Value, nil
-	case "int64", "int32", "int16":
-		bits, _ := strconv.Atoi(strings.TrimPrefix(t.Type, "int"))
-		n, err := strconv.ParseInt(t.Value, 10, bits)
-		switch {
-		case err != nil:
-			return nil, wrong("a whole number of " + t.Type[len("int"):] + " bits")
-		case bits == 64:
-			return n, nil
-		case bits == 32:
-			return int32(n), nil
-		default:
-			return int16(n), nil
-		}
-	case "float64":
-		f, err := strconv.ParseFloat(t.Value, 64)
-		if err != nil {
-			return nil, wrong("a number")
-		}
-		return f, nil
-	case "bool":
-		if t.Value != "true" && t.Value != "false" {
-			return nil, wrong("true or false")
-		}
-		return t.Value == "true", nil
-	case "time":
-		at, err := time.Parse(time.RFC3339, t.Value)
-		if err != nil {
-			return nil, wrong("a time such as 2026-11-22T05:12:00Z")
-		}
-		return at, nil
-	default:
-		return nil, fmt.Errorf("one of the types %s", strings.Join(editableTypes, ", "))
-	}
 }

@@ -34,8 +34,8 @@ type running struct {
 	run   Run
 	saved time.Time
 	stop  context.CancelFunc
-	// selection is what the dry run has counted; it belongs to one goroutine at a time.
-	selection selection
+	// plan is what the dry run has counted; it belongs to one goroutine at a time.
+	plan dlq.Plan
 }
 
 // errStopped ends a run that somebody has stopped.
@@ -121,7 +121,7 @@ func (k *runs) busyWith(queue string) string {
 }
 
 // plan begins to count what a run would do. input is the file of an import.
-func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Run, error) {
+func (k *runs) plan(w wish, plan dlq.Plan, who visitor, input io.Reader) (Run, error) {
 	if k.journal == nil {
 		return Run{}, &problem{Status: http.StatusNotFound, Title: "This console is read-only"}
 	}
@@ -129,9 +129,9 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 		return Run{}, &problem{Status: http.StatusTooManyRequests, Title: "Too many runs wait to be confirmed",
 			Detail: fmt.Sprintf("At most %d can.", mostPending), Do: "Confirm or discard some of them."}
 	}
-	now := time.Now().UTC()
-	r := &running{run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
-		Plan: counts{Left: []left{}}, counts: counts{Left: []left{}}}}
+	now, none := time.Now().UTC(), dlq.Report{Left: []dlq.Left{}}
+	r := &running{plan: plan, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
+		Plan: none, Report: none}}
 	if err := k.journal.create(r.run); err != nil {
 		return Run{}, noFolder(err)
 	}
@@ -146,7 +146,7 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	k.all = append(k.all, r)
 	k.forgetOld()
 	k.mu.Unlock()
-	k.start(r, func(ctx context.Context) { k.count(ctx, r, filter) })
+	k.start(r, func(ctx context.Context) { k.count(ctx, r, plan) })
 
 	return r.snapshot(), nil
 }
@@ -267,14 +267,10 @@ func (k *runs) blocked(why error) {
 }
 
 // count does the dry run.
-func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter) {
-	report, err := k.do(ctx, r, filter, true)
+func (k *runs) count(ctx context.Context, r *running, plan dlq.Plan) {
+	report, err := k.do(ctx, r, plan, true)
 	k.change(r, true, func(run *Run) {
-		run.Plan, run.counts = countsOf(report), counts{Left: []left{}}
-		if drops := run.Plan.judge(report, run.Most()); err == nil && !run.AllowDrop {
-			err = drops
-		}
-		run.Waits = ""
+		run.Plan, run.Report, run.Waits = report, dlq.Report{Left: []dlq.Left{}, Truncated: report.Truncated}, ""
 		switch {
 		case run.StoppedBy != "", k.console.ctx.Err() != nil:
 			run.State = stateDiscarded
@@ -285,7 +281,7 @@ func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter) {
 		}
 		if run.State != stateReady {
 			run.Ended = time.Now().UTC()
-			r.selection = nil
+			r.plan = dlq.Plan{}
 		}
 	})
 }
@@ -304,8 +300,7 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 	defer k.confirming.Unlock()
 
 	now := r.snapshot()
-	filter, err := k.console.parse(&now.wish, who)
-	if err != nil {
+	if _, err := k.console.parse(&now.wish, who); err != nil {
 		return Run{}, err
 	}
 	if done, again := isConfirmed(now); done {
@@ -342,7 +337,7 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 	if saved != nil {
 		return Run{}, noFolder(saved)
 	}
-	k.start(r, func(ctx context.Context) { k.execute(ctx, r, filter) })
+	k.start(r, func(ctx context.Context) { k.execute(ctx, r) })
 
 	return confirmed, nil
 }
@@ -365,11 +360,11 @@ func isConfirmed(r Run) (bool, error) {
 }
 
 // execute does what was confirmed.
-func (k *runs) execute(ctx context.Context, r *running, filter dlq.Filter) {
-	report, err := k.do(ctx, r, filter, false)
-	r.selection = nil
+func (k *runs) execute(ctx context.Context, r *running) {
+	report, err := k.do(ctx, r, r.plan, false)
+	r.plan = dlq.Plan{}
 	k.change(r, true, func(run *Run) {
-		run.counts, run.Waits, run.Ended = countsOf(report), "", time.Now().UTC()
+		run.Report, run.Waits, run.Ended = report, "", time.Now().UTC()
 		run.Undo = k.journal.has(run.ID, fileUndo)
 		switch {
 		case run.StoppedBy != "" || k.console.ctx.Err() != nil:
@@ -395,7 +390,7 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 		return Run{}, err
 	}
 	now := r.snapshot()
-	if err := who.needs(now.Kind.role()); err != nil {
+	if err := who.needs(now.role()); err != nil {
 		return Run{}, err
 	}
 	if !now.CanStop() {
@@ -413,7 +408,7 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 		switch run.State {
 		case stateReady:
 			run.State, run.Ended = stateDiscarded, time.Now().UTC()
-			r.selection = nil
+			r.plan = dlq.Plan{}
 		case stateRunning:
 			run.State = stateStopping
 		}
@@ -428,35 +423,35 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 }
 
 // undoOf is what an undo of a run would be, if it can be undone.
-func (k *runs) undoOf(id string, who visitor) (wish, dlq.Filter, error) {
+func (k *runs) undoOf(id string, who visitor) (wish, dlq.Plan, error) {
 	r, err := k.find(id)
 	if err != nil {
-		return wish{}, dlq.Filter{}, err
+		return wish{}, dlq.Plan{}, err
 	}
 	now := r.snapshot()
-	w := wish{Kind: kindImport, Queue: now.Queue, MainQueue: now.MainQueue, UndoOf: id}
-	filter, err := k.console.parse(&w, who)
+	w := wish{Plan: dlq.Plan{Kind: kindImport}, Queue: now.Queue, MainQueue: now.MainQueue, UndoOf: id}
+	plan, err := k.console.parse(&w, who)
 	if err != nil {
-		return wish{}, dlq.Filter{}, err
+		return wish{}, dlq.Plan{}, err
 	}
 	if !now.CanUndo() {
-		return wish{}, dlq.Filter{}, &problem{Status: http.StatusConflict, Title: "This run cannot be undone",
+		return wish{}, dlq.Plan{}, &problem{Status: http.StatusConflict, Title: "This run cannot be undone",
 			Run:    cmp.Or(now.Undone, now.ID),
 			Detail: "You can undo a finished run that removed messages, once."}
 	}
 
-	return w, filter, nil
+	return w, plan, nil
 }
 
 // undo plans an import of what a run has taken out, unless that is planned already.
-func (k *runs) undo(w wish, filter dlq.Filter, who visitor) (Run, error) {
+func (k *runs) undo(w wish, plan dlq.Plan, who visitor) (Run, error) {
 	for _, other := range k.list() {
 		if other.UndoOf == w.UndoOf && !other.State.IsOver() {
 			return other, nil
 		}
 	}
 
-	return k.plan(w, filter, who, nil)
+	return k.plan(w, plan, who, nil)
 }
 
 // open opens a file of a run for reading.

@@ -2,34 +2,23 @@ package dlqweb
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/units"
-	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// filterKeys are the names of the filters in a URL, which are those of the command line's flags;
-// open those that RoleMetadata may use: the others would tell what it may not see.
+// filterKeys are the names of the filters in a URL; closed those that RoleMetadata may not use, as
+// they would tell what it may not see.
 var (
-	openKeys = []string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "older-than", "newer-than",
-		"min-calls", "max-calls", "min-replays", "max-replays", "never-replayed"}
+	filterKeys = dlq.FilterKeys()
 	closedKeys = []string{"error", "error-matches", "text", "header", "json-field"}
-	filterKeys = slices.Concat(openKeys, closedKeys)
 )
-
-// isSingle tells the filters that can be given once.
-func isSingle(key string) bool {
-	return !slices.Contains([]string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "header",
-		"json-field"}, key)
-}
 
 // filterValues are the filters of a page's query or a form, in their order, without what was left
 // empty. Blanks around a value are not meant, but for a UUID, which may be anything.
@@ -67,116 +56,21 @@ func checkKeys(query url.Values, others ...string) error {
 }
 
 // parseFilter makes a filter of the filters of a query, or says all that is wrong with them. A text
-// of one that means "does not tell" is -.
+// of one that means "does not tell" is -: a form leaves out what is empty.
 func parseFilter(values url.Values, who visitor) (dlq.Filter, error) {
-	p := filterParser{values: values}
 	for _, key := range closedKeys {
 		if len(values[key]) > 0 && !who.CanView() {
 			return dlq.Filter{}, who.needs(RoleView)
 		}
 	}
-	for _, key := range []string{"min-calls", "max-calls"} {
-		if values.Get(key) == "0" {
-			p.wrong(key, "1 or more", "0")
-		}
-	}
-	for _, key := range filterKeys {
-		if isSingle(key) && len(values[key]) > 1 {
-			p.wrong(key, "one value", strconv.Itoa(len(values[key])))
-		}
-	}
-	f := dlq.Filter{
-		Topics: p.texts("topic"), Handlers: p.texts("handler"), ErrorTypes: p.texts("error-type"),
-		Fingerprints: p.values["fingerprint"], UUIDs: p.values["uuid"],
-		ErrorContains: values.Get("error"), Text: values.Get("text"),
-		OlderThan: p.age("older-than"), NewerThan: p.age("newer-than"),
-		MinCalls: p.number("min-calls"), MaxCalls: p.number("max-calls"),
-		MinReplays: p.number("min-replays"), MaxReplays: p.number("max-replays"),
-		NeverReplayed: values.Get("never-replayed") != "" || values.Get("max-replays") == "0",
-	}
-	for _, reason := range p.texts("reason") {
-		f.Reasons = append(f.Reasons, retry.Reason(reason))
-	}
-	if expression := values.Get("error-matches"); expression != "" {
-		var err error
-		if f.ErrorMatches, err = regexp.Compile(expression); err != nil {
-			p.wrong("error-matches", "a regular expression", strconv.Quote(expression))
-		}
-	}
-	for _, header := range values["header"] {
-		name, value, ok := strings.Cut(header, "=")
-		if !ok || name == "" {
-			p.wrong("header", "name=value", strconv.Quote(header))
-			continue
-		}
-		if f.Headers == nil {
-			f.Headers = map[string]string{}
-		}
-		f.Headers[name] = value
-	}
-	for _, field := range values["json-field"] {
-		parsed, ok := dlq.ParseField(field)
-		if !ok {
-			p.wrong("json-field", "path=value", strconv.Quote(field))
-			continue
-		}
-		f.Fields = append(f.Fields, parsed)
-	}
-	if err := errors.Join(p.errs...); err != nil {
-		return dlq.Filter{}, err
-	}
-
-	return f, f.Validate()
-}
-
-type filterParser struct {
-	values url.Values
-	errs   []error
-}
-
-func (p *filterParser) wrong(key, wanted, found string) {
-	p.errs = append(p.errs, &config.FieldError{Path: key, Wanted: wanted, Found: found})
-}
-
-// notTold stands for the empty text: a form leaves out what is empty.
-const notTold = "-"
-
-func (p *filterParser) texts(key string) []string {
-	texts := slices.Clone(p.values[key])
-	for i, text := range texts {
-		if text == notTold {
-			texts[i] = ""
+	values = maps.Clone(values)
+	for _, key := range []string{"reason", "topic", "handler", "error-type"} {
+		if i := slices.Index(values[key], "-"); i >= 0 {
+			values[key] = slices.Replace(slices.Clone(values[key]), i, i+1, "")
 		}
 	}
 
-	return texts
-}
-
-func (p *filterParser) age(key string) time.Duration {
-	text := p.values.Get(key)
-	if text == "" {
-		return 0
-	}
-	age, err := units.ParseAge(text)
-	if err != nil {
-		p.wrong(key, "a duration above 0, such as 90s, 15m, 36h, 30d or 1d12h", strconv.Quote(text))
-	}
-
-	return age
-}
-
-func (p *filterParser) number(key string) int {
-	text := p.values.Get(key)
-	if text == "" {
-		return 0
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		p.wrong(key, "a number, 0 or more", strconv.Quote(text))
-		return 0
-	}
-
-	return n
+	return dlq.ParseFilter(values)
 }
 
 // target is a dead-letter queue as a query names it: by its own name, and by its main queue where

@@ -46,7 +46,7 @@
 // A single node that is killed right after the first delayed publish to a topic can start with a
 // landing queue without leader (RabbitMQ 3.10 and 4.0). Later messages of the topic then wait until
 // an operator deletes that queue:
-// https://github.com/amqpretry/watermill-retry/blob/main/docs/project/lost-leaders.md#landing-queues.
+// https://github.com/amqpretry/watermill-retry/blob/main/docs/how-to/operate-exact-delays.md#a-landing-queue-without-leader.
 //
 // No message reaches a queue that takes no part: a target takes part from the first message on that
 // is published to it with a delay. Messages for any other target go to the ladder's queue

@@ -15,7 +15,7 @@ import (
 //
 //	retry.yaml:7: topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs
 //
-// docs/how-to/policy-files.md says what a file can say.
+// docs/reference/policy-files.md says what a file can say.
 func Load(path string) (config.Policies, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/signal"
@@ -24,7 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -45,28 +44,25 @@ func ship(msg *message.Message) error {
 
 // file is the handler of the dead letters. A success takes a dead letter out of its queue. A
 // failure leaves it there, and file gets it again after a pause.
-func file(out io.Writer) message.NoPublishHandlerFunc {
-	return func(msg *message.Message) error {
-		letter, _ := retry.DeadLetterFromContext(msg.Context())
-		fmt.Fprintf(out, "%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Calls, letter.Handler,
-			letter.Error)
-		for _, failed := range letter.History {
-			fmt.Fprintf(out, "%s:   call %d: %s\n", msg.UUID, failed.Number, failed.Error)
-		}
-
-		return nil
+func file(msg *message.Message) error {
+	letter, _ := retry.DeadLetterFromContext(msg.Context())
+	fmt.Printf("%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Calls, letter.Handler, letter.Error)
+	for _, failed := range letter.History {
+		fmt.Printf("%s:   call %d: %s\n", msg.UUID, failed.Number, failed.Error)
 	}
+
+	return nil
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+	if err := run(ctx, os.Getenv("AMQP_URI")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri string, out io.Writer) error {
+func run(ctx context.Context, uri string) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	topic := "orders-" + watermill.NewShortUUID()
@@ -80,7 +76,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	defer retrier.Close()
-	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
+	defer demo.Tidy(uri, retrier, topic) // no service deletes its queues
 	router.AddMiddleware(retrier.Middleware)
 	router.AddPlugin(retrier.CheckRouter)
 	subscriber, err := retrier.NewSubscriber()
@@ -102,26 +98,19 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 			}
 		}()
 
-		return file(out)(msg)
+		return file(msg)
 	})
 
-	if err := publish(retrier, subscriber, topic); err != nil {
-		return err
-	}
-
-	return router.Run(ctx)
-}
-
-// publish sends two orders, once the queue exists.
-func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string) error {
-	if err := subscriber.SubscribeInitialize(topic); err != nil {
-		return err
-	}
 	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	return publisher.Publish(topic,
+	err = errors.Join(subscriber.SubscribeInitialize(topic), publisher.Publish(topic,
 		message.NewMessage("order-1", []byte(`not JSON`)),
-		message.NewMessage("order-2", []byte(`{"Customer":"ann"}`)))
+		message.NewMessage("order-2", []byte(`{"Customer":"ann"}`))))
+	if err != nil {
+		return err
+	}
+
+	return router.Run(ctx)
 }

@@ -10,7 +10,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/signal"
@@ -26,7 +25,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/delay"
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 )
 
 // service is one of three on a router. In real life, each is a process of its own.
@@ -39,31 +38,29 @@ type service struct {
 // paid are the orders that need no reminder any more.
 var paid = map[string]bool{"order-2": true}
 
-func remind(out io.Writer) message.NoPublishHandlerFunc {
-	return func(msg *message.Message) error {
-		if paid[msg.UUID] {
-			fmt.Fprintf(out, "%s: no reminder, it is paid\n", msg.UUID)
-			return nil
-		}
-		due, err := time.Parse(time.RFC3339, msg.Metadata.Get(wmdelay.DelayedUntilKey)) // stays on the message
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "%s: please pay, said too early: %t\n", msg.UUID, time.Now().Before(due))
-
+func remind(msg *message.Message) error {
+	if paid[msg.UUID] {
+		fmt.Printf("%s: no reminder, it is paid\n", msg.UUID)
 		return nil
 	}
+	due, err := time.Parse(time.RFC3339, msg.Metadata.Get(wmdelay.DelayedUntilKey)) // stays on the message
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s: please pay, said too early: %t\n", msg.UUID, time.Now().Before(due))
+
+	return nil
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+	if err := run(ctx, os.Getenv("AMQP_URI")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri string, out io.Writer) error {
+func run(ctx context.Context, uri string) error {
 	id := watermill.NewShortUUID()
 	reminders, shipped := "reminders-"+id, "order-shipped-"+id
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
@@ -75,8 +72,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer tidy.Ladder(uri, options.Ladder.Or(config.ScheduleLadder()), reminders, shipped)
-	defer tidy.Exchanges(uri, shipped)
+	defer demo.TidyLadder(uri, options.Ladder.Or(config.ScheduleLadder()), reminders, shipped)
+	defer demo.TidyExchanges(uri, shipped)
 	var left atomic.Int64
 	left.Store(5) // three reminders, and an event for two services
 	done := func() {
@@ -86,13 +83,13 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 	publishers := map[string]message.Publisher{} // by topic
 	for _, s := range []service{
-		{"reminders", reminders, amqp.NewDurableQueueConfig(uri), remind(out)},
+		{"reminders", reminders, amqp.NewDurableQueueConfig(uri), remind},
 		{"mails", shipped, fanOut(uri, "mails"), func(msg *message.Message) error {
-			fmt.Fprintf(out, "mails: %s is on its way\n", msg.UUID)
+			fmt.Printf("mails: %s is on its way\n", msg.UUID)
 			return nil
 		}},
 		{"stock", shipped, fanOut(uri, "stock"), func(msg *message.Message) error {
-			fmt.Fprintf(out, "stock: %s has left\n", msg.UUID)
+			fmt.Printf("stock: %s has left\n", msg.UUID)
 			return nil
 		}},
 	} {
@@ -101,7 +98,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 			return err
 		}
 		defer retrier.Close()
-		defer tidy.Up(uri, retrier, s.topic) // no service deletes its queues
+		defer demo.Tidy(uri, retrier, s.topic) // no service deletes its queues
 		router.AddMiddleware(retrier.Middleware)
 		router.AddPlugin(retrier.CheckRouter)
 		subscriber, err := retrier.NewSubscriber()

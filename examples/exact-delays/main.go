@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -29,7 +28,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -44,7 +43,7 @@ func policies(ladder config.Ladder) config.Policies {
 }
 
 // order is the handler. It calls an API that may be busy.
-func order(api string, out io.Writer) message.NoPublishHandlerFunc {
+func order(api string) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID != "order-1" { // one of the burst
@@ -57,10 +56,10 @@ func order(api string, out io.Writer) message.NoPublishHandlerFunc {
 
 		err := charge(msg.Context(), api)
 		if err != nil {
-			fmt.Fprintf(out, "%s: attempt %d, %v\n", msg.UUID, attempt.Number, err)
+			fmt.Printf("%s: attempt %d, %v\n", msg.UUID, attempt.Number, err)
 			return err
 		}
-		fmt.Fprintf(out, "%s: attempt %d, charged\n", msg.UUID, attempt.Number)
+		fmt.Printf("%s: attempt %d, charged\n", msg.UUID, attempt.Number)
 
 		return nil
 	}
@@ -92,12 +91,12 @@ func charge(ctx context.Context, api string) error {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+	if err := run(ctx, os.Getenv("AMQP_URI")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri string, out io.Writer) error {
+func run(ctx context.Context, uri string) error {
 	api := httptest.NewServer(busyOnce())
 	defer api.Close()
 	conf := amqp.NewDurableQueueConfig(uri)
@@ -113,7 +112,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	for n := range burst {
 		ids = append(ids, fmt.Sprintf("burst-%d", n+1))
 	}
-	told := &waits{router: router, out: out, left: len(ids)}
+	told := &waits{router: router, left: len(ids)}
 	retrier, err := amqpv2.New(conf, amqpretry.Options{
 		Policies: policies(ladder), OnEvent: told.onEvent, Logger: logger,
 	})
@@ -121,17 +120,21 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	defer retrier.Close()
-	defer tidy.Ladder(uri, ladder) // no service deletes its queues
-	defer tidy.Up(uri, retrier, topic)
+	defer demo.TidyLadder(uri, ladder) // no service deletes its queues
+	defer demo.Tidy(uri, retrier, topic)
 	router.AddMiddleware(retrier.Middleware)
 	router.AddPlugin(retrier.CheckRouter)
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
-	router.AddConsumerHandler("order", topic, subscriber, order(api.URL, out))
+	router.AddConsumerHandler("order", topic, subscriber, order(api.URL))
 
-	if err := publish(retrier, subscriber, topic, ids...); err != nil {
+	publisher, err := retrier.NewPublisher()
+	if err != nil {
+		return err
+	}
+	if err := demo.Publish(publisher, subscriber, topic, ids...); err != nil {
 		return err
 	}
 	if err := router.Run(ctx); err != nil {
@@ -160,7 +163,6 @@ const burst = 60
 // waits prints how long messages wait, and closes the router after the last one.
 type waits struct {
 	router *message.Router
-	out    io.Writer
 
 	mu      sync.Mutex
 	left    int
@@ -172,7 +174,7 @@ func (w *waits) onEvent(event retry.Event) {
 	defer w.mu.Unlock()
 	switch {
 	case event.Kind == retry.EventRetried && event.Message.UUID == "order-1":
-		fmt.Fprintf(w.out, "%s: waits %v\n", event.Message.UUID, event.Verdict.Delay)
+		fmt.Printf("%s: waits %v\n", event.Message.UUID, event.Verdict.Delay)
 	case event.Kind == retry.EventRetried:
 		w.ofBurst = append(w.ofBurst, event.Verdict.Delay)
 	case event.Kind == retry.EventSucceeded:
@@ -189,26 +191,8 @@ func (w *waits) summary() {
 		quarters[(wait-200*time.Millisecond-1)/(200*time.Millisecond)]++
 	}
 	if slices.Min(quarters) == 0 {
-		fmt.Fprintf(w.out, "burst: not spread, in each 200ms: %v\n", quarters)
+		fmt.Printf("burst: not spread, in each 200ms: %v\n", quarters)
 		return
 	}
-	fmt.Fprintf(w.out, "burst: %d retries, some in each 200ms from 200ms to 1s\n", len(w.ofBurst))
-}
-
-// publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
-	if err := subscriber.SubscribeInitialize(topic); err != nil {
-		return err
-	}
-	publisher, err := retrier.NewPublisher()
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
-			return err
-		}
-	}
-
-	return nil
+	fmt.Printf("burst: %d retries, some in each 200ms from 200ms to 1s\n", len(w.ofBurst))
 }

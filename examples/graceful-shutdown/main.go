@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net/http"
 	"os"
@@ -25,7 +24,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 )
 
 // The times of a shutdown: a handler may take as long as the retrier waits, the router waits
@@ -36,15 +35,15 @@ const (
 )
 
 // pack is the handler. It takes a while.
-func pack(out io.Writer, terminate func()) message.NoPublishHandlerFunc {
+func pack(terminate func()) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
-		fmt.Fprintf(out, "%s: packing\n", msg.UUID)
+		fmt.Printf("%s: packing\n", msg.UUID)
 		if msg.UUID == "order-2" {
 			terminate()
 		}
 		select {
 		case <-time.After(500 * time.Millisecond):
-			fmt.Fprintf(out, "%s: packed\n", msg.UUID)
+			fmt.Printf("%s: packed\n", msg.UUID)
 			return nil
 		case <-msg.Context().Done(): // the time is over: the order goes back to its queue, uncounted
 			return msg.Context().Err()
@@ -53,12 +52,12 @@ func pack(out io.Writer, terminate func()) message.NoPublishHandlerFunc {
 }
 
 func main() {
-	if err := run(context.Background(), os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+	if err := run(context.Background(), os.Getenv("AMQP_URI")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri string, out io.Writer) error {
+func run(ctx context.Context, uri string) error {
 	signals, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	conf := amqp.NewDurableQueueConfig(uri)
@@ -73,15 +72,19 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer tidy.Topic(uri, topic) // no service deletes its queues
+	defer demo.TidyTopic(uri, topic) // no service deletes its queues
 	router.AddMiddleware(retrier.Middleware)
 	router.AddPlugin(retrier.CheckRouter)
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return errors.Join(err, retrier.Close())
 	}
-	router.AddConsumerHandler("pack", topic, subscriber, pack(out, terminate))
-	if err := publish(retrier, subscriber, topic, "order-1", "order-2", "order-3"); err != nil {
+	router.AddConsumerHandler("pack", topic, subscriber, pack(terminate))
+	publisher, err := retrier.NewPublisher()
+	if err != nil {
+		return errors.Join(err, retrier.Close())
+	}
+	if err := demo.Publish(publisher, subscriber, topic, "order-1", "order-2", "order-3"); err != nil {
 		return errors.Join(err, retrier.Close())
 	}
 
@@ -94,7 +97,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	defer end()
 	go func() {
 		<-signals.Done()
-		fmt.Fprintln(out, "SIGTERM: closing")
+		fmt.Println("SIGTERM: closing")
 		select {
 		case <-router.Running():
 			_ = router.Close() // waits for the handlers that run
@@ -105,7 +108,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	err = router.Run(running)
 	err = errors.Join(err, retrier.Close()) // after the router: copies of failed messages go over its connection
 	left, leftErr := ready(uri, topic)
-	fmt.Fprintf(out, "closed: %d order is left for the next pod\n", left)
+	fmt.Printf("closed: %d order is left for the next pod\n", left)
 
 	return errors.Join(err, leftErr)
 }
@@ -144,22 +147,4 @@ func ready(uri, queue string) (int, error) {
 	state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 
 	return state.Messages, err
-}
-
-// publish sends a message for each id, once the queue exists.
-func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
-	if err := subscriber.SubscribeInitialize(topic); err != nil {
-		return err
-	}
-	publisher, err := retrier.NewPublisher()
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
-			return err
-		}
-	}
-
-	return nil
 }

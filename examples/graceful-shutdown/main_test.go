@@ -13,20 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
-
-// Not parallel: the signal is for the whole process.
-func TestOutput(t *testing.T) {
-	exampletest.Output(t, run, `order-1: packing
-order-1: packed
-order-2: packing
-SIGTERM: closing
-order-2: packed
-closed: 1 order is left for the next pod
-`)
-}
 
 type probe struct {
 	HTTPGet struct {

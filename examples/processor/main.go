@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/signal"
@@ -23,7 +22,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -32,12 +31,12 @@ var policy = config.Policy{Delays: []time.Duration{100 * time.Millisecond, 300 *
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+	if err := run(ctx, os.Getenv("AMQP_URI")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri string, out io.Writer) error {
+func run(ctx context.Context, uri string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	orders := "orders-" + watermill.NewShortUUID()
@@ -53,7 +52,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	defer func() { // no service deletes its queues
-		tidy.Topic(uri, orders, policy)
+		demo.TidyTopic(uri, orders, policy)
 		_, _ = channel.QueueDelete(failed, false, false, false)
 	}()
 	if err := declare(channel, orders, failed); err != nil {
@@ -69,7 +68,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		Logger:   watermill.NopLogger{}, // this program prints what happens
 		OnEvent: func(e retry.Event) {
 			if e.Kind == retry.EventDeadLettered {
-				fmt.Fprintf(out, "%s: dead letter, %s\n", e.Message.UUID, e.Verdict.Reason)
+				fmt.Printf("%s: dead letter, %s\n", e.Message.UUID, e.Verdict.Reason)
 				ended <- struct{}{}
 			}
 		},
@@ -81,7 +80,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	stopped := make(chan error, 1)
 	go func() { stopped <- processor.Run(ctx) }()
 
-	if err := consume(channel, orders, out, func() { ended <- struct{}{} }); err != nil {
+	if err := consume(channel, orders, func() { ended <- struct{}{} }); err != nil {
 		return err
 	}
 	for _, id := range []string{"order-1", "order-2", "order-3"} {
@@ -121,7 +120,7 @@ func declare(channel *amqp091.Channel, main, failed string) error {
 }
 
 // consume is the service. It rejects what it cannot handle: basic_nack(requeue=False) in Python.
-func consume(channel *amqp091.Channel, queue string, out io.Writer, handled func()) error {
+func consume(channel *amqp091.Channel, queue string, handled func()) error {
 	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
 	if err != nil {
 		return err
@@ -130,12 +129,12 @@ func consume(channel *amqp091.Channel, queue string, out io.Writer, handled func
 		for d := range deliveries {
 			failures := d.Headers["amqpretry-count"] // nil, "1", "2"
 			if d.MessageId == "order-2" && failures == nil || d.MessageId == "order-3" {
-				fmt.Fprintf(out, "%s: rejected, failures before: %v\n", d.MessageId, failures)
+				fmt.Printf("%s: rejected, failures before: %v\n", d.MessageId, failures)
 				_ = d.Nack(false, false)
 
 				continue
 			}
-			fmt.Fprintf(out, "%s: handled, failures before: %v\n", d.MessageId, failures)
+			fmt.Printf("%s: handled, failures before: %v\n", d.MessageId, failures)
 			_ = d.Ack(false)
 			handled()
 		}

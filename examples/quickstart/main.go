@@ -13,12 +13,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/signal"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -29,14 +26,14 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+	if err := run(ctx, os.Getenv("AMQP_URI")); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -58,8 +55,8 @@ var bodies = []string{
 	`order-6 is not JSON`,
 }
 
-func run(ctx context.Context, uri string, out io.Writer) error {
-	p, topic := &printer{out: out}, "quickstart-"+watermill.NewShortUUID()
+func run(ctx context.Context, uri string) error {
+	topic := "quickstart-" + watermill.NewShortUUID()
 
 	// A message fails up to three times: at once, after 1 s and after 2 s more. Then it is a dead
 	// letter.
@@ -80,42 +77,30 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	retrier, err := amqpv2.New(conf, amqpretry.Options{
-		Policies: policies, OnEvent: untilDone(router, int64(len(bodies))), Logger: logger,
+		Policies: policies, OnEvent: demo.CloseAfter(router, len(bodies)), Logger: logger,
 	})
 	if err != nil {
 		return err
 	}
 	defer retrier.Close()
-	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
+	defer demo.Tidy(uri, retrier, topic) // no service deletes its queues
 	router.AddMiddleware(retrier.Middleware)
 	router.AddPlugin(retrier.CheckRouter)
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
-	router.AddConsumerHandler("ship", topic, subscriber, ship(p))
+	router.AddConsumerHandler("ship", topic, subscriber, ship)
 
 	if err := publish(retrier, subscriber, topic); err != nil {
 		return err
 	}
-	p.start = time.Now()
+	start = time.Now()
 	if err := router.Run(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 
-	return p.deadLetters(uri, topic+".dlq", 2)
-}
-
-// untilDone closes the router after the end of the last of n messages: it is handled, or dead.
-func untilDone(router *message.Router, n int64) func(retry.Event) {
-	var ended atomic.Int64
-
-	return func(event retry.Event) {
-		ends := event.Kind == retry.EventSucceeded || event.Kind == retry.EventDeadLettered
-		if ends && ended.Add(1) == n {
-			go router.Close()
-		}
-	}
+	return deadLetters(uri, topic+".dlq", 2)
 }
 
 // publish sends the orders, once the queue exists.
@@ -136,26 +121,27 @@ func publish(retrier *amqpv2.Retrier, subscriber message.SubscribeInitializer, t
 	return nil
 }
 
-// ship returns the handler: it fails as often as the order says, or always.
-func ship(p *printer) message.NoPublishHandlerFunc {
-	return func(msg *message.Message) error {
-		var o order
-		if err := json.Unmarshal(msg.Payload, &o); err != nil {
-			return retry.Permanent(err)
-		}
-		attempt, _ := retry.AttemptFromContext(msg.Context())
-
-		if o.Failures < 0 || attempt.Failures < o.Failures {
-			err := errors.New("the warehouse does not answer")
-			p.attempt(o.ID, attempt, "failed: "+err.Error())
-
-			return err
-		}
-		p.attempt(o.ID, attempt, "shipped")
-
-		return nil
+// ship is the handler: it fails as often as the order says, or always.
+func ship(msg *message.Message) error {
+	var o order
+	if err := json.Unmarshal(msg.Payload, &o); err != nil {
+		return retry.Permanent(err)
 	}
+	attempt, _ := retry.AttemptFromContext(msg.Context())
+	var err error
+	outcome := "shipped"
+	if o.Failures < 0 || attempt.Failures < o.Failures {
+		err = errors.New("the warehouse does not answer")
+		outcome = "failed: " + err.Error()
+	}
+	fmt.Printf("%5.1fs  %s  attempt %d of %d  %s\n", time.Since(start).Seconds(), o.ID, attempt.Number,
+		attempt.MaxRetries+1, outcome)
+
+	return err
 }
+
+// start is when the service began.
+var start time.Time
 
 // jsonMarshaler is a marshaler that rejects what is not JSON.
 type jsonMarshaler struct{ amqp.DefaultMarshaler }
@@ -168,27 +154,12 @@ func (m jsonMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-// printer prints what happens, from any goroutine.
-type printer struct {
-	mu    sync.Mutex
-	out   io.Writer
-	start time.Time
-}
-
-func (p *printer) attempt(id string, a retry.Attempt, outcome string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	fmt.Fprintf(p.out, "%5.1fs  %s  attempt %d of %d  %s\n", time.Since(p.start).Seconds(), id, a.Number, a.MaxRetries+
-		1, outcome)
-}
-
 // shown are those of a dead letter's headers that say most. docs/reference/topology.md has all.
 var shown = []string{"amqpretry-reason", "amqpretry-error", "amqpretry-attempts", "amqpretry-first-failure",
 	"amqpretry-last-failure"}
 
 // deadLetters prints the first n messages of a dead-letter queue, and leaves them there.
-func (p *printer) deadLetters(uri, queue string, n int) error {
+func deadLetters(uri, queue string, n int) error {
 	conn, err := amqp091.Dial(uri)
 	if err != nil {
 		return err
@@ -204,12 +175,12 @@ func (p *printer) deadLetters(uri, queue string, n int) error {
 		return err
 	}
 
-	fmt.Fprintf(p.out, "\n%s:\n", queue)
+	fmt.Printf("\n%s:\n", queue)
 	for range n {
 		d := <-deliveries
-		fmt.Fprintf(p.out, "\n  %s\n", d.Body)
+		fmt.Printf("\n  %s\n", d.Body)
 		for _, key := range shown {
-			fmt.Fprintf(p.out, "    %-24s %v\n", key, d.Headers[key])
+			fmt.Printf("    %-24s %v\n", key, d.Headers[key])
 		}
 	}
 

@@ -42,6 +42,12 @@ func fullState() wire.State {
 	return s
 }
 
+// copyOf is the copy of a delivery without a limit.
+func copyOf(d *amqp091.Delivery, s wire.State) amqp091.Publishing {
+	p, _ := CopyOf(&CopyRequest{Delivery: d, State: s}, unlimited)
+	return p
+}
+
 // ours sums up the headers of a publishing that are ours, Watermill's poison keys among them.
 func ours(p amqp091.Publishing) (size int) {
 	for key, value := range p.Headers {
@@ -114,9 +120,7 @@ func TestCopyOfAReplayLosesThePoisonKeys(t *testing.T) {
 
 func TestEachCopyHasAnIDOfItsOwn(t *testing.T) {
 	d := &amqp091.Delivery{}
-	a, _ := CopyOf(&CopyRequest{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
-	b, _ := CopyOf(&CopyRequest{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
-	assert.NotEqual(t, a.Headers[header.ID], b.Headers[header.ID])
+	assert.NotEqual(t, copyOf(d, wire.State{}).Headers[header.ID], copyOf(d, wire.State{}).Headers[header.ID])
 }
 
 func TestCopyKeepsTheFirstArrival(t *testing.T) {
@@ -124,12 +128,11 @@ func TestCopyKeepsTheFirstArrival(t *testing.T) {
 		Exchange: "events", RoutingKey: "orders.eu", Expiration: "60000", UserId: "guest",
 		Headers: amqp091.Table{"CC": []any{"a", "b"}, "BCC": []any{"c"}},
 	}
-	_, state := CopyOf(&CopyRequest{Delivery: first, State: wire.State{Queue: "q"}, Replay: false}, unlimited)
+	_, state := CopyOf(&CopyRequest{Delivery: first, State: wire.State{Queue: "q"}}, unlimited)
 	want := wire.NewArrival("events", "orders.eu", "60000", "guest", `["a","b"]`)
 	assert.Equal(t, want, state.Arrival)
 
-	_, state = CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Exchange: "", RoutingKey: "q"}, State: state,
-		Replay: false}, unlimited)
+	_, state = CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{RoutingKey: "q"}, State: state}, unlimited)
 	assert.Equal(t, want, state.Arrival, "how it came back is not how it arrived")
 }
 
@@ -142,7 +145,7 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		limit := rapid.SampledFrom([]int{8 << 10, 9 << 10, 16 << 10, 32 << 10, 128 << 10, unlimited}).Draw(t, "limit")
 
 		full := fullState()
-		p, state := CopyOf(&CopyRequest{Delivery: &d, State: full, Replay: false}, limit)
+		p, state := CopyOf(&CopyRequest{Delivery: &d, State: full}, limit)
 
 		require.LessOrEqual(t, ours(p), wire.MaxOwnBytes)
 		if limit != unlimited {
@@ -202,7 +205,7 @@ func TestLargestCopy(t *testing.T) {
 	}
 
 	for _, limit := range []int{6 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10} {
-		p, state := CopyOf(&CopyRequest{Delivery: d, State: fullState(), Replay: false}, limit)
+		p, state := CopyOf(&CopyRequest{Delivery: d, State: fullState()}, limit)
 		assert.Equal(t, retry.ReasonTooLarge, state.Reason)
 		assert.NotEmpty(t, p.Headers[header.Removed])
 		assert.LessOrEqual(t, len(fakebroker.HeaderFrame(p)), limit)
@@ -211,12 +214,15 @@ func TestLargestCopy(t *testing.T) {
 }
 
 // A copy that became a dead letter does not expire in the dead-letter queue, whatever jitter its
-// retry was to have.
+// retry was to have. It has its own priority, and no header that says so.
 func TestCopyOfTooLargeDoesNotExpire(t *testing.T) {
 	for _, size := range []int{0, 10_000} {
-		d := amqp091.Delivery{Headers: amqp091.Table{"large": strings.Repeat("x", size)}, Body: []byte("body")}
-		o := &CopyRequest{Delivery: &d, State: wire.State{Queue: "q", Count: 1, Delay: "30s"}, Wait: 20 * time.Second}
+		d := amqp091.Delivery{Headers: amqp091.Table{"large": strings.Repeat("x", size)}, Priority: 9}
+		o := &CopyRequest{Delivery: &d, State: wire.State{Queue: "q", Count: 1, Delay: "30s"}, Wait: 20 * time.Second,
+			LowerPriority: size > 0}
 		p, state := CopyOf(o, 4096)
+		assert.EqualValues(t, 9, p.Priority)
+		assert.NotContains(t, p.Headers, header.Priority)
 		if size == 0 {
 			assert.Equal(t, 1, state.Count)
 			assert.Equal(t, "20000", p.Expiration)
@@ -225,16 +231,6 @@ func TestCopyOfTooLargeDoesNotExpire(t *testing.T) {
 		assert.Equal(t, retry.ReasonTooLarge, state.Reason)
 		assert.Empty(t, p.Expiration)
 	}
-}
-
-// A copy that became a dead letter has its own priority, and no header that says so.
-func TestCopyOfTooLargeHasItsPriority(t *testing.T) {
-	d := amqp091.Delivery{Headers: amqp091.Table{"large": strings.Repeat("x", 10_000)}, Priority: 9}
-	o := &CopyRequest{Delivery: &d, State: wire.State{Queue: "q", Count: 1, Delay: "30s"}, LowerPriority: true}
-	p, state := CopyOf(o, 4096)
-	assert.Equal(t, retry.ReasonTooLarge, state.Reason)
-	assert.EqualValues(t, 9, p.Priority)
-	assert.NotContains(t, p.Headers, header.Priority)
 }
 
 // Ours give way first, in the order of the wire format, and not earlier than they must.
@@ -273,7 +269,7 @@ func TestRemoveLargest(t *testing.T) {
 	d := &amqp091.Delivery{Headers: headers, Body: []byte("body")}
 
 	p, state := CopyOf(&CopyRequest{Delivery: d, State: wire.State{Count: 1, Delay: "30s", Attempts: 3, Queue: "q",
-		Error: "boom"}, Replay: false}, limit)
+		Error: "boom"}}, limit)
 
 	assert.Equal(t, "list, a-6000, b-6000", p.Headers[header.Removed])
 	assert.Contains(t, p.Headers, "5000")
@@ -292,8 +288,7 @@ func TestRemovedNamesAreBounded(t *testing.T) {
 		headers[fmt.Sprintf("%03d%s", i, strings.Repeat("\xff世", 40))] = int64(i)
 	}
 
-	p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState(), Replay: false},
-		16<<10)
+	p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState()}, 16<<10)
 
 	removed, _ := p.Headers[header.Removed].(string)
 	assert.NotEmpty(t, removed)

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -25,10 +26,7 @@ func TestDeadLetter(t *testing.T) {
 		History: []retry.FailedCall{{Number: 1, At: at, Error: "boom"}},
 		Arrival: wire.NewArrival("shop", "orders.eu", "5000", "ann", ""),
 	}
-	ours := amqp091.Table{header.Removed: "huge"}
-	for key, value := range state.Headers("id") {
-		ours[key] = value
-	}
+	ours := withHeaders(amqp091.Table{header.Removed: "huge"}, state)
 	full := retry.DeadLetter{
 		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
 		Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", Calls: 4, Replays: 1,
@@ -55,15 +53,12 @@ func TestDeadLetter(t *testing.T) {
 		return l
 	}
 	with := func(headers amqp091.Table, key string, value any) amqp091.Table {
-		changed := amqp091.Table{key: value}
-		for k, v := range headers {
-			if k != key {
-				changed[k] = v
-			}
-		}
+		changed := maps.Clone(headers)
+		changed[key] = value
 
 		return changed
 	}
+	died := func(queue, reason string) amqp091.Table { return amqp091.Table{header.Death: death(queue, reason)} }
 	rejected := full
 	rejected.Reason, rejected.LastFailure = retry.ReasonRejected, at
 	retried := full
@@ -77,19 +72,13 @@ func TestDeadLetter(t *testing.T) {
 		"replayed, and then rejected": {with(ours, header.Death, death("orders", "rejected")), rejected},
 		"ours, and another's x-death": {with(ours, header.Death, death("another", "rejected")), full},
 		"a later version":             {with(ours, header.Version, "2"), retry.DeadLetter{Queue: "orders"}},
-		"rejected": {amqp091.Table{header.Death: death("orders", "rejected")},
-			byBroker(retry.ReasonRejected)},
-		"delivery limit": {amqp091.Table{header.Death: death("orders", "delivery_limit")},
-			byBroker(retry.ReasonDeliveryLimit)},
-		"length limit": {amqp091.Table{header.Death: death("orders", "maxlen")},
-			byBroker(retry.ReasonMaxLen)},
-		"expired": {amqp091.Table{header.Death: death("orders", "expired")},
-			byBroker(retry.ReasonExpired)},
-		"a reason of a later broker": {amqp091.Table{header.Death: death("orders", "bored")}, byBroker("")},
-		"from another queue": {amqp091.Table{header.Death: death("another", "rejected")},
-			of("another", byBroker(retry.ReasonRejected))},
-		"expired in another queue": {amqp091.Table{header.Death: death("another", "expired")},
-			of("another", byBroker(retry.ReasonExpired))},
+		"rejected":                    {died("orders", "rejected"), byBroker(retry.ReasonRejected)},
+		"delivery limit":              {died("orders", "delivery_limit"), byBroker(retry.ReasonDeliveryLimit)},
+		"length limit":                {died("orders", "maxlen"), byBroker(retry.ReasonMaxLen)},
+		"expired":                     {died("orders", "expired"), byBroker(retry.ReasonExpired)},
+		"a reason of a later broker":  {died("orders", "bored"), byBroker("")},
+		"from another queue":          {died("another", "rejected"), of("another", byBroker(retry.ReasonRejected))},
+		"expired in another queue":    {died("another", "expired"), of("another", byBroker(retry.ReasonExpired))},
 		"rejected, then waited": {amqp091.Table{header.Death: append(death("orders.wait", "expired"),
 			death("orders", "rejected")...)}, byBroker(retry.ReasonRejected)},
 		"rejected elsewhere, then expired": {amqp091.Table{header.Death: append(death("orders", "expired"),

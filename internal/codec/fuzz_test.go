@@ -156,14 +156,7 @@ func TestReadable(t *testing.T) {
 
 		return v
 	}
-	many := func(n int) amqp091.Table {
-		t := amqp091.Table{}
-		for i := range n {
-			t[fmt.Sprintf("%04x", i)] = nil
-		}
-
-		return t
-	}
+	many := tableOf
 	sized := func(n int) amqp091.Table { // with which the frame has n bytes
 		rest := len(fakebroker.HeaderFrame(amqp091.Publishing{Headers: amqp091.Table{"big": "", "small": "kept"},
 			MessageId: "id"}))
@@ -261,10 +254,7 @@ func TestCopyOfWhatHasLostHeaders(t *testing.T) {
 func TestCopyOfManyHeaders(t *testing.T) {
 	for n, reason := range map[int]retry.Reason{mostHeaders: "", mostHeaders + 1: retry.ReasonTooLarge,
 		maxEntries: retry.ReasonTooLarge} {
-		headers := amqp091.Table{}
-		for i := range n {
-			headers[fmt.Sprintf("%04x", i)] = nil
-		}
+		headers := tableOf(n)
 		for _, limit := range []int{unlimited, 128 << 10} {
 			p, state := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState()}, limit)
 			assert.Equal(t, reason, state.Reason, n)
@@ -281,9 +271,19 @@ func TestCopyOfManyHeaders(t *testing.T) {
 func TestCopyDoesNotAskForDirectReplies(t *testing.T) {
 	for given, want := range map[string]string{"amq.rabbitmq.reply-to": "",
 		"amq.rabbitmq.reply-to.g1h2": "amq.rabbitmq.reply-to.g1h2", "answers": "answers"} {
-		p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{ReplyTo: given}}, unlimited)
+		p := copyOf(&amqp091.Delivery{ReplyTo: given}, wire.State{})
 		assert.Equal(t, want, p.ReplyTo)
 	}
+}
+
+// tableOf has n headers.
+func tableOf(n int) amqp091.Table {
+	t := amqp091.Table{}
+	for i := range n {
+		t[fmt.Sprintf("%04x", i)] = nil
+	}
+
+	return t
 }
 
 // rawTable makes an encoded table as no honest client would: nested too deep, with too many

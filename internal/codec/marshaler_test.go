@@ -141,22 +141,22 @@ func TestDecodeWithWatermillsMarshaler(t *testing.T) {
 func TestDecodeTellsEveryRejection(t *testing.T) {
 	errBad := errors.New("bad")
 
+	gives := func(msg *message.Message, err error) marshalerFunc {
+		return func(amqp091.Delivery) (*message.Message, error) { return msg, err }
+	}
+	panics := func(value any) marshalerFunc {
+		return func(amqp091.Delivery) (*message.Message, error) { panic(value) }
+	}
 	for name, test := range map[string]struct {
 		marshaler marshalerFunc
 		want      string
 	}{
-		"error": {func(amqp091.Delivery) (*message.Message, error) { return nil, errBad }, "bad"},
-		"both": {func(amqp091.Delivery) (*message.Message, error) {
-			return message.NewMessage("", nil), errBad
-		}, "bad"},
-		"neither": {func(amqp091.Delivery) (*message.Message, error) {
-			return nil, nil
-		}, "marshaler gave neither a message nor an error"},
-		"panic":       {func(amqp091.Delivery) (*message.Message, error) { panic("oh") }, "marshaler panicked: oh"},
-		"panic error": {func(amqp091.Delivery) (*message.Message, error) { panic(errBad) }, "marshaler panicked: bad"},
-		"panic nil": {func(amqp091.Delivery) (*message.Message, error) {
-			panic(nil) //nolint:govet // that is the case
-		}, "marshaler panicked: panic called with nil argument"},
+		"error":       {gives(nil, errBad), "bad"},
+		"both":        {gives(message.NewMessage("", nil), errBad), "bad"},
+		"neither":     {gives(nil, nil), "marshaler gave neither a message nor an error"},
+		"panic":       {panics("oh"), "marshaler panicked: oh"},
+		"panic error": {panics(errBad), "marshaler panicked: bad"},
+		"panic nil":   {panics(nil), "marshaler panicked: panic called with nil argument"},
 		"index": {func(d amqp091.Delivery) (*message.Message, error) {
 			return message.NewMessage(string(d.Body[9]), nil), nil
 		}, "marshaler panicked: runtime error: index out of range [9] with length 0"},
@@ -170,27 +170,22 @@ func TestDecodeTellsEveryRejection(t *testing.T) {
 
 func TestPublishStripsOurHeaders(t *testing.T) {
 	msg := message.NewMessage("uuid", []byte("x"))
-	msg.Metadata = message.Metadata{"a": "b", "amqpretry-count": "1", "amqpretry-queue": "q", "x-death": "forged",
-		"reason_poisoned": "r"}
+	for _, test := range []struct {
+		metadata message.Metadata
+		want     amqp091.Table
+	}{
+		{message.Metadata{"a": "b", "amqpretry-count": "1", "amqpretry-queue": "q", "x-death": "forged",
+			"reason_poisoned": "r"}, amqp091.Table{"a": "b", "reason_poisoned": "r"}},
+		{message.Metadata{"x-delay": "5"}, amqp091.Table{"x-delay": "5"}},
+		{message.Metadata{"CC": "audit", "amqpretry-count": "1"}, amqp091.Table{"CC": "audit"}}, // its own routing
+	} {
+		msg.Metadata, test.want[amqp.DefaultMessageUUIDHeaderKey] = test.metadata, "uuid"
+		p, err := Publish(amqp.DefaultMarshaler{}, msg)
+		require.NoError(t, err)
+		assert.Equal(t, test.want, p.Headers)
+	}
 
-	p, err := Publish(amqp.DefaultMarshaler{}, msg)
-	require.NoError(t, err)
-	assert.Equal(t, amqp091.Table{"a": "b", "reason_poisoned": "r", amqp.DefaultMessageUUIDHeaderKey: "uuid"},
-		p.Headers)
-
-	// Without ours it is what the marshaler has made.
-	msg.Metadata = message.Metadata{"x-delay": "5"}
-	p, err = Publish(amqp.DefaultMarshaler{}, msg)
-	require.NoError(t, err)
-	assert.Equal(t, amqp091.Table{"x-delay": "5", amqp.DefaultMessageUUIDHeaderKey: "uuid"}, p.Headers)
-
-	// The publisher's own routing stays.
-	msg.Metadata = message.Metadata{"CC": "audit", "amqpretry-count": "1"}
-	p, err = Publish(amqp.DefaultMarshaler{}, msg)
-	require.NoError(t, err)
-	assert.Equal(t, amqp091.Table{"CC": "audit", amqp.DefaultMessageUUIDHeaderKey: "uuid"}, p.Headers)
-
-	_, err = Publish(failingMarshaler{}, msg)
+	_, err := Publish(failingMarshaler{}, msg)
 	assert.EqualError(t, err, "no")
 }
 

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -20,25 +21,19 @@ const farTime = int64(253402300799000)
 func TestCopiesKeepOptHeadersAside(t *testing.T) {
 	const kept = `{"x-opt-delivery-time":"253402300799000","x-opt-other":"true"}`
 	opt := amqp091.Table{"x-opt-delivery-time": farTime, "x-opt-other": true, "own": int64(1)}
-	with := func(more map[string]string) *amqp091.Delivery {
-		d := &amqp091.Delivery{RoutingKey: "orders", Headers: amqp091.Table{}}
-		for key, value := range opt {
-			d.Headers[key] = value
-		}
-		for key, value := range more {
-			d.Headers[key] = value
+	with := func(states ...wire.State) *amqp091.Delivery {
+		d := &amqp091.Delivery{RoutingKey: "orders", Headers: maps.Clone(opt)}
+		for _, s := range states {
+			withHeaders(d.Headers, s)
 		}
 
 		return d
 	}
+	first := wire.State{Queue: "orders", Count: 1}
 	failed := wire.State{Queue: "orders", Count: 1, Delay: "1s", Attempts: 1, Arrival: wire.NewArrival("", "orders", "",
 		"", "")}
 	dead := failed
 	dead.Count, dead.Reason = header.CountDead, retry.ReasonExhausted
-	copied := func(d *amqp091.Delivery, s wire.State) amqp091.Publishing {
-		p, _ := CopyOf(&CopyRequest{Delivery: d, State: s}, unlimited)
-		return p
-	}
 	moved := func(d *amqp091.Delivery) amqp091.Publishing {
 		p, fits := MovedOf(d, "orders", 0)
 		assert.True(t, fits)
@@ -53,20 +48,18 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 	}
 
 	for name, p := range map[string]amqp091.Publishing{
-		"a first failure": copied(with(nil), wire.State{Queue: "orders", Count: 1}),
-		"a dead letter": copied(with(nil),
-			wire.State{Queue: "orders", Count: header.CountDead}),
-		"a copy of an older version":           copied(with(failed.Headers("id")), failed),
-		"moved":                                moved(with(nil)),
-		"moved, a copy of an older version":    moved(with(dead.Headers("id"))),
-		"replayed":                             replayed(with(nil)),
-		"replayed, a copy of an older version": replayed(with(dead.Headers("id"))),
-		"a second failure": copied(again(copied(with(nil),
-			wire.State{Queue: "orders", Count: 1})), failed),
-		"a dead letter that is moved":    moved(again(copied(with(nil), dead))),
-		"a dead letter that is replayed": replayed(again(copied(with(nil), dead))),
-		"a replayed one that fails":      copied(again(replayed(again(copied(with(nil), dead)))), failed),
-		"one that was between retries elsewhere": copied(again(copied(with(nil), wire.State{Queue: "other", Count: 1})),
+		"a first failure":                      copyOf(with(), first),
+		"a dead letter":                        copyOf(with(), wire.State{Queue: "orders", Count: header.CountDead}),
+		"a copy of an older version":           copyOf(with(failed), failed),
+		"moved":                                moved(with()),
+		"moved, a copy of an older version":    moved(with(dead)),
+		"replayed":                             replayed(with()),
+		"replayed, a copy of an older version": replayed(with(dead)),
+		"a second failure":                     copyOf(again(copyOf(with(), first)), failed),
+		"a dead letter that is moved":          moved(again(copyOf(with(), dead))),
+		"a dead letter that is replayed":       replayed(again(copyOf(with(), dead))),
+		"a replayed one that fails":            copyOf(again(replayed(again(copyOf(with(), dead)))), failed),
+		"one that was between retries elsewhere": copyOf(again(copyOf(with(), wire.State{Queue: "other", Count: 1})),
 			failed),
 	} {
 		for key := range p.Headers {
@@ -78,6 +71,15 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 	}
 }
 
+// withHeaders adds the headers of a state.
+func withHeaders(headers amqp091.Table, s wire.State) amqp091.Table {
+	for key, value := range s.Headers("id") {
+		headers[key] = value
+	}
+
+	return headers
+}
+
 // again is what a consumer gets of a copy.
 func again(p amqp091.Publishing) *amqp091.Delivery {
 	return &amqp091.Delivery{RoutingKey: "orders", Headers: p.Headers}
@@ -87,8 +89,7 @@ func again(p amqp091.Publishing) *amqp091.Delivery {
 func TestHandlersSeeOptHeadersAtEveryAttempt(t *testing.T) {
 	first := amqp091.Table{"x-opt-delivery-time": farTime, "x-opt-float": 1e21, "x-opt-text": "\"1\"", "own": "1",
 		"x-death": []any{}}
-	p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: first},
-		State: wire.State{Queue: "orders", Count: 1}}, unlimited)
+	p := copyOf(&amqp091.Delivery{Headers: first}, wire.State{Queue: "orders", Count: 1})
 
 	assert.Equal(t, amqp091.Table{
 		"x-opt-delivery-time": "253402300799000", "x-opt-float": "1e+21", "x-opt-text": "\"1\"", "own": "1",

@@ -34,20 +34,14 @@ func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 	state.Count, state.Delay, state.Reason, state.Unknown = header.CountDead, "", retry.ReasonExhausted, nil
 	state.History = state.History[:2]
 	state.Arrival = wire.NewArrival("e", "k", "1", "u", `["a"]`)
-	d := &amqp091.Delivery{Headers: amqp091.Table{"own": int64(1)}}
-	for key, value := range state.Headers("id") {
-		d.Headers[key] = value
-	}
+	d := &amqp091.Delivery{Headers: withHeaders(amqp091.Table{"own": int64(1)}, state)}
 
 	quick, fits := ReplayOf(d, Replay{MainQueue: state.Queue, Target: "other", Run: "run", Edits: "[]",
 		Canary: "1 run q.lock"}, 0)
 	assert.True(t, fits)
 	slow := stateOfDead(d, state.Queue).ForReplay("other", "run", "1 run q.lock")
 	slow.Edits = "[]"
-	want := amqp091.Table{"own": int64(1)}
-	for key, value := range slow.Headers("id") {
-		want[key] = value
-	}
+	want := withHeaders(amqp091.Table{"own": int64(1)}, slow)
 	quick.Headers[header.ID] = "id"
 	assert.Equal(t, want, quick.Headers)
 }

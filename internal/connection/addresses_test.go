@@ -58,22 +58,12 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// listening is an address that can be connected to.
-func listening(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() })
-
-	return listener.Addr().String()
-}
-
 // Who connects again begins behind the node that was used last, whether it was lost or did not
 // answer.
 func TestDialInTurn(t *testing.T) {
 	t.Parallel()
 
-	down, b, c := "127.0.0.1:1", listening(t), listening(t)
+	down, b, c := "127.0.0.1:1", serve(t, func(net.Conn) {}), serve(t, func(net.Conn) {})
 	plain, dial, err := DialInTurn("amqp://"+down, []string{b, c}, nil, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "amqp://"+down, plain)
@@ -136,24 +126,12 @@ func TestDialInTurnTLS(t *testing.T) {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(leaf)
 
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+	address := serve(t, func(socket net.Conn) {
+		conn := tls.Server(socket, &tls.Config{MinVersion: tls.VersionTLS12,
+			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+		_, _ = conn.Read(make([]byte, 1)) // the handshake
 	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = conn.Read(make([]byte, 1)) // the handshake
-				_ = conn.Close()
-			}()
-		}
-	}()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
+	_, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
 
 	config := &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}

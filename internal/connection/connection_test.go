@@ -24,9 +24,11 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
+// newTestConnection returns a connection that tries once an hour.
 func newTestConnection(t *testing.T, s Settings) *Connection {
 	t.Helper()
 	s.Emit = func(retry.Event) {}
+	s.Reconnect = Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1}
 	c := New(s, watermill.NopLogger{})
 	t.Cleanup(func() { c.Close(time.Now().Add(time.Second)) })
 
@@ -37,12 +39,11 @@ func newTestConnection(t *testing.T, s Settings) *Connection {
 // last failure has begun. Any number of callers makes no more attempts than that.
 func TestTryLinkShortensThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := &fakebroker.Reluctant{Channels: map[int]bool{}}
+		broker := fakebroker.NewReluctant(false)
 		var down atomic.Bool
 		var dials atomic.Int32
-		c := New(Settings{
-			URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
-			Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1},
+		c := newTestConnection(t, Settings{
+			URI: "amqp://guest:guest@broker/",
 			AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
 				dials.Add(1)
 				if down.Load() {
@@ -51,8 +52,7 @@ func TestTryLinkShortensThePause(t *testing.T) {
 
 				return broker.Dial(network, address)
 			}},
-		}, watermill.NopLogger{})
-		defer func() { c.Close(time.Now().Add(time.Second)) }()
+		})
 
 		down.Store(true)
 		began := time.Now()
@@ -82,13 +82,12 @@ func TestTryLinkShortensThePause(t *testing.T) {
 func TestCloseWhileABrokerSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, uri := range []string{"amqp://guest:guest@a/", "amqps://guest:guest@a/"} {
-			c := New(Settings{URI: uri, Emit: func(retry.Event) {},
+			c := newTestConnection(t, Settings{URI: uri,
 				AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
 					client, server := net.Pipe()
 					go func() { _, _ = io.Copy(io.Discard, server) }()
 					return client, nil
-				}}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1}},
-				watermill.NopLogger{})
+				}}})
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			began := time.Now()
 			_, err := c.TryLink(ctx)
@@ -108,16 +107,12 @@ func TestConnectionTimeoutOfTheURI(t *testing.T) {
 			return client, nil
 		}
 		for _, addresses := range [][]string{nil, {"b", "c"}} {
-			c := New(Settings{
-				URI: "amqp://guest:guest@a/?connection_timeout=1500", Addresses: addresses,
-				AMQP: &amqp091.Config{Dial: silent}, Reconnect: Reconnect{InitialInterval: time.Hour,
-					MaxInterval: time.Hour, Multiplier: 1},
-			}, watermill.NopLogger{})
+			c := newTestConnection(t, Settings{URI: "amqp://guest:guest@a/?connection_timeout=1500",
+				Addresses: addresses, AMQP: &amqp091.Config{Dial: silent}})
 			began := time.Now()
 			_, err := c.TryLink(t.Context())
 			require.ErrorContains(t, err, "within 1.5s")
 			assert.Equal(t, time.Duration(1+len(addresses))*1500*time.Millisecond, time.Since(began))
-			c.Close(time.Now().Add(time.Second))
 		}
 	})
 }
@@ -156,10 +151,7 @@ func TestWhatIsNotAMQP(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			connection := newTestConnection(t, Settings{
-				URI: c.uri + "/?connection_timeout=5000", TLS: trusting,
-				Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1},
-			})
+			connection := newTestConnection(t, Settings{URI: c.uri + "/?connection_timeout=5000", TLS: trusting})
 			_, err := connection.TryLink(t.Context())
 			require.ErrorContains(t, err, "cannot connect to RabbitMQ: ")
 			require.ErrorContains(t, err, c.want)
@@ -168,30 +160,38 @@ func TestWhatIsNotAMQP(t *testing.T) {
 	}
 }
 
-// listen says some words on each connection, once it has heard something, and closes it. It gives
-// the address.
-func listen(t *testing.T, secure func(net.Conn) net.Conn, words string) string {
+// serve serves each connection and closes it. It gives the address.
+func serve(t *testing.T, one func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
-			socket, err := listener.Accept()
+			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
 			go func() {
-				conn := secure(socket)
 				defer func() { _ = conn.Close() }()
-				if _, err := conn.Read(make([]byte, 1024)); err == nil {
-					_, _ = conn.Write([]byte(words))
-				}
+				one(conn)
 			}()
 		}
 	}()
 
 	return listener.Addr().String()
+}
+
+// listen says some words on each connection, once it has heard something.
+func listen(t *testing.T, secure func(net.Conn) net.Conn, words string) string {
+	t.Helper()
+	return serve(t, func(socket net.Conn) {
+		conn := secure(socket)
+		defer func() { _ = conn.Close() }()
+		if _, err := conn.Read(make([]byte, 1024)); err == nil {
+			_, _ = conn.Write([]byte(words))
+		}
+	})
 }
 
 // Who cannot connect at all gets an error, and gives up: no line of the log announces a try that

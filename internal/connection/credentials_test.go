@@ -17,6 +17,7 @@ import (
 // A function of somebody else that panics, fails or never returns costs nothing but its answer.
 func TestCredentials(t *testing.T) {
 	type given = func(ctx context.Context, over chan struct{}) (config.Credentials, error)
+	none := config.Credentials{}
 	for name, test := range map[string]struct {
 		gives given
 		fails string
@@ -26,18 +27,17 @@ func TestCredentials(t *testing.T) {
 			return config.Credentials{User: "service"}, nil
 		}},
 		"fails": {func(context.Context, chan struct{}) (config.Credentials, error) {
-			return config.Credentials{}, errors.New("no token today")
+			return none, errors.New("no token today")
 		}, "Options.Credentials: no token today", 0},
-		"panics": {func(context.Context, chan struct{}) (config.Credentials, error) {
-			panic("bad")
-		}, "Options.Credentials: panic: bad", 0},
+		"panics": {func(context.Context, chan struct{}) (config.Credentials, error) { panic("bad") },
+			"Options.Credentials: panic: bad", 0},
 		"never returns": {func(_ context.Context, over chan struct{}) (config.Credentials, error) {
 			<-over
-			return config.Credentials{}, nil
+			return none, nil
 		}, "Options.Credentials: no answer within 30s", askTimeout},
 		"returns with its context": {func(ctx context.Context, _ chan struct{}) (config.Credentials, error) {
 			<-ctx.Done()
-			return config.Credentials{}, context.Cause(ctx)
+			return none, context.Cause(ctx)
 		}, "Options.Credentials: no answer within 30s", askTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {

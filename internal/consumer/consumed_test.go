@@ -20,7 +20,6 @@ import (
 
 // consumer returns one that consumes from the broker until the test ends.
 func newTestConsumer(t *testing.T, r *fakebroker.Reluctant) *Consumer {
-	t.Helper()
 	return newSharingConsumer(t, r, nil)
 }
 
@@ -61,7 +60,7 @@ func declaring(topic, queue string, declared *int) Queue {
 // A consumer keeps nothing of queues that nobody subscribes to any more.
 func TestConsumer_ForgetsQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
+		broker := fakebroker.NewReluctant(false)
 		c := newTestConsumer(t, broker)
 		declared := 0
 
@@ -86,8 +85,7 @@ func TestConsumer_ForgetsQueues(t *testing.T) {
 			synctest.Wait()
 		}
 		assert.Zero(t, c.queues.len())
-		_, channels := broker.Count()
-		assert.Zero(t, channels)
+		broker.Expect(t, 600, 0)
 	})
 }
 
@@ -95,8 +93,7 @@ func TestConsumer_ForgetsQueues(t *testing.T) {
 // subscription that it was initialized for.
 func TestConsumer_DeclaresOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
-		close(broker.Willing)
+		broker := fakebroker.NewReluctant(true)
 		c := newTestConsumer(t, broker)
 		a, b := 0, 0
 		subscribe := func(s Queue) context.CancelFunc {

@@ -6,16 +6,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
-	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Initialize ends although the broker does not answer a declaration: after a time, with its
@@ -39,16 +36,7 @@ func TestInitialize_NoAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
-				c, err := New(t.Context(), Settings{
-					Connection: connection.Settings{
-						URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: broker.Dial},
-						Emit: func(retry.Event) {},
-					},
-					Logger: watermill.NopLogger{}, CloseTimeout: time.Minute,
-				})
-				require.NoError(t, err)
-				defer func() { require.NoError(t, c.Close()) }()
+				c := newTestConsumer(t, fakebroker.NewReluctant(false))
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 

@@ -18,7 +18,7 @@ import (
 // consumer that nobody waits for is closed.
 func TestSubscribe_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
+		broker := fakebroker.NewReluctant(false)
 		c := newTestConsumer(t, broker)
 		queue := Queue{Topic: "orders", Name: "orders"}
 
@@ -37,21 +37,15 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 		defer cancel()
 		_, err := c.Subscribe(ctx, queue)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		asked, channels := broker.Count()
-		assert.Equal(t, 1, asked)
-		assert.Equal(t, 1, channels)
+		broker.Expect(t, 1, 1)
 
 		close(broker.Willing)
 		synctest.Wait()
-		asked, channels = broker.Count()
-		assert.Equal(t, 1, asked, "those that have given up do not ask")
-		assert.Equal(t, 0, channels, "the consumer that nobody waits for")
+		broker.Expect(t, 1, 0, "those that have given up do not ask, and the consumer that nobody waits for is closed")
 
 		_, err = c.Subscribe(t.Context(), queue)
 		require.NoError(t, err)
-		asked, channels = broker.Count()
-		assert.Equal(t, 2, asked)
-		assert.Equal(t, 1, channels)
+		broker.Expect(t, 2, 1)
 	})
 }
 
@@ -61,8 +55,8 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 func TestSubscribe_AnswerComesLate(t *testing.T) {
 	for range 20 { // the two goroutines are in another order most of the time
 		synctest.Test(t, func(t *testing.T) {
-			broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{},
-				Slow: time.Millisecond}
+			broker := fakebroker.NewReluctant(false)
+			broker.Slow = time.Millisecond
 			c := newTestConsumer(t, broker)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -72,12 +66,7 @@ func TestSubscribe_AnswerComesLate(t *testing.T) {
 			<-time.After(10 * time.Second)
 			close(broker.Willing)
 			<-time.After(10 * time.Second)
-			asked, channels := broker.Count()
-			assert.Equal(t, 1, asked)
-			assert.Zero(t, channels)
-			broker.Mu.Lock()
-			defer broker.Mu.Unlock()
-			assert.False(t, broker.Overtaken)
+			broker.Expect(t, 1, 0)
 		})
 	}
 }
@@ -86,9 +75,7 @@ func TestSubscribe_AnswerComesLate(t *testing.T) {
 // that comes in the end is closed: nobody would be given what it takes away.
 func TestSubscriptionEnds_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		willing := make(chan struct{})
-		close(willing)
-		broker := &fakebroker.Reluctant{Willing: willing, Channels: map[int]bool{}}
+		broker := fakebroker.NewReluctant(true)
 		c := newTestConsumer(t, broker)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -97,18 +84,14 @@ func TestSubscriptionEnds_NoAnswer(t *testing.T) {
 
 		broker.Cut()
 		<-time.After(10 * time.Second)
-		asked, channels := broker.Count()
-		require.Equal(t, 2, asked, "it consumes again")
-		require.Equal(t, 1, channels)
+		broker.Expect(t, 2, 1, "it consumes again")
 		cancel()
 		_, open := <-messages
 		require.False(t, open, "the end does not wait for the broker")
 
 		close(broker.Willing)
 		<-time.After(10 * time.Second)
-		asked, channels = broker.Count()
-		assert.Equal(t, 2, asked)
-		assert.Equal(t, 0, channels, "the consumer that nobody waits for")
+		broker.Expect(t, 2, 0, "the consumer that nobody waits for")
 	})
 }
 
@@ -117,27 +100,17 @@ func TestSubscriptionEnds_NoAnswer(t *testing.T) {
 // channel's close.
 func TestBrokerCancels_ChannelIsClosedLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		willing := make(chan struct{})
-		close(willing)
-		broker := &fakebroker.Reluctant{Willing: willing, Channels: map[int]bool{}, Slow: 10 * time.Millisecond}
+		broker := fakebroker.NewReluctant(true)
+		broker.Slow = 10 * time.Millisecond
 		c := newTestConsumer(t, broker)
 		_, err := c.Subscribe(t.Context(), Queue{Topic: "orders", Name: "orders"})
 		require.NoError(t, err)
 
 		for range 5 {
-			broker.Mu.Lock()
-			for channel := range broker.Channels {
-				broker.Peers[0].Method(uint16(channel), 60, 30, "\x03tag\x01") //nolint:gosec // few
-			}
-			broker.Mu.Unlock()
+			broker.CancelConsumers()
 			<-time.After(10 * time.Second)
 		}
-		asked, channels := broker.Count()
-		assert.Equal(t, 6, asked, "it consumes again each time")
-		assert.Equal(t, 1, channels)
-		broker.Mu.Lock()
-		defer broker.Mu.Unlock()
-		assert.False(t, broker.Overtaken)
+		broker.Expect(t, 6, 1, "it consumes again each time")
 	})
 }
 
@@ -146,9 +119,8 @@ func TestBrokerCancels_ChannelIsClosedLast(t *testing.T) {
 // cost all of them the connection.
 func TestClose_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		willing := make(chan struct{})
-		close(willing)
-		broker := &fakebroker.Reluctant{Willing: willing, Channels: map[int]bool{}, Slow: time.Minute}
+		broker := fakebroker.NewReluctant(true)
+		broker.Slow = time.Minute
 		var shared Shared
 		closes, stays := newSharingConsumer(t, broker, &shared), newSharingConsumer(t, broker, &shared)
 		_, err := closes.Subscribe(t.Context(), Queue{Topic: "orders", Name: "orders"})
@@ -159,14 +131,8 @@ func TestClose_NoAnswer(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, closes.Close())
 		assert.LessOrEqual(t, time.Since(began), 5*time.Second, "it does not wait for the answer")
-		_, channels := broker.Count()
-		assert.Equal(t, 2, channels)
+		broker.Expect(t, 2, 2)
 		<-time.After(2 * time.Minute)
-		asked, channels := broker.Count()
-		assert.Equal(t, 2, asked, "nobody has lost the connection")
-		assert.Equal(t, 1, channels, "it is closed in the end")
-		broker.Mu.Lock()
-		defer broker.Mu.Unlock()
-		assert.False(t, broker.Overtaken)
+		broker.Expect(t, 2, 1, "nobody has lost the connection, and the channel is closed in the end")
 	})
 }

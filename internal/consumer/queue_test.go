@@ -59,39 +59,38 @@ func TestArrive(t *testing.T) {
 	died := func(queue string) []any { return []any{amqp091.Table{"queue": queue}} }
 
 	now := time.Now()
+	arrival := func(s wire.State) engine.Arrival {
+		s.Queue = "orders"
+		return engine.Arrival{State: s}
+	}
+	fresh := arrival(wire.State{})
+	replay, crash := arrival(wire.State{Attempts: 4, Replays: 1}), fresh
+	replay.Replay = true
+	crash.Crash = errors.New("delivered 10 times without an acknowledgement; the policy's CrashLimit is 10")
 	for name, test := range map[string]struct {
 		headers amqp091.Table
 		want    engine.Arrival
 	}{
-		"fresh": {nil, engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"fresh": {nil, fresh},
 		"from the quorum queue": {and(state("2", "30s"), "x-death", died("orders.retry.30s")),
-			engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+			arrival(wire.State{Count: 2, Delay: "30s", Attempts: 4})},
 		"from the classic": {and(state("2", "30s"), "x-death", died("orders.retry.30s.classic")),
-			engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+			arrival(wire.State{Count: 2, Delay: "30s", Attempts: 4})},
 		"a delay of the past": {and(state("2", "77h"), "x-death", died("orders.retry.77h")),
-			engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "77h", Attempts: 4}}},
-		"a delay of nobody": {and(state("2", "60s"), "x-death", died("orders.retry.60s")),
-			engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"other queue": {and(state("2", "30s"), "x-death", died("other.retry.30s")),
-			engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"passed on": {state("2", "30s"), engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"replay": {state("-1", ""),
-			engine.Arrival{State: wire.State{Queue: "orders", Attempts: 4, Replays: 1}, Replay: true}},
-		"clamped": {state("99", ""),
-			engine.Arrival{State: wire.State{Queue: "orders", Count: 5, Attempts: 4}}},
-		"delivered 9 times": {amqp091.Table{"x-delivery-count": int64(9)},
-			engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"delivered 10 times": {amqp091.Table{"x-delivery-count": int64(10)}, engine.Arrival{
-			State: wire.State{Queue: "orders"}, Crash: errors.New("delivered 10 times without an acknowledgement; " +
-				"the policy's CrashLimit is 10"),
-		}},
+			arrival(wire.State{Count: 2, Delay: "77h", Attempts: 4})},
+		"a delay of nobody":  {and(state("2", "60s"), "x-death", died("orders.retry.60s")), fresh},
+		"other queue":        {and(state("2", "30s"), "x-death", died("other.retry.30s")), fresh},
+		"passed on":          {state("2", "30s"), fresh},
+		"replay":             {state("-1", ""), replay},
+		"clamped":            {state("99", ""), arrival(wire.State{Count: 5, Attempts: 4})},
+		"delivered 9 times":  {amqp091.Table{"x-delivery-count": int64(9)}, fresh},
+		"delivered 10 times": {amqp091.Table{"x-delivery-count": int64(10)}, crash},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.want.State.Since = now // it has no timestamp
 			queue := testSource(config.Policy{})
-			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true},
-				now, broker{},
-				watermill.NopLogger{}))
+			d := &amqp091.Delivery{Headers: test.headers, Redelivered: true}
+			assert.Equal(t, test.want, queue.arrive(d, now, broker{}, watermill.NopLogger{}))
 
 			off := testSource(config.Policy{Mode: config.ModeOff})
 			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, broker{}, watermill.NopLogger{}))

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,19 +143,9 @@ func TestNamesOfMessages(t *testing.T) {
 			assert.Equal(t, test.want, msg.UUID)
 			assert.Equal(t, test.nameless, captures.find(msg).nameless)
 
-			assert.Equal(t, first(test.header, test.id), codec.MessageUUID(wire.State{UUID: test.header}, &d))
+			assert.Equal(t, cmp.Or(test.header, test.id), codec.MessageUUID(wire.State{UUID: test.header}, &d))
 		})
 	}
-}
-
-func first(s ...string) string {
-	for _, v := range s {
-		if v != "" {
-			return v
-		}
-	}
-
-	return ""
 }
 
 func TestIdentify(t *testing.T) {
@@ -247,22 +238,23 @@ func TestStockMiddlewareLeavesOthersAlone(t *testing.T) {
 
 func TestStockMiddlewareKeepsFromHandlers(t *testing.T) {
 	errSource := errors.New("no queue")
-	never := func(*message.Message) ([]*message.Message, error) {
-		assert.Fail(t, "a handler was called")
-		return nil, nil
+	for name, test := range map[string]struct {
+		stock Stock
+		d     amqp091.Delivery
+		want  error
+	}{
+		"ghost":         {stock(testSource(config.Policy{}), nil), amqp091.Delivery{}, errGhost},
+		"unknown queue": {stock(Queue{}, errSource), delivered(nil), errSource},
+	} {
+		t.Run(name, func(t *testing.T) {
+			msg := test.stock.Captures.Unmarshal(amqp.DefaultMarshaler{}, test.d)
+			_, err := test.stock.Middleware(func(*message.Message) ([]*message.Message, error) {
+				assert.Fail(t, "a handler was called")
+				return nil, nil
+			})(msg)
+			assert.ErrorIs(t, err, test.want)
+		})
 	}
-
-	t.Run("ghost", func(t *testing.T) {
-		s := stock(testSource(config.Policy{}), nil)
-		_, err := s.Middleware(never)(s.Captures.Unmarshal(amqp.DefaultMarshaler{}, amqp091.Delivery{}))
-		assert.ErrorIs(t, err, errGhost)
-	})
-
-	t.Run("unknown queue", func(t *testing.T) {
-		s := stock(Queue{}, errSource)
-		_, err := s.Middleware(never)(s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil)))
-		assert.ErrorIs(t, err, errSource)
-	})
 }
 
 func TestStockDeliveryTellsWhatWasCarriedOut(t *testing.T) {

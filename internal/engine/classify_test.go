@@ -167,11 +167,8 @@ func TestMarks(t *testing.T) {
 		"permanent": {retry.Permanent, retry.ErrPermanent, retry.ErrDrop},
 		"drop":      {retry.Drop, retry.ErrDrop, retry.ErrPermanent},
 		"transient": {retry.Transient, retry.ErrTransient, retry.ErrPermanent},
-		"retry after": {
-			func(err error) error {
-				return retry.RetryAfter(time.Second, err)
-			}, retry.ErrRetryAfter, retry.ErrPostponed,
-		},
+		"retry after": {func(err error) error { return retry.RetryAfter(time.Second, err) }, retry.ErrRetryAfter,
+			retry.ErrPostponed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.NoError(t, test.mark(nil))

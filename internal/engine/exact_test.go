@@ -21,34 +21,32 @@ func TestDecideExact(t *testing.T) {
 	jitter := policy
 	jitter.Jitter = 0.8
 	longest := policy.Ladder.Longest()
+	again := func(count int, delay time.Duration) retry.Verdict {
+		return retry.Verdict{Action: retry.ActionRetry, Count: count, Delay: delay}
+	}
+	const failed = retry.ClassError
 
 	for name, test := range map[string]struct {
 		policy config.Policy
 		c      Case
 		want   retry.Verdict
 	}{
-		"the policy's delay": {policy, Case{Class: retry.ClassError, Failures: 1},
-			retry.Verdict{Action: retry.ActionRetry, Count: 2, Delay: 10 * second}},
-		"what the error asks for": {policy, Case{Class: retry.ClassError, After: 37 * second},
-			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: 37 * second}},
-		"to the unit": {policy, Case{Class: retry.ClassError, After: 1234 * time.Millisecond},
-			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: 1300 * time.Millisecond}},
-		"as soon as possible": {policy, Case{Class: retry.ClassError, After: 1},
-			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: 100 * time.Millisecond}},
-		"beyond the longest it goes on": {policy, Case{Class: retry.ClassError, After: 30 * time.Hour, Now: now},
+		"the policy's delay":      {policy, Case{Class: failed, Failures: 1}, again(2, 10*second)},
+		"what the error asks for": {policy, Case{Class: failed, After: 37 * second}, again(1, 37*second)},
+		"to the unit": {policy, Case{Class: failed, After: 1234 * time.Millisecond},
+			again(1, 1300*time.Millisecond)},
+		"as soon as possible": {policy, Case{Class: failed, After: 1}, again(1, 100*time.Millisecond)},
+		"beyond the longest it goes on": {policy, Case{Class: failed, After: 30 * time.Hour, Now: now},
 			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: longest, NotBefore: now.Add(30 * time.Hour)}},
 		"postponed": {policy, Case{Class: retry.ClassPostponed, After: 90 * second, Failures: 1, Now: now},
 			retry.Verdict{Action: retry.ActionPostpone, Count: 1, Delay: 90 * second}},
-		"jitter, none by chance": {jitter, Case{Class: retry.ClassError},
-			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: second}},
-		"jitter is a delay of its own": {jitter, Case{Class: retry.ClassError, Random: 0.5},
-			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: 600 * time.Millisecond}},
-		"jitter is not for what is asked for": {jitter, Case{Class: retry.ClassError, After: second, Random: 0.9},
-			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: second}},
-		"in time by jitter": {jitter, Case{Class: retry.ClassError, Random: 0.5, Now: now,
-			Deadline: now.Add(700 * time.Millisecond)},
-			retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: 600 * time.Millisecond}},
-		"too late by rounding up": {policy, Case{Class: retry.ClassError, After: 1234 * time.Millisecond, Now: now,
+		"jitter, none by chance":       {jitter, Case{Class: failed}, again(1, second)},
+		"jitter is a delay of its own": {jitter, Case{Class: failed, Random: 0.5}, again(1, 600*time.Millisecond)},
+		"jitter is not for what is asked for": {jitter, Case{Class: failed, After: second, Random: 0.9},
+			again(1, second)},
+		"in time by jitter": {jitter, Case{Class: failed, Random: 0.5, Now: now,
+			Deadline: now.Add(700 * time.Millisecond)}, again(1, 600*time.Millisecond)},
+		"too late by rounding up": {policy, Case{Class: failed, After: 1234 * time.Millisecond, Now: now,
 			Deadline: now.Add(1250 * time.Millisecond)},
 			retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonExpired}},
 	} {

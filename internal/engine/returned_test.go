@@ -28,6 +28,15 @@ func TestArriveOfReturnedMessages(t *testing.T) {
 	copied := map[string]any{header.Version: "1", header.Queue: "orders", header.Count: "2", header.Delay: "1s"}
 	dead := map[string]any{header.Version: "1", header.Queue: "orders", header.Count: "-1"}
 	const crashed, byCopy = true, true
+	// back is a message that the broker has returned for each of its deliveries.
+	back := func(n int64) Arriving {
+		return Arriving{Redelivered: true, Deliveries: n, Returned: Returned{Failures: n}}
+	}
+	with := func(m Arriving, change func(*Arriving)) Arriving {
+		change(&m)
+		return m
+	}
+	foreign := func(m *Arriving) { m.Returned.Foreign = true }
 	for name, test := range map[string]struct {
 		policy  config.Policy
 		m       Arriving
@@ -35,31 +44,23 @@ func TestArriveOfReturnedMessages(t *testing.T) {
 		crashed bool
 		byCopy  bool
 	}{
-		"fresh": {redelivery, Arriving{}, 0, false, false},
-		"returned": {redelivery, Arriving{Redelivered: true, Deliveries: 2,
-			Returned: Returned{Failures: 2}}, 2, false, false},
-		"a copy, returned": {redelivery, Arriving{Headers: copied, Waited: "1s", Redelivered: true,
-			Deliveries: 1, Returned: Returned{Failures: 1}}, 3, false, false},
-		"more than it allows": {redelivery, Arriving{Redelivered: true, Deliveries: 7,
-			Returned: Returned{Failures: 7}}, 3, false, false},
-		"and at its crash limit": {redelivery, Arriving{Redelivered: true, Deliveries: 8,
-			Returned: Returned{Failures: 8}}, 3, crashed, false},
-		"near the broker's limit": {patient, Arriving{Redelivered: true, Deliveries: 18,
-			Returned: Returned{Failures: 18}}, 18, false, byCopy},
-		"nearer than a failure": {patient, Arriving{Redelivered: true, Deliveries: 19,
-			Returned: Returned{Failures: 19}}, 18, crashed, byCopy},
-		"of another queue": {redelivery, Arriving{Redelivered: true, Deliveries: 4,
-			Returned: Returned{Failures: 4, Foreign: true}}, 0, false, byCopy},
-		"and died there": {redelivery, Arriving{Redelivered: true, Deliveries: 5,
-			Returned: Returned{Failures: 5, Foreign: true}}, 0, crashed, byCopy},
+		"fresh":    {redelivery, Arriving{}, 0, false, false},
+		"returned": {redelivery, back(2), 2, false, false},
+		"a copy, returned": {redelivery, with(back(1), func(m *Arriving) { m.Headers, m.Waited = copied, "1s" }), 3,
+			false, false},
+		"more than it allows":     {redelivery, back(7), 3, false, false},
+		"and at its crash limit":  {redelivery, back(8), 3, crashed, false},
+		"near the broker's limit": {patient, back(18), 18, false, byCopy},
+		"nearer than a failure":   {patient, back(19), 18, crashed, byCopy},
+		"of another queue":        {redelivery, with(back(4), foreign), 0, false, byCopy},
+		"and died there":          {redelivery, with(back(5), foreign), 0, crashed, byCopy},
 		"not counted": {redelivery, Arriving{Redelivered: true, Returned: Returned{Uncounted: true}},
 			0, false, byCopy},
 		"too large":            {native, Arriving{Returned: Returned{TooLarge: true}}, 0, false, byCopy},
 		"of unknown age":       {aged, Arriving{}, 0, false, byCopy},
 		"of known age":         {aged, Arriving{Timestamp: time.Now()}, 0, false, false},
 		"a replay with an age": {aged, Arriving{Timestamp: time.Now(), Headers: dead}, 0, false, byCopy},
-		"a replay": {redelivery, Arriving{Headers: dead, Redelivered: true, Deliveries: 1,
-			Returned: Returned{Failures: 1}}, 1, false, false},
+		"a replay":             {redelivery, with(back(1), func(m *Arriving) { m.Headers = dead }), 1, false, false},
 		"a watched replay": {redelivery, Arriving{Headers: map[string]any{header.Version: "1",
 			header.Queue: "orders", header.Count: "-1", header.Canary: "x"}}, 0, false, byCopy},
 		"a copy, native":     {native, Arriving{Headers: copied, Waited: "1s"}, 2, false, false},

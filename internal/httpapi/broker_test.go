@@ -66,15 +66,13 @@ func TestPoliciesAndLimits(t *testing.T) {
 // What a queue does not tell is nil, and nothing else: no policy is not the same as no statistics.
 func TestPoliciesOfAQueue(t *testing.T) {
 	for body, effective := range map[string]httpapi.Arguments{
-		`{"name":"q","vhost":"/"}`: nil,
-		`{"name":"q","vhost":"/","policy":null,"effective_policy_definition":{}}`: {},
-		`{"name":"q","vhost":"/","policy":null,"effective_policy_definition":[]}`: {},
-		`{"name":"q","vhost":"/","policy":"p","effective_policy_definition":{"max-length":3}}`: {
-			"max-length": int64(3)},
-		`{"name":"q","vhost":"/","operator_policy":"o","effective_policy_definition":{"overflow":"x"}}`: {
-			"overflow": "x"},
+		``: nil,
+		`,"policy":null,"effective_policy_definition":{}`:                       {},
+		`,"policy":null,"effective_policy_definition":[]`:                       {},
+		`,"policy":"p","effective_policy_definition":{"max-length":3}`:          {"max-length": int64(3)},
+		`,"operator_policy":"o","effective_policy_definition":{"overflow":"x"}`: {"overflow": "x"},
 	} {
-		q, err := at(t, answer(200, "application/json", body)).Queue(t.Context(), "q")
+		q, err := at(t, answer(200, "application/json", `{"name":"q","vhost":"/"`+body+`}`)).Queue(t.Context(), "q")
 		require.NoError(t, err)
 		assert.Equal(t, effective, q.Effective, body)
 	}
@@ -83,26 +81,11 @@ func TestPoliciesOfAQueue(t *testing.T) {
 // An answer about another virtual host, or another object, is none.
 func TestAnswersAboutOthers(t *testing.T) {
 	ask := map[string]func(*httpapi.Client) error{
-		`[{"vhost":"v","name":"p"}]`: func(c *httpapi.Client) error {
-			_, err := c.Policies(t.Context())
-			return err
-		},
-		`[{"vhost":"v","name":"x"}]`: func(c *httpapi.Client) error {
-			_, err := c.Exchanges(t.Context())
-			return err
-		},
-		`[{"vhost":"v","value":{}}]`: func(c *httpapi.Client) error {
-			_, err := c.Limits(t.Context())
-			return err
-		},
-		`[{"vhost":"/","source":"y"}]`: func(c *httpapi.Client) error {
-			_, err := c.BindingsFrom(t.Context(), "x")
-			return err
-		},
-		`{"vhost":"/","user":"other"}`: func(c *httpapi.Client) error {
-			_, err := c.Permissions(t.Context(), "user")
-			return err
-		},
+		`[{"vhost":"v","name":"p"}]`:   func(c *httpapi.Client) error { _, err := c.Policies(t.Context()); return err },
+		`[{"vhost":"v","name":"x"}]`:   func(c *httpapi.Client) error { _, err := c.Exchanges(t.Context()); return err },
+		`[{"vhost":"v","value":{}}]`:   func(c *httpapi.Client) error { _, err := c.Limits(t.Context()); return err },
+		`[{"vhost":"/","source":"y"}]`: func(c *httpapi.Client) error { _, err := c.BindingsFrom(t.Context(), "x"); return err },
+		`{"vhost":"/","user":"other"}`: func(c *httpapi.Client) error { _, err := c.Permissions(t.Context(), "user"); return err },
 	}
 	for body, question := range ask {
 		err := question(at(t, answer(200, "application/json", body)))

@@ -14,24 +14,19 @@ import (
 // A channel forgets which publishes were returned when they have been told so.
 func TestConfirmChannel_ForgetsReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		var mu sync.Mutex
-		returned := map[string]bool{}
+		b := newTestBroker(nil)
+		var returned sync.Map
 		b.OnPublish = func(u *fakebroker.Publish) {
-			mu.Lock()
-			again := returned[u.Exchange]
-			returned[u.Exchange] = !again
-			mu.Unlock()
-			if again {
+			if _, again := returned.LoadAndDelete(u.Exchange); again {
 				u.Ack()
 			} else {
+				returned.Store(u.Exchange, true)
 				u.Return()
 			}
 		}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		queue := b.forward(t, retryOnce)
 		for range 20 {
-			_, err := queue.Forward(t.Context(), failure(), isThere)
-			require.NoError(t, err)
+			queue.forward(t, failure())
 		}
 		require.Len(t, b.Publishes(), 40)
 

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	wmdelay "github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -23,7 +22,6 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
-	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // idle is a publisher whose Close returns when its channel is closed.
@@ -39,23 +37,19 @@ const publishTimeout = 10 * time.Second
 // newTestDelayPublisher returns a publisher to a queue of each topic's name on a scripted broker.
 func newTestDelayPublisher(t *testing.T, b *fakebroker.Scripted) *DelayPublisher {
 	t.Helper()
-
 	return newDialingPublisher(t, b, b.Dial)
 }
 
 // newDialingPublisher is one that dials in a way of its own.
-func newDialingPublisher(t *testing.T, b *fakebroker.Scripted, dial func(network, address string) (net.Conn, error),
-) *DelayPublisher {
+func newDialingPublisher(t *testing.T, b *fakebroker.Scripted, dial dialer) *DelayPublisher {
 	t.Helper()
 	b.OnDeclare = func(string) { <-time.After(time.Microsecond) } // so that time passes
 	wrapped := make(idle)
 	close(wrapped)
-	p, err := NewDelayPublisher(wrapped, Settings{
-		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
-			Emit: func(retry.Event) {}},
-		Logger: watermill.NopLogger{}, CloseTimeout: 5 * time.Second, Declare: true, Marshaler: plainMarshaler{},
-		Target: queueTarget,
-	}, delay.Options{Ladder: config.Ladder{Levels: 2}, PublishTimeout: publishTimeout}, topology.Names{})
+	settings := testSettings(dial)
+	settings.Declare = true
+	p, err := NewDelayPublisher(wrapped, settings,
+		delay.Options{Ladder: config.Ladder{Levels: 2}, PublishTimeout: publishTimeout}, topology.Names{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Close() })
 
@@ -63,11 +57,9 @@ func newDialingPublisher(t *testing.T, b *fakebroker.Scripted, dial func(network
 }
 
 func inMinutes(bodies ...string) []*message.Message {
-	var messages []*message.Message
-	for _, body := range bodies {
-		msg := message.NewMessage(body, []byte(body))
+	messages := named(bodies...)
+	for _, msg := range messages {
 		wmdelay.Message(msg, wmdelay.For(time.Minute))
-		messages = append(messages, msg)
 	}
 
 	return messages
@@ -101,7 +93,7 @@ func TestDelayPublisher_Refused(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"for a while": 5 * time.Second, "for ever": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b, began := fakebroker.NewScripted(), time.Now()
+				b, began := fakebroker.NewScripted(nil), time.Now()
 				b.OnPublish = func(u *fakebroker.Publish) {
 					if u.Carries("bad") && time.Since(began) < takes {
 						u.Nack()
@@ -114,8 +106,7 @@ func TestDelayPublisher_Refused(t *testing.T) {
 				if takes < time.Hour {
 					require.NoError(t, err)
 				} else {
-					var failed *publish.Error
-					require.ErrorAs(t, err, &failed)
+					failed := failedOf(t, err)
 					assert.Equal(t, []string{"bad1", "bad2"}, uuidsOf(failed))
 					assert.Equal(t, 4, failed.Of)
 					require.ErrorIs(t, err, publish.ErrNacked)
@@ -135,7 +126,7 @@ func TestDelayPublisher_Refused(t *testing.T) {
 // once, and only once for all that miss it.
 func TestDelayPublisher_Returned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, began := fakebroker.NewScripted(), time.Now()
+		b, began := fakebroker.NewScripted(nil), time.Now()
 		var returns atomic.Int64
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if u.Carries("lost") && returns.Add(1) <= 20 {
@@ -159,14 +150,10 @@ func TestDelayPublisher_Returned(t *testing.T) {
 // of calls beside it, are published twice at most.
 func TestDelayPublisher_RefusedForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, began := fakebroker.NewScripted(), time.Now()
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if u.Carries("bad") {
-				u.Refuse(amqp091.PreconditionFailed, "PRECONDITION_FAILED - message size 17 is larger than 16")
-			} else {
-				time.AfterFunc(time.Millisecond, u.Ack)
-			}
-		}
+		b, began := fakebroker.NewScripted(nil), time.Now()
+		b.OnPublish = answer("bad", func(u *fakebroker.Publish) {
+			u.Refuse(amqp091.PreconditionFailed, "PRECONDITION_FAILED - message size 17 is larger than 16")
+		}, ackAfter(time.Millisecond))
 		p := newTestDelayPublisher(t, b)
 		beside := make(chan error, 1)
 		go func() { beside <- p.Publish("q", inMinutes("beside")...) }()
@@ -191,7 +178,7 @@ func TestDelayPublisher_RefusedForGood(t *testing.T) {
 // An exchange to which the user may not write fails its own messages, and takes no others with it.
 func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if u.Exchange == p.ladder.Level(1) {
@@ -207,14 +194,10 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 		go func() { allowed <- p.Publish("q", short) }()
 		synctest.Wait()
 		err := p.Publish("q", inMinutes("minute")...)
-		var (
-			access *topology.AccessError
-			failed *publish.Error
-		)
+		var access *topology.AccessError
 		require.ErrorAs(t, err, &access)
 		assert.Equal(t, p.ladder.Level(1), access.Name)
-		require.ErrorAs(t, err, &failed)
-		assert.True(t, failed.Final)
+		assert.True(t, failedOf(t, err).Final)
 		require.ErrorContains(t, err, "; remove the reason, and publish them again")
 		require.NoError(t, <-allowed)
 		assert.Equal(t, 1, count(b, "short"))
@@ -225,24 +208,18 @@ func TestDelayPublisher_OneLevelIsForbidden(t *testing.T) {
 // down the channel that all share, and fails only its own message.
 func TestDelayPublisher_OneKeyIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if u.Carries("forbidden") {
-				u.Refuse(amqp091.AccessRefused, "ACCESS_REFUSED - write access to topic 'x' in exchange '"+u.Exchange+
-					"' in vhost '/' refused for user 'guest'")
-			} else {
-				time.AfterFunc(time.Second, u.Ack)
-			}
-		}
+		b.OnPublish = answer("forbidden", func(u *fakebroker.Publish) {
+			u.Refuse(amqp091.AccessRefused, "ACCESS_REFUSED - write access to topic 'x' in exchange '"+u.Exchange+
+				"' in vhost '/' refused for user 'guest'")
+		}, ackAfter(time.Second))
 		allowed := make(chan error, 1)
 		go func() { allowed <- p.Publish("q", inMinutes("allowed")...) }()
 		<-time.After(500 * time.Millisecond) // it is published, and not confirmed yet
 		require.Equal(t, 1, count(b, "allowed"))
 		err := p.Publish("other", inMinutes("forbidden")...)
-		var failed *publish.Error
-		require.ErrorAs(t, err, &failed)
-		assert.True(t, failed.Final)
+		assert.True(t, failedOf(t, err).Final)
 		require.ErrorAs(t, err, new(*topology.AccessError))
 		require.NoError(t, <-allowed)
 	})
@@ -252,7 +229,7 @@ func TestDelayPublisher_OneKeyIsForbidden(t *testing.T) {
 // way.
 func TestDelayPublisher_LastReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		dials := 0
 		p := newDialingPublisher(t, b, func(string, string) (net.Conn, error) {
 			if dials++; dials == 1 {
@@ -275,8 +252,7 @@ func (e uncomparable) Error() string { return strings.Join(e, " ") }
 // The cause of a context can be any error.
 func TestDelayPublisher_ContextEndsWithAnyError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = func(u *fakebroker.Publish) { u.Nack() }
+		b := fakebroker.NewScripted((*fakebroker.Publish).Nack)
 		p := newTestDelayPublisher(t, b)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		messages := inMinutes("refused")
@@ -292,7 +268,7 @@ func TestDelayPublisher_ContextEndsWithAnyError(t *testing.T) {
 func TestDelayPublisher_SlowLine(t *testing.T) {
 	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
 
-	b := fakebroker.NewScripted()
+	b := fakebroker.NewScripted(nil)
 	var dials atomic.Int64
 	p := newDialingPublisher(t, b, func(network, address string) (net.Conn, error) {
 		dials.Add(1)
@@ -330,7 +306,7 @@ func (c *slowConn) Write(p []byte) (int, error) {
 // A due time in the metadata counts more than the default of the options.
 func TestDelayPublisher_DefaultDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
 		defaults := forThoseWithout(func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
 			return wmdelay.For(time.Second), nil
@@ -357,7 +333,7 @@ func TestDelayPublisher_DefaultDelay(t *testing.T) {
 // What belongs to a target is declared again after half a minute, and the ladder after ten.
 func TestDelayPublisher_DeclaresAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		p := newTestDelayPublisher(t, b)
 		for i, pause := range []time.Duration{0, targetAge - time.Second, 2 * time.Second, sharedAge} {
 			<-time.After(pause)
@@ -373,25 +349,18 @@ func TestDelayPublisher_DeclaresAgain(t *testing.T) {
 // A message whose context ends is given up alone, and the call does not wait for it.
 func TestDelayPublisher_ContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, began := fakebroker.NewScripted(), time.Now()
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if !u.Carries("silent") {
-				time.AfterFunc(3*time.Second, u.Ack)
-			}
-		}
+		b, began := fakebroker.NewScripted(answer("silent", silent, ackAfter(3*time.Second))), time.Now()
 		p := newTestDelayPublisher(t, b)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		messages := inMinutes("silent", "slow")
 		messages[0].SetContext(ctx)
 		time.AfterFunc(time.Second, func() { cancel(errStop) })
 		err := p.Publish("q", messages...)
-		var failed *publish.Error
-		require.ErrorAs(t, err, &failed)
 		require.ErrorIs(t, err, errStop)
-		assert.Equal(t, []string{"silent"}, uuidsOf(failed))
+		assert.Equal(t, []string{"silent"}, uuidsOf(failedOf(t, err)))
 		assert.InDelta(t, 3*time.Second, time.Since(began), float64(time.Millisecond))
 		assert.Equal(t, 1, count(b, "slow"))
-		b.OnPublish = func(u *fakebroker.Publish) { u.Ack() }
+		b.OnPublish = nil
 		require.NoError(t, p.Publish("q", messages[0]), "a context that had ended before ends nothing")
 		assert.Equal(t, 2, count(b, "silent"))
 	})
@@ -400,8 +369,7 @@ func TestDelayPublisher_ContextEnds(t *testing.T) {
 // Close waits for its timeout, and no longer for a wrapped publisher that hangs.
 func TestDelayPublisher_CloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = func(*fakebroker.Publish) {}
+		b := fakebroker.NewScripted(silent)
 		p := newTestDelayPublisher(t, b)
 		stuck := make(idle)
 		defer close(stuck)

@@ -36,7 +36,7 @@ func death() *codec.CopyRequest {
 func TestRedeclare_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent, answers := context.WithCancel(t.Context())
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		returned := 0
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if returned < 20 && u.Carries(header.Delay) {
@@ -47,19 +47,17 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 			u.Ack()
 		}
 		b.OnDeclare = func(string) { <-silent.Done() }
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		context.AfterFunc(ctx, answers)
 
 		var forwards sync.WaitGroup
 		for range 5 {
-			forwards.Add(1)
-			go func() {
-				defer forwards.Done()
+			forwards.Go(func() {
 				_, err := queue.Forward(ctx, failure(), isThere)
 				assert.NoError(t, err)
-			}()
+			})
 		}
 		synctest.Wait()
 		assert.Equal(t, 1, b.Declares("q.retry.1s"))
@@ -88,11 +86,11 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 // What was declared again is not declared again for copies that were sent before.
 func TestRedeclare_OnceForAllThatWereSentBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {} // answered below
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b := newTestBroker(nil)
+		b.OnPublish = silent // answered below
+		queue := b.forward(t, retryOnce)
 		for range 3 {
-			go func() { _, _ = queue.Forward(t.Context(), failure(), isThere) }()
+			queue.begin(t.Context())
 		}
 		synctest.Wait()
 		sent := b.Publishes()
@@ -117,7 +115,7 @@ func TestRedeclare_OnceForAllThatWereSentBefore(t *testing.T) {
 func TestForward_BacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 40
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if len(b.Publishes()) > most { // without pauses there would be no end
 				u.Ack()
@@ -125,7 +123,7 @@ func TestForward_BacksOff(t *testing.T) {
 			}
 			u.Nack()
 		}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err := queue.Forward(ctx, failure(), isThere)
@@ -148,8 +146,8 @@ func TestForward_BacksOff(t *testing.T) {
 // then, as the broker delivers the message again.
 func TestForward_GoneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b := newTestBroker(nil)
+		queue := b.forward(t, retryOnce)
 		_, err := queue.Forward(t.Context(), failure(), func() bool { return true })
 		require.ErrorIs(t, err, ErrGone)
 		assert.Empty(t, b.Publishes())
@@ -159,9 +157,8 @@ func TestForward_GoneBefore(t *testing.T) {
 // The same while the broker does not answer.
 func TestForward_GoneMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b := newTestBroker(silent)
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		gone := time.Now().Add(time.Minute)
@@ -176,8 +173,8 @@ func TestForward_GoneMeanwhile(t *testing.T) {
 // broker delivers the message again.
 func TestForward_GoneWhileAChannelOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b := newTestBroker(nil)
+		queue := b.forward(t, retryOnce)
 		hasChannel := func() bool {
 			queue.sender.mu.Lock()
 			defer queue.sender.mu.Unlock()
@@ -194,13 +191,12 @@ func TestForward_GoneWhileAChannelOpens(t *testing.T) {
 func TestHeld_ReportedOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, warnings = 50, 10
-		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
+		b := newTestBroker(silent)
 		f := newTestForwarder(t, b)
-		queue := f.ForQueue(scriptedPlan(t, retryOnce))
+		queue := testQueue{f.ForQueue(scriptedPlan(t, retryOnce))}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		for range held {
-			go func() { _, _ = queue.Forward(ctx, failure(), isThere) }()
+			queue.begin(ctx)
 			pass(100 * time.Millisecond)
 		}
 		pass(warnings * f.settings.HoldWarning)
@@ -220,20 +216,16 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 // another one for the next.
 func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Delays: []time.Duration{time.Second},
-			Strategy: config.StrategyShared}))
+		b := newTestBroker(nil)
+		queue := b.forward(t, config.Policy{Delays: []time.Duration{time.Second}, Strategy: config.StrategyShared})
 		for range 3 {
-			for _, o := range []*codec.CopyRequest{failure(), death()} {
-				_, err := queue.Forward(t.Context(), o, isThere)
-				require.NoError(t, err)
-			}
+			queue.forward(t, failure())
+			queue.forward(t, death())
 			assert.Equal(t, 2, b.Open(), "one for each exchange")
 			opened := b.Confirms()
 			for range 6 {
 				pass(idleAfter / 2)
-				_, err := queue.Forward(t.Context(), failure(), isThere)
-				require.NoError(t, err)
+				queue.forward(t, failure())
 			}
 			assert.Equal(t, 1, b.Open(), "the one for dead letters was idle")
 			assert.Equal(t, opened, b.Confirms(), "the other was not")
@@ -246,7 +238,7 @@ func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 // A level of the ladder to which the user may not write closes its own channel only.
 func TestForward_OneLevelIsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		ladder := topology.Ladder{}
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if u.Exchange == ladder.Level(3) {
@@ -255,7 +247,7 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 				time.AfterFunc(time.Minute, u.Ack)
 			}
 		}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Strategy: config.StrategyLadder}))
+		queue := b.forward(t, config.Policy{Strategy: config.StrategyLadder})
 		forbidden, allowed := failure(), failure()
 		forbidden.State.Delay, allowed.State.Delay = "10m", "1s"
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -264,8 +256,7 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 			_, err := queue.Forward(ctx, forbidden, isThere)
 			assert.ErrorContains(t, err, "over")
 		})
-		_, err := queue.Forward(t.Context(), allowed, isThere)
-		require.NoError(t, err)
+		queue.forward(t, allowed)
 		cancel(errors.New("over"))
 		forwards.Wait()
 		published := map[string]int{}
@@ -280,12 +271,11 @@ func TestForward_OneLevelIsForbidden(t *testing.T) {
 // However long the broker does not answer a publish, its channel stays: others would come to it.
 func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b := newTestBroker(silent)
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		for range 5 {
-			go func() { _, _ = queue.Forward(ctx, failure(), isThere) }()
+			queue.begin(ctx)
 			pass(3 * idleAfter)
 			assert.Equal(t, 1, b.Open())
 		}
@@ -302,16 +292,12 @@ func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 // last copy. It takes copies all the same.
 func TestQueueForwarder_Retire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
-		forward := func() {
-			_, err := queue.Forward(t.Context(), failure(), isThere)
-			require.NoError(t, err)
-		}
-		forward()
-		b.OnPublish = func(*fakebroker.Publish) {}
+		b := newTestBroker(nil)
+		queue := b.forward(t, retryOnce)
+		queue.forward(t, failure())
+		b.OnPublish = silent
 		for range 3 {
-			go func() { _, _ = queue.Forward(t.Context(), failure(), isThere) }()
+			queue.begin(t.Context())
 		}
 		synctest.Wait()
 		queue.Retire()
@@ -326,13 +312,12 @@ func TestQueueForwarder_Retire(t *testing.T) {
 		assert.Zero(t, b.Open())
 
 		b.OnPublish = nil
-		forward()
+		queue.forward(t, failure())
 		synctest.Wait()
 		assert.Zero(t, b.Open(), "after a late one")
 
-		idle := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
-		_, err := idle.Forward(t.Context(), failure(), isThere)
-		require.NoError(t, err)
+		idle := b.forward(t, retryOnce)
+		idle.forward(t, failure())
 		assert.Equal(t, 1, b.Open())
 		idle.Retire()
 		synctest.Wait()
@@ -343,9 +328,8 @@ func TestQueueForwarder_Retire(t *testing.T) {
 // A copy whose context has ended keeps no channel open.
 func TestQueueForwarder_RetireAfterAnEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		b := newTestBroker(silent)
+		queue := b.forward(t, retryOnce)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := queue.Forward(ctx, failure(), isThere)

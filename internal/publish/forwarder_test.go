@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -8,12 +9,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
-	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -27,7 +28,9 @@ type testBroker struct {
 	emitted []retry.Event
 }
 
-func newTestBroker() *testBroker { return &testBroker{Scripted: fakebroker.NewScripted()} }
+func newTestBroker(onPublish func(*fakebroker.Publish)) *testBroker {
+	return &testBroker{Scripted: fakebroker.NewScripted(onPublish)}
+}
 
 // Events are what was emitted of a kind.
 func (b *testBroker) Events(kind retry.EventKind) []retry.Event {
@@ -40,19 +43,55 @@ func (b *testBroker) Events(kind retry.EventKind) []retry.Event {
 // newTestForwarder returns a forwarder that publishes to the broker until the test ends.
 func newTestForwarder(t *testing.T, b *testBroker) *Forwarder {
 	t.Helper()
-	f := NewForwarder(ForwarderSettings{
-		Connection: connection.Settings{
-			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: b.Dial}, Emit: func(e retry.Event) {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				b.emitted = append(b.emitted, e)
-			},
-		},
-		Logger: watermill.NopLogger{}, HoldWarning: 30 * time.Second, Redeclare: true,
-	})
+	settings := testSettings(b.Dial).Connection
+	settings.Emit = func(e retry.Event) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.emitted = append(b.emitted, e)
+	}
+	f := NewForwarder(ForwarderSettings{Connection: settings, Logger: watermill.NopLogger{},
+		HoldWarning: 30 * time.Second, Redeclare: true})
 	t.Cleanup(func() { f.Close(time.Now().Add(time.Second)) })
 
 	return f
+}
+
+// testQueue forwards the copies of a queue.
+type testQueue struct{ *QueueForwarder }
+
+// forward returns the forwarder of a queue "q".
+func (b *testBroker) forward(t *testing.T, policy config.Policy) testQueue {
+	t.Helper()
+	return testQueue{newTestForwarder(t, b).ForQueue(scriptedPlan(t, policy))}
+}
+
+// forward waits until the copy of a delivery is confirmed.
+func (q testQueue) forward(t *testing.T, o *codec.CopyRequest) {
+	t.Helper()
+	_, err := q.Forward(t.Context(), o, isThere)
+	assert.NoError(t, err)
+}
+
+// begin publishes a copy that nobody waits for.
+func (q testQueue) begin(ctx context.Context) {
+	go func() { _, _ = q.Forward(ctx, failure(), isThere) }()
+}
+
+// answer lets act answer what carries a text, and rest everything else.
+func answer(text string, act, rest func(*fakebroker.Publish)) func(*fakebroker.Publish) {
+	return func(u *fakebroker.Publish) {
+		if u.Carries(text) {
+			act(u)
+		} else {
+			rest(u)
+		}
+	}
+}
+
+func silent(*fakebroker.Publish) {}
+
+func ackAfter(d time.Duration) func(*fakebroker.Publish) {
+	return func(u *fakebroker.Publish) { time.AfterFunc(d, u.Ack) }
 }
 
 // pass lets time pass, in a bubble of synctest.
@@ -61,17 +100,24 @@ func pass(d time.Duration) { <-time.After(d) }
 // scriptedPlan is that of a queue "q" with one retry.
 func scriptedPlan(t *testing.T, policy config.Policy) topology.Plan {
 	t.Helper()
-	plan, err := topology.New("q", policy, topology.Names{})
+	return planOf(t, "q", policy)
+}
+
+func planOf(t *testing.T, queue string, policy config.Policy) topology.Plan {
+	t.Helper()
+	plan, err := topology.New(queue, policy, topology.Names{})
 	require.NoError(t, err)
 
 	return plan
 }
 
 // failure is a delivery that has failed once and waits for a second.
-func failure() *codec.CopyRequest {
-	d := amqp091.Delivery{Body: []byte("body")}
+func failure() *codec.CopyRequest { return waiting("1s") }
+
+// waiting is a delivery that has failed once and waits for a delay.
+func waiting(delay string) *codec.CopyRequest {
 	return &codec.CopyRequest{
-		Delivery: &d, State: wire.State{Queue: "q", Count: 1, Delay: "1s"},
+		Delivery: &amqp091.Delivery{Body: []byte("body")}, State: wire.State{Queue: "q", Count: 1, Delay: delay},
 	}
 }
 

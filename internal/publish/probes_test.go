@@ -15,7 +15,7 @@ import (
 // however many topics there are.
 func TestCheckAccess_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker() // it does not know the question
+		b := newTestBroker(nil) // it does not know the question
 		f := newTestForwarder(t, b)
 		plan := scriptedPlan(t, config.Policy{Mode: config.ModeDeadLetter, Strategy: config.StrategyShared})
 		for range 3 {

@@ -35,15 +35,21 @@ func (plainMarshaler) Unmarshal(amqp091.Delivery) (*message.Message, error) {
 	return nil, errors.New("not asked for")
 }
 
-func newTestPublisher(t *testing.T, dial func(network, address string) (net.Conn, error), options publish.Options,
-) *Publisher {
-	t.Helper()
-	p := NewPublisher(Settings{
+type dialer func(network, address string) (net.Conn, error)
+
+func testSettings(dial dialer) Settings {
+	return Settings{
 		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
 			Emit: func(retry.Event) {}},
-		Logger: watermill.NopLogger{}, Options: options, CloseTimeout: 5 * time.Second, Marshaler: plainMarshaler{},
-		Target: queueTarget,
-	})
+		Logger: watermill.NopLogger{}, CloseTimeout: 5 * time.Second, Marshaler: plainMarshaler{}, Target: queueTarget,
+	}
+}
+
+func newTestPublisher(t *testing.T, dial dialer, options publish.Options) *Publisher {
+	t.Helper()
+	settings := testSettings(dial)
+	settings.Options = options
+	p := NewPublisher(settings)
 	t.Cleanup(func() { _ = p.Close() })
 
 	return p
@@ -67,30 +73,31 @@ func numbered(prefix string, n int) []*message.Message {
 	return named(uuids...)
 }
 
+// failedOf is the error of a call that names its messages.
+func failedOf(t *testing.T, err error) *publish.Error {
+	t.Helper()
+	var failed *publish.Error
+	require.ErrorAs(t, err, &failed)
+
+	return failed
+}
+
 // A queue that never confirms, such as one without a majority, does not use up what others publish
 // with: however many messages to it are given up.
 func TestPublisher_QueueThatNeverConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if !u.Carries("silent") {
-				u.Ack()
-			}
-		}
+		b := fakebroker.NewScripted(answer("silent", silent, (*fakebroker.Publish).Ack))
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		for range 20 {
 			var calls sync.WaitGroup
 			for range 500 {
-				calls.Add(1)
-				go func() {
-					defer calls.Done()
+				calls.Go(func() {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 					defer cancel()
 					messages := named("silent")
 					messages[0].SetContext(ctx)
-					err := p.Publish("q", messages...)
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-				}()
+					assert.ErrorIs(t, p.Publish("q", messages...), context.DeadlineExceeded)
+				})
 			}
 			calls.Wait()
 			began := time.Now()
@@ -105,22 +112,19 @@ func TestPublisher_QueueThatNeverConfirms(t *testing.T) {
 // Any number of calls share four channels, and none waits for the answer to another.
 func TestPublisher_Lanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
 		c := &collected{}
-		b.OnPublish = c.add
+		b := fakebroker.NewScripted(c.add)
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
 		for i := range 200 {
 			synctest.Wait() // at once, some could choose a channel before the others have used it
-			calls.Add(1)
-			go func() {
-				defer calls.Done()
+			calls.Go(func() {
 				fate, wanted := "good", error(nil)
 				if i%2 == 1 {
 					fate, wanted = "lost", publish.ErrUnroutable
 				}
 				assert.ErrorIs(t, p.Publish("q", numbered(fate, 1)...), wanted)
-			}()
+			})
 		}
 		synctest.Wait()
 		waiting := c.take()
@@ -140,18 +144,11 @@ func TestPublisher_Lanes(t *testing.T) {
 // apart.
 func TestPublisher_WindowOfReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if !u.Carries("good") {
-				u.Return()
-			}
-			u.Ack()
-		}
+		b := fakebroker.NewScripted(answer("good", (*fakebroker.Publish).Ack, (*fakebroker.Publish).Return))
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		messages := append(numbered("lost", 3000), numbered("good", 3)...)
 		err := p.Publish("q", messages...)
-		var failed *publish.Error
-		require.ErrorAs(t, err, &failed)
+		failed := failedOf(t, err)
 		require.Len(t, failed.Failed, 3000)
 		assert.Equal(t, 3003, failed.Of)
 		for i, f := range failed.Failed {
@@ -188,21 +185,16 @@ func (c *collected) take() []*fakebroker.Publish {
 // on another channel.
 func TestPublisher_OrderOnARetiredLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, c := fakebroker.NewScripted(), &collected{} // its version is none: a nack spoils the channel
+		b, c := fakebroker.NewScripted(nil), &collected{} // its version is none: a nack spoils the channel
 		b.OnPublish = c.add
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
-		calls.Add(2)
-		go func() {
-			defer calls.Done()
-			assert.NoError(t, p.Publish("q", numbered("other", 1)...))
-		}()
-		synctest.Wait()
-		go func() {
-			defer calls.Done()
-			assert.NoError(t, p.Publish("q", numbered("mine", 1500)...))
-		}()
-		synctest.Wait()
+		publishes := func(prefix string, n int) {
+			calls.Go(func() { assert.NoError(t, p.Publish("q", numbered(prefix, n)...)) })
+			synctest.Wait()
+		}
+		publishes("other", 1)
+		publishes("mine", 1500)
 		first := c.take()
 		require.Len(t, first, 1+mostUnsettled, "as many as may have no answer")
 		first[0].Nack() // the channel is spoilt
@@ -222,20 +214,13 @@ func TestPublisher_OrderOnARetiredLane(t *testing.T) {
 // room for those to other queues.
 func TestPublisher_FullLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if !u.Carries("silent") {
-				u.Ack()
-			}
-		}
+		b := fakebroker.NewScripted(answer("silent", silent, (*fakebroker.Publish).Ack))
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
 		for range 6 {
-			calls.Add(1)
-			go func() {
-				defer calls.Done()
+			calls.Go(func() {
 				assert.ErrorIs(t, p.Publish("q", numbered("silent", 1500)...), publish.ErrUnconfirmed)
-			}()
+			})
 			synctest.Wait()
 		}
 		began := time.Now()
@@ -249,7 +234,7 @@ func TestPublisher_FullLanes(t *testing.T) {
 // are done. Where the broker has refused one for good, no answer is taken for that to another.
 func TestPublisher_ContextsOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
+		b := fakebroker.NewScripted(nil)
 		b.OnPublish = func(u *fakebroker.Publish) {
 			switch {
 			case u.Carries("nacked"):
@@ -263,39 +248,32 @@ func TestPublisher_ContextsOfOneCall(t *testing.T) {
 			}
 		}
 		p := newTestPublisher(t, b.Dial, publish.Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
-		defer cancel()
-		began := time.Now()
-		messages := named("good", "nacked")
-		messages[1].SetContext(ctx)
-		require.ErrorIs(t, p.Publish("q", messages...), context.DeadlineExceeded)
-		assert.Equal(t, 700*time.Millisecond, time.Since(began))
+		begin := func(ending int, uuids ...string) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+			defer cancel()
+			messages := named(uuids...)
+			messages[ending].SetContext(ctx)
 
-		ctx, cancel = context.WithTimeout(t.Context(), 700*time.Millisecond)
-		defer cancel()
-		messages = named("bad", "slow")
-		messages[0].SetContext(ctx)
-		err := p.Publish("q", messages...)
-		var failed *publish.Error
-		require.ErrorAs(t, err, &failed)
-		require.Len(t, failed.Failed, 1)
-		assert.Equal(t, "bad", failed.Failed[0].UUID)
+			return p.Publish("q", messages...)
+		}
+		began := time.Now()
+		require.ErrorIs(t, begin(1, "good", "nacked"), context.DeadlineExceeded)
+		assert.Equal(t, 700*time.Millisecond, time.Since(began))
+		assert.Equal(t, []string{"bad"}, uuidsOf(failedOf(t, begin(0, "bad", "slow"))))
 	})
 }
 
 // Each message says what has ended its own wait.
 func TestPublisher_EndsOfOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = (*fakebroker.Publish).Nack
+		b := fakebroker.NewScripted((*fakebroker.Publish).Nack)
 		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: 5 * time.Second})
 		gone := errors.New("the caller has gone")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, gone)
 		defer cancel()
 		messages := named("short", "long")
 		messages[0].SetContext(ctx)
-		var failed *publish.Error
-		require.ErrorAs(t, p.Publish("q", messages...), &failed)
+		failed := failedOf(t, p.Publish("q", messages...))
 		require.Len(t, failed.Failed, 2)
 		const nack = "the broker refused the message (nack): is a queue full, or its node down?"
 		require.ErrorIs(t, failed.Failed[0].Err, gone)
@@ -308,20 +286,13 @@ func TestPublisher_EndsOfOneCall(t *testing.T) {
 // The other messages of a channel that is closed over a bad one go together again.
 func TestPublisher_ManyBesideABadOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if u.Carries("bad") {
-				u.Refuse(406, "PRECONDITION_FAILED - bad")
-				return
-			}
-			time.AfterFunc(20*time.Millisecond, u.Ack)
-		}
+		b := fakebroker.NewScripted(nil)
+		b.OnPublish = answer("bad", func(u *fakebroker.Publish) { u.Refuse(406, "PRECONDITION_FAILED - bad") },
+			ackAfter(20*time.Millisecond))
 		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: time.Hour})
 		began := time.Now()
 		err := p.Publish("q", append(named("bad"), numbered("good", 5000)...)...)
-		var failed *publish.Error
-		require.ErrorAs(t, err, &failed)
-		require.Len(t, failed.Failed, 1)
+		require.Len(t, failedOf(t, err).Failed, 1)
 		require.ErrorAs(t, err, new(*publish.RefusedError))
 		assert.Less(t, time.Since(began), 1024*20*time.Millisecond+5*time.Second, "those of one channel, one by one")
 		require.ErrorContains(t, p.Publish("q", nil), `cannot publish to topic "q", nothing was published: the message with index 0 of 1 is nil`)
@@ -331,21 +302,15 @@ func TestPublisher_ManyBesideABadOne(t *testing.T) {
 // A connection that has no room for further channels does with those that it has.
 func TestPublisher_FewChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, c := fakebroker.NewScripted(), &collected{}
-		b.OnPublish = c.add
-		p := NewPublisher(Settings{
-			Connection: connection.Settings{URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
-				AMQP: &amqp091.Config{Dial: b.Dial, ChannelMax: 1}},
-			Logger: watermill.NopLogger{}, Marshaler: plainMarshaler{}, Target: queueTarget,
-		})
+		c := &collected{}
+		b := fakebroker.NewScripted(c.add)
+		settings := testSettings(b.Dial)
+		settings.Connection.AMQP.ChannelMax = 1
+		p := NewPublisher(settings)
 		t.Cleanup(func() { _ = p.Close() })
 		var calls sync.WaitGroup
 		for range 50 {
-			calls.Add(1)
-			go func() {
-				defer calls.Done()
-				assert.NoError(t, p.Publish("q", numbered("good", 1)...))
-			}()
+			calls.Go(func() { assert.NoError(t, p.Publish("q", numbered("good", 1)...)) })
 			synctest.Wait()
 		}
 		waiting := c.take()
@@ -360,21 +325,12 @@ func TestPublisher_FewChannels(t *testing.T) {
 // Nacks and a queue that does not answer, together, do not open one channel after the other.
 func TestPublisher_ChannelsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := fakebroker.NewScripted()
-		b.OnPublish = func(u *fakebroker.Publish) {
-			if u.Carries("full") {
-				u.Nack()
-			}
-		}
+		b := fakebroker.NewScripted(answer("full", (*fakebroker.Publish).Nack, silent))
 		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: 5 * time.Second})
 		var calls sync.WaitGroup
 		for range 300 {
 			for _, kind := range []string{"full", "silent"} {
-				calls.Add(1)
-				go func() {
-					defer calls.Done()
-					assert.Error(t, p.Publish("q", numbered(kind, 1)...))
-				}()
+				calls.Go(func() { assert.Error(t, p.Publish("q", numbered(kind, 1)...)) })
 			}
 			<-time.After(10 * time.Millisecond)
 			assert.LessOrEqual(t, b.Open(), 8+16+1, "channels")
@@ -387,12 +343,7 @@ func TestPublisher_ChannelsAreBounded(t *testing.T) {
 func TestPublisher_LostWhileWritten(t *testing.T) {
 	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
 
-	b := fakebroker.NewScripted()
-	b.OnPublish = func(u *fakebroker.Publish) {
-		if u.Carries("small") {
-			u.Ack()
-		}
-	}
+	b := fakebroker.NewScripted(answer("small", (*fakebroker.Publish).Ack, silent))
 	dials := 0
 	p := newTestPublisher(t, func(network, address string) (net.Conn, error) {
 		if dials++; dials > 1 {
@@ -403,9 +354,7 @@ func TestPublisher_LostWhileWritten(t *testing.T) {
 	}, publish.Options{Timeout: time.Second})
 	require.NoError(t, p.Publish("q", named("small")...))
 	err := p.Publish("q", named("large")...)
-	var failed *publish.Error
-	require.ErrorAs(t, err, &failed)
-	assert.True(t, failed.Failed[0].MayBeStored)
+	assert.True(t, failedOf(t, err).Failed[0].MayBeStored)
 	require.ErrorIs(t, err, publish.ErrUnconfirmed)
 }
 

@@ -36,6 +36,15 @@ func newTestQueuePublisher(t *testing.T, b *testBroker) (p *QueuePublisher, told
 	}
 }
 
+// publishTest publishes a message to the queue "target".
+func publishTest(t *testing.T, p *QueuePublisher) *Published {
+	t.Helper()
+	published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
+	require.NoError(t, err)
+
+	return published
+}
+
 func TestQueuePublisher_Answers(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer func(*fakebroker.Publish)
@@ -46,22 +55,15 @@ func TestQueuePublisher_Answers(t *testing.T) {
 		"confirmed": {(*fakebroker.Publish).Ack, nil, 0, nil},
 		"returned":  {(*fakebroker.Publish).Return, ErrReturned, 0, nil},
 		"refused":   {(*fakebroker.Publish).Nack, ErrRefused, refusedFor, []bool{true}},
-		"silent":    {func(*fakebroker.Publish) {}, errSilent, refusedFor, nil},
+		"silent":    {silent, errSilent, refusedFor, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newTestBroker()
-				b.OnPublish = test.answer
+				b := newTestBroker(test.answer)
 				p, told := newTestQueuePublisher(t, b)
-				published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
-				require.NoError(t, err)
+				published := publishTest(t, p)
 				began := time.Now()
-				err = published.Wait(t.Context(), t.Context())
-				if test.err == nil {
-					require.NoError(t, err)
-				} else {
-					require.ErrorIs(t, err, test.err)
-				}
+				require.ErrorIs(t, published.Wait(t.Context(), t.Context()), test.err)
 				assert.Equal(t, test.err == ErrRefused, published.Refused()) //nolint:errorlint // one of the table's
 				assert.GreaterOrEqual(t, time.Since(began), test.takes)
 				assert.Less(t, time.Since(began), test.takes+10*time.Second)
@@ -75,7 +77,7 @@ func TestQueuePublisher_Answers(t *testing.T) {
 // nack is not used again.
 func TestQueuePublisher_RefusedForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		began := time.Now()
 		b.OnPublish = func(u *fakebroker.Publish) {
 			if time.Since(began) < 5*time.Second {
@@ -85,8 +87,7 @@ func TestQueuePublisher_RefusedForAWhile(t *testing.T) {
 			}
 		}
 		p, told := newTestQueuePublisher(t, b)
-		published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
-		require.NoError(t, err)
+		published := publishTest(t, p)
 		require.NoError(t, published.Wait(t.Context(), t.Context()))
 		assert.False(t, published.Refused())
 		assert.Equal(t, []bool{true, false}, told())
@@ -104,11 +105,9 @@ func TestQueuePublisher_RetryEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newTestBroker()
-				b.OnPublish = (*fakebroker.Publish).Nack
+				b := newTestBroker((*fakebroker.Publish).Nack)
 				p, _ := newTestQueuePublisher(t, b)
-				published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
-				require.NoError(t, err)
+				published := publishTest(t, p)
 				began := time.Now()
 				ends, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
@@ -128,15 +127,9 @@ func TestQueuePublisher_RetryEnds(t *testing.T) {
 // A return has no id here: it may be of any message before the channel ends.
 func TestQueuePublisher_AfterAReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
+		b := newTestBroker(silent)
 		p, _ := newTestQueuePublisher(t, b)
-		var published []*Published
-		for range 3 {
-			u, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
-			require.NoError(t, err)
-			published = append(published, u)
-		}
+		published := []*Published{publishTest(t, p), publishTest(t, p), publishTest(t, p)}
 		synctest.Wait()
 		b.Publishes()[0].Ack()
 		require.NoError(t, published[0].Wait(t.Context(), t.Context()))
@@ -155,11 +148,9 @@ func TestQueuePublisher_Lost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newTestBroker()
-				b.OnPublish = func(*fakebroker.Publish) {}
+				b := newTestBroker(silent)
 				p, _ := newTestQueuePublisher(t, b)
-				published, err := p.Publish(t.Context(), "", "target", amqp091.Publishing{Body: []byte("x")})
-				require.NoError(t, err)
+				published := publishTest(t, p)
 				synctest.Wait()
 				end(p)
 				require.ErrorIs(t, published.Wait(t.Context(), t.Context()), errLost)

@@ -8,30 +8,20 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
-	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The return path of shared retry queues is declared again and again as long as a copy waits,
 // whatever was published since, and not any longer.
 func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		policy := config.Policy{Delays: []time.Duration{10 * time.Minute, time.Second}, Strategy: config.StrategyShared}
 		f := newTestForwarder(t, b)
-		queue := f.ForQueue(scriptedPlan(t, policy))
-
-		forward := func(delay string) {
-			o := failure()
-			o.State.Delay = delay
-			_, err := queue.Forward(t.Context(), o, isThere)
-			require.NoError(t, err)
-		}
+		queue := testQueue{f.ForQueue(scriptedPlan(t, policy))}
+		forward := func(delay string) { queue.forward(t, waiting(delay)) }
 		forward("1s")
 		forward("10m") // for longer
 		forward("1s")
@@ -51,10 +41,7 @@ func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 		assert.Nil(t, f.returnPaths.timer)
 		f.returnPaths.mu.Unlock()
 
-		o := failure()
-		o.State = wire.State{Queue: "q", Count: header.CountDead, Reason: retry.ReasonPermanent}
-		_, err := queue.Forward(t.Context(), o, isThere)
-		require.NoError(t, err)
+		queue.forward(t, death())
 		assert.Zero(t, bound(time.Minute), "a dead letter does not wait")
 
 		forward("1s")
@@ -66,7 +53,7 @@ func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 // one channel.
 func TestReturnPaths_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		silent, answer := context.WithCancel(t.Context())
 		b.OnBind = func(queue string) {
 			if queue == "q-1" {
@@ -75,13 +62,9 @@ func TestReturnPaths_NoAnswer(t *testing.T) {
 		}
 		f := newTestForwarder(t, b)
 		for i := range 3 {
-			plan, err := topology.New(fmt.Sprintf("q-%d", i), config.Policy{Delays: []time.Duration{time.Hour},
-				Strategy: config.StrategyShared}, topology.Names{})
-			require.NoError(t, err)
-			o := failure()
-			o.State.Delay = "1h"
-			_, err = f.ForQueue(plan).Forward(t.Context(), o, isThere)
-			require.NoError(t, err)
+			plan := planOf(t, fmt.Sprintf("q-%d", i), config.Policy{Delays: []time.Duration{time.Hour},
+				Strategy: config.StrategyShared})
+			testQueue{f.ForQueue(plan)}.forward(t, waiting("1h"))
 		}
 		pass(10*returnPathInterval + time.Second)
 		assert.Equal(t, 1, b.Binds("q-1"))
@@ -101,16 +84,11 @@ func TestReturnPaths_NoAnswer(t *testing.T) {
 // which is large, less often, and once for all queues.
 func TestReturnPaths_Backend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		f := newTestForwarder(t, b)
 		policy := config.Policy{Strategy: config.StrategyLadder}
 		for _, queue := range []string{"q-0", "q-1"} {
-			plan, err := topology.New(queue, policy, topology.Names{})
-			require.NoError(t, err)
-			o := failure()
-			o.State.Delay = "10m"
-			_, err = f.ForQueue(plan).Forward(t.Context(), o, isThere)
-			require.NoError(t, err)
+			testQueue{f.ForQueue(planOf(t, queue, policy))}.forward(t, waiting("10m"))
 		}
 		level := topology.Ladder{}.WaitQueue(2, 3)
 
@@ -130,16 +108,11 @@ func TestReturnPaths_Backend(t *testing.T) {
 // others.
 func TestReturnPaths_BeginAtAnyTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
+		b := newTestBroker(nil)
 		f := newTestForwarder(t, b)
 		policy := config.Policy{Delays: []time.Duration{20 * time.Second}, Strategy: config.StrategyShared}
 		forward := func(queue string) {
-			plan, err := topology.New(queue, policy, topology.Names{})
-			require.NoError(t, err)
-			o := failure()
-			o.State.Delay = "20s"
-			_, err = f.ForQueue(plan).Forward(t.Context(), o, isThere)
-			require.NoError(t, err)
+			testQueue{f.ForQueue(planOf(t, queue, policy))}.forward(t, waiting("20s"))
 		}
 		forward("q-0")
 		pass(time.Second)

@@ -2,7 +2,6 @@ package wire_test
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -32,10 +31,10 @@ func FuzzLife(f *testing.F) {
 	f.Fuzz(func(t *testing.T, version, count, delay, number, history, at, suffix, text string, kind byte, waited bool) {
 		const retries = 3
 		headers := map[string]any{
-			header.Version: version, header.Queue: queue, header.Count: anyType(kind, count), header.Delay: delay,
+			header.Version: version, header.Queue: queue, header.Count: anyValue(kind, count), header.Delay: delay,
 			header.Attempts: number, header.Replays: number, header.History: history, header.Error: text,
 			header.UUID:   text,
-			header.Replay: text, header.Edits: text, header.Trace: anyType(kind, text),
+			header.Replay: text, header.Edits: text, header.Trace: anyValue(kind, text),
 			header.Since: at, header.NotBefore: at, header.LastFailure: at,
 			header.Exchange: text, header.Expiration: count,
 			header.Prefix + suffix: text, "x-death": text,
@@ -88,18 +87,4 @@ func FuzzLife(f *testing.F) {
 			headers, death = table(next), queue+".retry.30s"
 		}
 	})
-}
-
-// anyType gives a text, or something else of an AMQP type.
-func anyType(kind byte, text string) any {
-	others := []any{
-		nil, true, byte(7), int8(-1), int16(2), uint16(3), int32(-1), uint32(1e9), int64(math.MinInt64), int64(2),
-		float32(1), math.NaN(),
-		math.Inf(1), time.Unix(1, 0), []byte(text), []any{text}, map[string]any{text: text},
-	}
-	if i := int(kind) - 1; i >= 0 && i < len(others) {
-		return others[i]
-	}
-
-	return text
 }

@@ -277,15 +277,12 @@ func TestStrip(t *testing.T) {
 }
 
 func TestPoisonKeysAreWatermills(t *testing.T) {
-	assert.Equal(t, wmmiddleware.ReasonForPoisonedKey, header.PoisonReason)
-	assert.Equal(t, wmmiddleware.PoisonedTopicKey, header.PoisonTopic)
-	assert.Equal(t, wmmiddleware.PoisonedHandlerKey, header.PoisonHandler)
-	assert.Equal(t, wmmiddleware.PoisonedSubscriberKey, header.PoisonSubscriber)
-
-	for _, key := range []string{
-		wmmiddleware.ReasonForPoisonedKey, wmmiddleware.PoisonedTopicKey,
-		wmmiddleware.PoisonedHandlerKey, wmmiddleware.PoisonedSubscriberKey,
+	for own, key := range map[string]string{
+		header.PoisonReason: wmmiddleware.ReasonForPoisonedKey, header.PoisonTopic: wmmiddleware.PoisonedTopicKey,
+		header.PoisonHandler:    wmmiddleware.PoisonedHandlerKey,
+		header.PoisonSubscriber: wmmiddleware.PoisonedSubscriberKey,
 	} {
+		assert.Equal(t, key, own)
 		assert.True(t, header.IsPoison(key), key)
 	}
 	assert.False(t, header.IsPoison("poisoned"))

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -445,6 +446,10 @@ func anyValue(kind byte, s string) any {
 		return map[string]any{s: n}
 	case 15:
 		return n > 0
+	case 16:
+		return math.NaN()
+	case 17:
+		return math.Inf(1)
 	}
 
 	return s

@@ -84,24 +84,23 @@ func TestDepthsOfExactDelays(t *testing.T) {
 func TestDepthsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 
-	for name, broken := range map[string]metrics.QueueDepths{
-		"an error": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) {
-			return nil, errors.New("no broker")
-		}),
-		"a panic": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { panic("no broker") }),
-		"a Goexit": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) {
-			runtime.Goexit()
-			return nil, nil
-		}),
+	for name, broken := range map[string]depthsFunc{
+		"an error":     func(context.Context) ([]retry.QueueDepth, error) { return nil, errors.New("no broker") },
+		"a panic":      func(context.Context) ([]retry.QueueDepth, error) { panic("no broker") },
+		"a Goexit":     func(context.Context) ([]retry.QueueDepth, error) { runtime.Goexit(); return nil, nil },
 		"nil":          nil,
-		"never a word": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { select {} }),
+		"never a word": func(context.Context) ([]retry.QueueDepth, error) { select {} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// a busy machine is none that does not answer
 			m, registry := newMetrics(t, metrics.Config{DepthTimeout: 2 * time.Second})
 			m.OnEvent(event(retry.EventConsuming))
-			m.Watch(broken)
+			if broken == nil {
+				m.Watch(nil)
+			} else {
+				m.Watch(broken)
+			}
 			for range 10 { // which are ready long before they are asked, if the first takes its time
 				m.Watch(fixed(someDepths))
 			}
@@ -154,12 +153,10 @@ func TestDepthsThatHang(t *testing.T) {
 	began := time.Now()
 	var wg sync.WaitGroup
 	for range 10 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			_, err := registry.Gather()
 			assert.NoError(t, err)
-		}()
+		})
 	}
 	wg.Wait()
 	assert.GreaterOrEqual(t, time.Since(began), timeout)

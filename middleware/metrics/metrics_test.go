@@ -2,6 +2,7 @@ package metrics_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -97,72 +98,77 @@ func reason(r retry.Reason) func(*retry.Event) {
 	}
 }
 
+type series = map[string]float64
+
+func sum(all ...series) series {
+	total := series{}
+	for _, s := range all {
+		maps.Copy(total, s)
+	}
+
+	return total
+}
+
+// ofCall are the series of a call of half a second.
+func ofCall(outcome string) series {
+	of := `{handler="ship",outcome="` + outcome + `",topic="orders"}`
+
+	return series{`amqpretry_calls_total` + of: 1, `amqpretry_call_duration_seconds_count` + of: 1,
+		`amqpretry_call_duration_seconds_sum` + of: .5}
+}
+
+func ofMessage(result string) series {
+	return series{`amqpretry_messages_total{handler="ship",result="` + result + `",topic="orders"}`: 1}
+}
+
+// ofSuccess are those of a message that had failed before.
+func ofSuccess(attempts, recovery float64) series {
+	const of = `{handler="ship",topic="orders"}`
+	s := series{
+		`amqpretry_attempts_until_success_count` + of: 1, `amqpretry_attempts_until_success_sum` + of: attempts,
+		`amqpretry_recovery_duration_seconds_count` + of: 1,
+	}
+	if recovery > 0 {
+		s[`amqpretry_recovery_duration_seconds_sum`+of] = recovery
+	}
+
+	return sum(ofCall("succeeded"), ofMessage("succeeded"), s)
+}
+
+var forwarded = series{`amqpretry_forward_duration_seconds_count{topic="orders"}`: 1,
+	`amqpretry_forward_duration_seconds_sum{topic="orders"}`: .5}
+
 func TestOnEvent(t *testing.T) {
 	t.Parallel()
 
-	const h = `{handler="ship",`
 	for name, c := range map[string]struct {
 		events []retry.Event
-		want   map[string]float64
+		want   series
 	}{
 		"an attempt that goes on": {
 			[]retry.Event{event(retry.EventCall)},
-			map[string]float64{`amqpretry_calls_in_flight{handler="ship",topic="orders"}`: 1},
+			series{`amqpretry_calls_in_flight{handler="ship",topic="orders"}`: 1},
 		},
 		"a success at the third attempt": {
 			[]retry.Event{event(retry.EventCall), event(retry.EventSucceeded, func(e *retry.Event) {
 				e.Attempt = retry.Attempt{Number: 3, Calls: 7, FirstFailure: now.Add(-20 * time.Second)}
-			})},
-			map[string]float64{
-				`amqpretry_calls_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
-				`amqpretry_call_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
-				`amqpretry_call_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:               1,
-				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                    1,
-				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                      3,
-				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                 1,
-				`amqpretry_recovery_duration_seconds_sum` + h + `topic="orders"}`:                   20,
-			},
+			})}, ofSuccess(3, 20),
 		},
 		"a first failure in the future of a slow clock": {
 			[]retry.Event{event(retry.EventCall), event(retry.EventSucceeded, func(e *retry.Event) {
 				e.Attempt.FirstFailure = now.Add(time.Minute)
-			})},
-			map[string]float64{
-				`amqpretry_calls_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
-				`amqpretry_call_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
-				`amqpretry_call_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:               1,
-				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                    1,
-				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                      1,
-				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                 1,
-			},
+			})}, ofSuccess(1, 0),
 		},
 		"a shutdown": {
 			[]retry.Event{event(retry.EventCall), event(retry.EventRequeued)},
-			map[string]float64{
-				`amqpretry_calls_total` + h + `outcome="requeued",topic="orders"}`:                 1,
-				`amqpretry_call_duration_seconds_count` + h + `outcome="requeued",topic="orders"}`: 1,
-				`amqpretry_call_duration_seconds_sum` + h + `outcome="requeued",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="requeued",topic="orders"}`:               1,
-			},
+			sum(ofCall("requeued"), ofMessage("requeued")),
 		},
 		"an immediate try that fails, then a retry": {
 			[]retry.Event{
 				event(retry.EventCall), event(retry.EventFailed, class(retry.ClassError)),
 				event(retry.EventCall), event(retry.EventFailed, class(retry.ClassPanic)), event(retry.EventRetried),
 			},
-			map[string]float64{
-				`amqpretry_calls_total` + h + `outcome="error",topic="orders"}`:                 1,
-				`amqpretry_call_duration_seconds_count` + h + `outcome="error",topic="orders"}`: 1,
-				`amqpretry_call_duration_seconds_sum` + h + `outcome="error",topic="orders"}`:   .5,
-				`amqpretry_calls_total` + h + `outcome="panic",topic="orders"}`:                 1,
-				`amqpretry_call_duration_seconds_count` + h + `outcome="panic",topic="orders"}`: 1,
-				`amqpretry_call_duration_seconds_sum` + h + `outcome="panic",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="retried",topic="orders"}`:             1,
-				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                      1,
-				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                        .5,
-			},
+			sum(ofCall("error"), ofCall("panic"), ofMessage("retried"), forwarded),
 		},
 		"a dead letter that no handler saw": {
 			[]retry.Event{
@@ -173,27 +179,19 @@ func TestOnEvent(t *testing.T) {
 					e.Handler = ""
 				}),
 			},
-			map[string]float64{
+			sum(forwarded, series{
 				`amqpretry_calls_total{handler="",outcome="undecodable",topic="orders"}`:     1,
 				`amqpretry_messages_total{handler="",result="dead-lettered",topic="orders"}`: 1,
 				`amqpretry_dead_letters_total{reason="undecodable",topic="orders"}`:          1,
-				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                   1,
-				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                     .5,
-			},
+			}),
 		},
 		"one that no handler saw, and that Decide wants retried": {
 			[]retry.Event{event(retry.EventUnhandled, class(retry.ClassError))},
-			map[string]float64{`amqpretry_calls_total` + h + `outcome="error",topic="orders"}`: 1},
+			series{`amqpretry_calls_total{handler="ship",outcome="error",topic="orders"}`: 1},
 		},
 		"postponed, dropped, abandoned": {
 			[]retry.Event{event(retry.EventPostponed), event(retry.EventDropped), event(retry.EventAbandoned)},
-			map[string]float64{
-				`amqpretry_messages_total` + h + `result="postponed",topic="orders"}`: 1,
-				`amqpretry_messages_total` + h + `result="dropped",topic="orders"}`:   1,
-				`amqpretry_messages_total` + h + `result="abandoned",topic="orders"}`: 1,
-				`amqpretry_forward_duration_seconds_count{topic="orders"}`:            1,
-				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:              .5,
-			},
+			sum(ofMessage("postponed"), ofMessage("dropped"), ofMessage("abandoned"), forwarded),
 		},
 		"held": {
 			[]retry.Event{
@@ -249,19 +247,12 @@ func TestOnEvent(t *testing.T) {
 				{Kind: retry.EventConnected, Connection: "tunnel"}, {Kind: retry.EventBlocked, Connection: "tunnel"},
 				{Kind: "of a later version"}, {},
 			},
-			map[string]float64{
-				// it never began
-				`amqpretry_calls_in_flight{handler="ship",topic="orders"}`:                      -1,
-				`amqpretry_calls_total` + h + `outcome="other",topic="orders"}`:                 1,
-				`amqpretry_call_duration_seconds_count` + h + `outcome="other",topic="orders"}`: 1,
-				`amqpretry_call_duration_seconds_sum` + h + `outcome="other",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="dead-lettered",topic="orders"}`:       1,
-				`amqpretry_dead_letters_total{reason="other",topic="orders"}`:                   1,
-				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                      1,
-				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                        .5,
-				`amqpretry_connections_opened_total{connection="other"}`:                        1,
-				`amqpretry_blocked_connections{connection="other"}`:                             1,
-			},
+			sum(ofCall("other"), ofMessage("dead-lettered"), forwarded, series{
+				`amqpretry_calls_in_flight{handler="ship",topic="orders"}`:    -1, // it never began
+				`amqpretry_dead_letters_total{reason="other",topic="orders"}`: 1,
+				`amqpretry_connections_opened_total{connection="other"}`:      1,
+				`amqpretry_blocked_connections{connection="other"}`:           1,
+			}),
 		},
 		"zero values": {
 			[]retry.Event{
@@ -333,6 +324,9 @@ func TestLint(t *testing.T) {
 	assert.Equal(t, []promlint.Problem(nil), problems)
 }
 
+var twoDepths = fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
+	{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 30 * time.Second}}
+
 // everything is a Metrics that all kinds of series have been made of.
 func everything(t *testing.T) (*metrics.Metrics, *prometheus.Registry) {
 	t.Helper()
@@ -342,8 +336,7 @@ func everything(t *testing.T) (*metrics.Metrics, *prometheus.Registry) {
 	} {
 		m.OnEvent(e)
 	}
-	m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
-		{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 30 * time.Second}})
+	m.Watch(twoDepths)
 
 	return m, registry
 }
@@ -429,8 +422,7 @@ func TestTwoInOneRegistry(t *testing.T) {
 		m, err := metrics.New(c)
 		require.NoError(t, err)
 		m.OnEvent(event(retry.EventCall))
-		m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
-			{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 30 * time.Second}})
+		m.Watch(twoDepths)
 		all = append(all, m)
 	}
 	all[1].OnEvent(event(retry.EventCall))
@@ -514,9 +506,7 @@ func TestConcurrentUse(t *testing.T) {
 	const each = 2000
 	var wg sync.WaitGroup
 	for worker := range 8 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for i := range each {
 				about := func(e *retry.Event) { e.Topic = fmt.Sprint((worker + i) % 30) }
 				m.OnEvent(event(retry.EventCall, about))
@@ -528,7 +518,7 @@ func TestConcurrentUse(t *testing.T) {
 					stop()
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 

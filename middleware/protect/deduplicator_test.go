@@ -80,78 +80,91 @@ func TestNoUUID(t *testing.T) {
 	assert.Equal(t, 2, h.calls)
 }
 
-// What was not handled comes through, however that ended.
+// onBoth runs a test with the memory of one process, and with an inbox that each guarded handler
+// asks as another instance.
+func onBoth(t *testing.T, test func(t *testing.T, guard message.HandlerMiddleware)) {
+	t.Helper()
+	t.Run("memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var current message.HandlerFunc
+			guarded := deduplicator(t, protect.DeduplicatorConfig{}).
+				Middleware(func(msg *message.Message) ([]*message.Message, error) { return current(msg) })
+			test(t, func(h message.HandlerFunc) message.HandlerFunc {
+				current = h
+
+				return guarded
+			})
+		})
+	})
+	t.Run("inbox", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			test(t, func(h message.HandlerFunc) message.HandlerFunc { return instance(t, s, h) })
+		})
+	})
+}
+
+// What was not handled comes through, however that ended, at once and in each instance.
 func TestWhatFailedIsNoDuplicate(t *testing.T) {
 	for name, test := range map[string]struct {
 		handler message.HandlerFunc
 		after   func(*message.Message)
 	}{
-		"an error":  {func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, nil},
-		"a panic":   {panics("boom"), nil},
-		"a Goexit":  {func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, nil},
-		"postponed": {func(*message.Message) ([]*message.Message, error) { return nil, retry.Postpone(1) }, nil},
-		"acknowledged, then failed": {func(msg *message.Message) ([]*message.Message, error) {
-			msg.Ack()
-			return nil, errBoom
-		}, nil},
+		"an error":                        {does(func(*message.Message) error { return errBoom }), nil},
+		"a panic":                         {panics("boom"), nil},
+		"a Goexit":                        {does(func(*message.Message) error { runtime.Goexit(); return nil }), nil},
+		"postponed":                       {does(func(*message.Message) error { return retry.Postpone(1) }), nil},
+		"acknowledged, then failed":       {does(func(msg *message.Message) error { msg.Ack(); return errBoom }), nil},
 		"its outputs cannot be published": {(&handler{}).handle, func(msg *message.Message) { msg.Nack() }},
-		"nacked by its handler": {func(msg *message.Message) ([]*message.Message, error) {
-			msg.Nack()
-			return nil, nil
-		}, nil},
+		"nacked by its handler":           {does(func(msg *message.Message) error { msg.Nack(); return nil }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, handled := deduplicator(t, protect.DeduplicatorConfig{}), 0
-			h := test.handler
-			guarded := d.Middleware(func(msg *message.Message) ([]*message.Message, error) { return h(msg) })
-			msg := fresh()
-			endsGoroutine(func() {
-				defer func() { _ = recover() }()
-				_, _ = guarded(msg)
+			onBoth(t, func(t *testing.T, guard message.HandlerMiddleware) {
+				msg, h := fresh(), &handler{}
+				endsGoroutine(func() {
+					defer func() { _ = recover() }()
+					_, _ = guard(test.handler)(msg)
+				})
+				if test.after != nil {
+					test.after(msg)
+				}
+				synctest.Wait()
+				for range 2 {
+					require.NoError(t, routed(guard(h.handle), fresh()))
+					synctest.Wait()
+				}
+				assert.Equal(t, 1, h.calls)
 			})
-			if test.after != nil {
-				test.after(msg)
-			}
-
-			h = func(*message.Message) ([]*message.Message, error) { handled++; return nil, nil }
-			require.NoError(t, routed(guarded, fresh()))
-			assert.Equal(t, 1, handled)
-			require.NoError(t, routed(guarded, fresh()))
-			assert.Equal(t, 1, handled)
 		})
 	}
 }
 
 // Until it is known what becomes of a message, one with its key waits.
 func TestDuplicateInFlight(t *testing.T) {
-	d := deduplicator(t, protect.DeduplicatorConfig{Postpone: 7 * time.Second})
-	inside, end, calls := make(chan struct{}), make(chan struct{}), 0
-	guarded := d.Middleware(func(*message.Message) ([]*message.Message, error) {
-		calls++
-		if calls == 1 {
-			close(inside)
-			<-end
-		}
+	synctest.Test(t, func(t *testing.T) {
+		d, h := deduplicator(t, protect.DeduplicatorConfig{Postpone: 7 * time.Second}), &handler{}
+		var guarded message.HandlerFunc
+		end := slow(func(slow message.HandlerFunc) message.HandlerFunc {
+			guarded = d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				if _, _ = h.handle(msg); h.calls > 1 {
+					return nil, nil
+				}
 
-		return nil, nil
+				return slow(msg)
+			})
+
+			return guarded
+		}, fresh())
+		err := call(guarded, fresh())
+		require.ErrorIs(t, err, protect.ErrInFlight)
+		assert.Equal(t, 7*time.Second, postponedFor(t, err))
+
+		// Where it cannot wait, it is handled: better twice than never.
+		require.NoError(t, call(guarded, newMessage(newDelivery(noRetries), "payload")))
+		require.NoError(t, call(guarded, message.NewMessage("uuid of payload", nil)))
+		assert.Equal(t, 3, h.calls)
+		require.NoError(t, end(nil))
 	})
-	first, ended := fresh(), make(chan struct{})
-	go func() {
-		defer close(ended)
-		_, _ = guarded(first)
-	}()
-	<-inside
-	err := call(guarded, fresh())
-	require.ErrorIs(t, err, protect.ErrInFlight)
-	assert.Equal(t, 7*time.Second, postponedFor(t, err))
-
-	// Where it cannot wait, it is handled: better twice than never.
-	require.NoError(t, call(guarded, newMessage(newDelivery(noRetries), "payload")))
-	require.NoError(t, call(guarded, message.NewMessage("uuid of payload", nil)))
-	assert.Equal(t, 3, calls)
-
-	close(end)
-	<-ended
 }
 
 func TestDuplicateWhileOutputsArePublished(t *testing.T) {
@@ -244,39 +257,44 @@ func TestReplaysAreNoDuplicates(t *testing.T) {
 	h := &handler{}
 	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
 	require.NoError(t, routed(guarded, fresh()))
-	d := newDelivery(twoRetries)
-	d.state.Replays = 1
-	require.NoError(t, routed(guarded, newMessage(d, "payload")))
+	require.NoError(t, routed(guarded, replay()))
 	assert.Equal(t, 2, h.calls)
 }
 
 // It belongs right inside of the retry middleware. In another place, too, it must not lose what
-// fails around it.
+// fails around it, be it at once or as a retry. Duplicates do not come through.
 func TestMiddlewareOutsideThatFails(t *testing.T) {
-	h, fails := &handler{}, true
-	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
-	commit := retried(func(msg *message.Message) ([]*message.Message, error) {
-		produced, err := guarded(msg)
-		if fails && err == nil {
-			return nil, errors.New("the transaction cannot be committed")
-		}
+	onBoth(t, func(t *testing.T, guard message.HandlerMiddleware) {
+		h, fails := &handler{}, true
+		guarded := guard(h.handle)
+		commit := retried(func(msg *message.Message) ([]*message.Message, error) {
+			produced, err := guarded(msg)
+			if fails && err == nil {
+				return nil, errors.New("the transaction cannot be committed")
+			}
 
-		return produced, err
+			return produced, err
+		})
+		d := newDelivery(twoRetries)
+		d.policy.Immediate = 1
+		require.NoError(t, routed(commit, newMessage(d, "payload")))
+		synctest.Wait()
+		assert.Equal(t, 2, h.calls, "an immediate try comes through")
+		assert.Equal(t, retry.ActionRetry, d.settled[0].Action)
+
+		require.NoError(t, routed(commit, fresh()))
+		synctest.Wait()
+		assert.Equal(t, 2, h.calls, "a duplicate does not")
+
+		fails = false
+		again := newDelivery(twoRetries)
+		again.state = written(d.copied)
+		require.NoError(t, routed(commit, newMessage(again, "payload")))
+		synctest.Wait()
+		assert.Equal(t, 3, h.calls, "a retry does")
+		require.NoError(t, routed(commit, fresh()))
+		assert.Equal(t, 3, h.calls, "and no duplicate after it")
 	})
-
-	d := newDelivery(twoRetries)
-	d.policy.Immediate = 1
-	require.NoError(t, routed(commit, newMessage(d, "payload")))
-	assert.Equal(t, 2, h.calls, "an immediate try comes through")
-	assert.Equal(t, retry.ActionRetry, d.settled[0].Action)
-
-	fails = false
-	again := newDelivery(twoRetries)
-	again.state = written(d.copied)
-	require.NoError(t, routed(commit, newMessage(again, "payload")))
-	assert.Equal(t, 3, h.calls, "and a retry")
-	require.NoError(t, routed(commit, fresh()))
-	assert.Equal(t, 3, h.calls, "a duplicate does not")
 }
 
 // A message that was not handled when one with its key was need not be handled any more: whenever
@@ -285,20 +303,22 @@ func TestRetryAfterDuplicateSucceeded(t *testing.T) {
 	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0,
 		"later": time.Second} {
 		t.Run(name, func(t *testing.T) {
-			h := &handler{err: errBoom}
-			guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
-			first := newDelivery(twoRetries)
-			require.NoError(t, routed(retried(guarded), newMessage(first, "payload")))
-			h.err = nil
-			require.NoError(t, routed(retried(guarded), fresh()))
-			require.Equal(t, 2, h.calls)
+			onBoth(t, func(t *testing.T, guard message.HandlerMiddleware) {
+				h, first := &handler{err: errBoom}, newDelivery(twoRetries)
+				guarded := retried(guard(h.handle))
+				require.NoError(t, routed(guarded, newMessage(first, "payload")))
+				h.err = nil
+				require.NoError(t, routed(guarded, fresh()))
+				synctest.Wait()
+				require.Equal(t, 2, h.calls)
 
-			retry := newDelivery(twoRetries)
-			retry.state = written(first.copied)
-			require.NotEmpty(t, retry.state.History)
-			retry.state.History[0].At = time.Now().Add(failed).Truncate(time.Millisecond)
-			require.NoError(t, routed(retried(guarded), newMessage(retry, "payload")))
-			assert.Equal(t, 2, h.calls)
+				retry := newDelivery(twoRetries)
+				retry.state = written(first.copied)
+				require.NotEmpty(t, retry.state.History)
+				retry.state.History[0].At = time.Now().Add(failed).Truncate(time.Millisecond)
+				require.NoError(t, routed(guarded, newMessage(retry, "payload")))
+				assert.Equal(t, 2, h.calls)
+			})
 		})
 	}
 }

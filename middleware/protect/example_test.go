@@ -110,7 +110,7 @@ func ExampleNewRateLimit() {
 // Two instances of a service share an inbox: a message that was handled by one is acknowledged by
 // the other.
 func ExampleDeduplicator_inbox() {
-	inbox, err := store.NewMemory(store.MemoryConfig{}) // one of redisstore, postgresstore, mysqlstore in a service
+	inbox, err := store.NewMemory(store.MemoryConfig{}) // one of redisstore or sqlstore in a service
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -139,7 +139,7 @@ func ExampleDeduplicator_inbox() {
 // The effects of a handler are committed together with the mark that its message was handled.
 func ExampleTransactional() {
 	var db *sql.DB
-	var inbox store.TxInbox // postgresstore or mysqlstore in that database
+	var inbox store.TxInbox // a store of sqlstore in that database
 	_, err := protect.NewTransactional(protect.TransactionalConfig{DB: db, Inbox: inbox})
 	fmt.Println(err)
 

@@ -3,7 +3,6 @@ package protect_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -179,49 +178,6 @@ func TestInboxNames(t *testing.T) {
 	})
 }
 
-// What was not handled comes through, however that ended, at once and in each instance.
-func TestInboxAfterFailure(t *testing.T) {
-	for name, test := range map[string]struct {
-		handler message.HandlerFunc
-		after   func(*message.Message)
-	}{
-		"an error":  {func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, nil},
-		"a panic":   {panics("boom"), nil},
-		"a Goexit":  {func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, nil},
-		"postponed": {func(*message.Message) ([]*message.Message, error) { return nil, retry.Postpone(1) }, nil},
-		"acknowledged, then failed": {func(msg *message.Message) ([]*message.Message, error) {
-			msg.Ack()
-			return nil, errBoom
-		}, nil},
-		"its outputs cannot be published": {(&handler{}).handle, func(msg *message.Message) { msg.Nack() }},
-		"nacked by its handler": {func(msg *message.Message) ([]*message.Message, error) {
-			msg.Nack()
-			return nil, nil
-		}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, handled := newServer(t), 0
-				msg := fresh()
-				endsGoroutine(func() {
-					defer func() { _ = recover() }()
-					_, _ = instance(t, s, test.handler)(msg)
-				})
-				if test.after != nil {
-					test.after(msg)
-				}
-				synctest.Wait()
-				h := func(*message.Message) ([]*message.Message, error) { handled++; return nil, nil }
-				for range 2 {
-					require.NoError(t, routed(instance(t, s, h), fresh()))
-					synctest.Wait()
-				}
-				assert.Equal(t, 1, handled)
-			})
-		})
-	}
-}
-
 // Messages that were not made by Watermill's constructor have no channels until they are answered.
 // Without outputs that does not matter.
 func TestInboxMessageWithoutChannels(t *testing.T) {
@@ -304,25 +260,22 @@ func TestInboxTwiceLost(t *testing.T) {
 		s, h := newServer(t), &handler{}
 		d := deduplicator(t, protect.DeduplicatorConfig{Inbox: s})
 		inner := d.Middleware(h.handle)
-		begin := func() (end func() error) {
-			goOn, ended := make(chan struct{}), make(chan error)
-			guarded := d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				<-goOn
+		begin := func() (end func(error) error) {
+			return slow(func(slow message.HandlerFunc) message.HandlerFunc {
+				return d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					_, _ = slow(msg)
 
-				return inner(msg)
-			})
-			go func() { ended <- routed(guarded, fresh()) }()
-			synctest.Wait()
-
-			return func() error { close(goOn); return <-ended }
+					return inner(msg)
+				})
+			}, fresh())
 		}
 		endFirst := begin()
 		s.set(errDown, false)
 		wait(2*time.Minute + time.Second) // nothing is renewed
 		s.set(nil, false)
 		endSecond := begin()
-		require.ErrorIs(t, endFirst(), protect.ErrInFlight)
-		require.NoError(t, endSecond())
+		require.ErrorIs(t, endFirst(nil), protect.ErrInFlight)
+		require.NoError(t, endSecond(nil))
 		assert.Equal(t, 1, h.calls)
 	})
 }
@@ -549,12 +502,6 @@ func TestInboxNeverAnswered(t *testing.T) {
 func TestInboxReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, h := newServer(t), &handler{}
-		replay := func() *message.Message {
-			d := newDelivery(twoRetries)
-			d.state.Replays = 1
-
-			return newMessage(d, "payload")
-		}
 		forced := func(c *protect.DeduplicatorConfig) { c.HandleReplays = true }
 		require.NoError(t, routed(instance(t, s, h.handle), replay()))
 		assert.Equal(t, 1, h.calls, "it was not handled")
@@ -566,64 +513,6 @@ func TestInboxReplay(t *testing.T) {
 		require.NoError(t, routed(instance(t, s, h.handle, forced), replay()))
 		assert.Equal(t, 2, h.calls)
 	})
-}
-
-// What a middleware outside fails comes through, be it at once, as a retry or as a replay.
-// Duplicates do not.
-func TestInboxMiddlewareOutsideThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, h, fails := newServer(t), &handler{}, true
-		guarded := instance(t, s, h.handle)
-		commit := retried(func(msg *message.Message) ([]*message.Message, error) {
-			produced, err := guarded(msg)
-			if fails && err == nil {
-				return nil, errors.New("the transaction cannot be committed")
-			}
-
-			return produced, err
-		})
-		d := newDelivery(twoRetries)
-		d.policy.Immediate = 1
-		require.NoError(t, routed(commit, newMessage(d, "payload")))
-		synctest.Wait()
-		assert.Equal(t, 2, h.calls, "an immediate try comes through")
-		assert.Equal(t, retry.ActionRetry, d.settled[0].Action)
-
-		require.NoError(t, routed(commit, fresh()))
-		synctest.Wait()
-		assert.Equal(t, 2, h.calls, "a duplicate does not")
-
-		fails = false
-		again := newDelivery(twoRetries)
-		again.state = written(d.copied)
-		require.NoError(t, routed(commit, newMessage(again, "payload")))
-		assert.Equal(t, 3, h.calls, "a retry does")
-	})
-}
-
-// A retry of a message after an equal one was handled is not handled, whenever it has failed:
-// nothing is told by times.
-func TestInboxRetryAfterDuplicateSucceeded(t *testing.T) {
-	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0,
-		"later": time.Second} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, h := newServer(t), &handler{err: errBoom}
-				guarded := instance(t, s, h.handle)
-				first := newDelivery(twoRetries)
-				require.NoError(t, routed(retried(guarded), newMessage(first, "payload")))
-				h.err = nil
-				require.NoError(t, routed(retried(guarded), fresh()))
-				synctest.Wait()
-				require.Equal(t, 2, h.calls)
-				retry := newDelivery(twoRetries)
-				retry.state = written(first.copied)
-				retry.state.History[0].At = time.Now().Add(failed).Truncate(time.Millisecond)
-				require.NoError(t, routed(retried(guarded), newMessage(retry, "payload")))
-				assert.Equal(t, 2, h.calls)
-			})
-		})
-	}
 }
 
 // Watermill's Duplicator wants the handler called twice, and gets it on either side.
@@ -656,16 +545,12 @@ func TestInboxDuplicator(t *testing.T) {
 func TestInboxEndedContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, h := newServer(t), &handler{}
-		msg := fresh()
-		ctx, cancel := context.WithCancel(msg.Context())
-		msg.SetContext(ctx)
+		msg, cancel := cancellable(fresh())
 		cancel()
 		require.ErrorIs(t, routed(instance(t, s, h.handle), msg), context.Canceled)
 		assert.Zero(t, h.calls)
 
-		msg = fresh()
-		ctx, cancel = context.WithCancel(msg.Context())
-		msg.SetContext(ctx)
+		msg, cancel = cancellable(fresh())
 		require.NoError(t, routed(instance(t, s, func(*message.Message) ([]*message.Message, error) {
 			cancel()
 

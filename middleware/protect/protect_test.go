@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -69,6 +70,27 @@ func newMessage(d *delivery, payload string) *message.Message {
 
 // fresh is a message under the usual policy.
 func fresh() *message.Message { return newMessage(newDelivery(twoRetries), "payload") }
+
+// cancellable gives a message a context that ends when cancel is called.
+func cancellable(msg *message.Message) (_ *message.Message, cancel context.CancelFunc) {
+	ctx, cancel := context.WithCancel(msg.Context())
+	msg.SetContext(ctx)
+
+	return msg, cancel
+}
+
+// replay is a fresh message that comes back from the dead-letter queue.
+func replay() *message.Message {
+	d := newDelivery(twoRetries)
+	d.state.Replays = 1
+
+	return newMessage(d, "payload")
+}
+
+// does is a handler without outputs.
+func does(f func(*message.Message) error) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) { return nil, f(msg) }
+}
 
 // retried puts a handler under the retry middleware.
 func retried(h message.HandlerFunc) message.HandlerFunc {
@@ -136,6 +158,20 @@ type pointerError struct{ cause error }
 
 func (e *pointerError) Error() string { return e.cause.Error() }
 func (e *pointerError) Unwrap() error { return e.cause }
+
+// slow begins a call of a middleware whose handler waits until it is told how to end. It returns
+// what ends it, and gives what the call has returned. It is for bubbles of synctest.
+func slow(middle message.HandlerMiddleware, msg *message.Message) (end func(error) error) {
+	result, ended := make(chan error), make(chan error)
+	go func() { ended <- routed(middle(does(func(*message.Message) error { return <-result })), msg) }()
+	synctest.Wait()
+
+	return func(err error) error {
+		result <- err
+
+		return <-ended
+	}
+}
 
 // wait lets time pass: that of a test's own clock.
 func wait(d time.Duration) { <-time.After(d) }

@@ -198,9 +198,8 @@ func TestRateLimitWithoutRetries(t *testing.T) {
 			require.NoError(t, call(guarded, msg))
 			assert.Equal(t, 10*time.Second, time.Since(began), name)
 
-			ctx, cancel := context.WithCancel(msg.Context())
+			_, cancel := cancellable(msg)
 			cancel()
-			msg.SetContext(ctx)
 			err := call(guarded, msg)
 			require.ErrorIs(t, err, context.Canceled, name)
 			require.NotErrorIs(t, err, retry.ErrPostponed, name)

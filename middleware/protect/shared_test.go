@@ -130,9 +130,7 @@ func TestSharedTurnIsGivenBack(t *testing.T) {
 		c := protect.RateLimitConfig{Limit: 1, Burst: 1, MaxWait: time.Minute, Shared: newServer(t)}
 		guarded := limited(t, c, (&handler{}).handle)
 		require.NoError(t, call(guarded, fresh()))
-		msg := fresh()
-		ctx, cancel := context.WithCancel(msg.Context())
-		msg.SetContext(ctx)
+		msg, cancel := cancellable(fresh())
 		ended := make(chan error)
 		go func() { ended <- call(guarded, msg) }()
 		synctest.Wait()
@@ -294,27 +292,20 @@ func sharedAfterOne(s *server) protect.CircuitBreakerConfig {
 func TestSharedBreakerHalfOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, h := newServer(t), &handler{err: errBoom}
-		guarded := breakerOf(t, sharedAfterOne(s), h.handle)
+		another := func(h message.HandlerFunc) message.HandlerFunc { return breakerOf(t, sharedAfterOne(s), h) }
+		guarded := another(h.handle)
 		require.ErrorIs(t, call(guarded, fresh()), errBoom)
-		err := call(breakerOf(t, sharedAfterOne(s), h.handle), fresh())
+		err := call(another(h.handle), fresh())
 		require.ErrorIs(t, err, gobreaker.ErrOpenState, "in all instances")
 		assert.Equal(t, time.Minute, postponedFor(t, err))
 		wait(time.Minute + 1)
 
-		end, ended := make(chan struct{}), make(chan error)
-		slow := breakerOf(t, sharedAfterOne(s), func(*message.Message) ([]*message.Message, error) {
-			<-end
-
-			return nil, nil
-		})
-		go func() { ended <- call(slow, fresh()) }()
-		synctest.Wait()
+		end := slow(another, fresh())
 		require.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrTooManyRequests)
 		wait(time.Minute + 1)
-		inside := breakerOf(t, sharedAfterOne(s), func(*message.Message) ([]*message.Message, error) {
+		inside := another(func(*message.Message) ([]*message.Message, error) {
 			require.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrTooManyRequests, "one instead of it, no more")
-			close(end)
-			require.NoError(t, <-ended)
+			require.NoError(t, end(nil))
 			h.err = nil
 			require.NoError(t, call(guarded, fresh()), "the slow one has closed it")
 
@@ -330,20 +321,13 @@ func TestSharedBreakerLateResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, late := range []error{nil, errBoom} {
 			s, h := newServer(t), &handler{err: errBoom}
-			guarded := breakerOf(t, sharedAfterOne(s), h.handle)
-			end, ended := make(chan struct{}), make(chan error)
-			slow := breakerOf(t, sharedAfterOne(s), func(*message.Message) ([]*message.Message, error) {
-				<-end
-
-				return nil, late
-			})
-			go func() { ended <- call(slow, fresh()) }()
-			synctest.Wait()
+			another := func(h message.HandlerFunc) message.HandlerFunc { return breakerOf(t, sharedAfterOne(s), h) }
+			guarded := another(h.handle)
+			end := slow(another, fresh())
 			require.ErrorIs(t, call(guarded, fresh()), errBoom)
 			wait(time.Minute + 1)
-			half := breakerOf(t, sharedAfterOne(s), func(*message.Message) ([]*message.Message, error) {
-				close(end)
-				require.Equal(t, late, <-ended)
+			half := another(func(*message.Message) ([]*message.Message, error) {
+				require.Equal(t, late, end(late))
 				require.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrTooManyRequests, "still half-open")
 
 				return nil, nil

@@ -258,9 +258,7 @@ func TestTransactionalOnce(t *testing.T) {
 		assert.Nil(t, protect.TxFromContext(msg.Context()), "the transaction is the handler's only")
 	}
 	assert.Equal(t, 1, d.effects())
-	replay := newDelivery(twoRetries)
-	replay.state.Replays = 1
-	require.NoError(t, routed(guarded, newMessage(replay, "payload")))
+	require.NoError(t, routed(guarded, replay()))
 	assert.Equal(t, 1, d.effects())
 	require.NoError(t, routed(guarded, newMessage(newDelivery(twoRetries), "other")))
 	require.NoError(t, routed(guarded, message.NewMessage("uuid of other", nil)))
@@ -434,9 +432,7 @@ func TestTransactionalDoesNotReport(t *testing.T) {
 			return nil, nil
 		}, tell)
 	}
-	msg := fresh()
-	ctx, cancel := context.WithCancel(msg.Context())
-	msg.SetContext(ctx)
+	msg, cancel := cancellable(fresh())
 	require.ErrorIs(t, call(ended(func(*message.Message) { cancel() }), msg), context.Canceled)
 	require.ErrorIs(t, call(ended(func(*message.Message) {}), msg), context.Canceled)
 	commits := ended(func(msg *message.Message) {
@@ -473,10 +469,8 @@ func TestTransactionalEndedContexts(t *testing.T) {
 		return nil, err
 	})
 	for _, before := range []bool{true, false} {
-		msg := fresh()
-		ctx, c := context.WithCancel(msg.Context())
-		msg.SetContext(ctx)
-		if cancel = c; before {
+		var msg *message.Message
+		if msg, cancel = cancellable(fresh()); before {
 			cancel()
 		}
 		require.ErrorIs(t, call(guarded, msg), context.Canceled)

@@ -1,7 +1,6 @@
 package protect_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -19,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// These tests look at single calls with the middlewares of docs/reference/watermill-middlewares.md,
+// These tests look at single calls with the middlewares of docs/how-to/use-watermill-parts.md,
 // whose table is tested in tests/watermill_middlewares_test.go.
 
 // first handles a message for the first time, and gives the verdict.
@@ -61,10 +60,8 @@ func TestWatermillsThrottle(t *testing.T) {
 		assert.Equal(t, 200*time.Millisecond, time.Since(began)-time.Since(began)%(100*time.Millisecond),
 			"immediate tries wait for their turn as well")
 
-		msg := fresh()
-		ctx, cancel := context.WithCancel(msg.Context())
+		msg, cancel := cancellable(fresh())
 		cancel()
-		msg.SetContext(ctx)
 		slow := wmmiddleware.NewThrottle(1, time.Hour)
 		began = time.Now()
 		require.NoError(t, call(slow.Middleware((&handler{}).handle), msg))

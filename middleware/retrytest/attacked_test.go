@@ -18,8 +18,18 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
+// run plays the life of a message whose handler is h.
 func run(h message.NoPublishHandlerFunc) retrytest.Result {
-	return retrytest.Run(retrytest.Service{Policy: twoRetries(), ConsumerHandler: h}, newMessage())
+	return play(retrytest.Service{Policy: twoRetries(), ConsumerHandler: h})
+}
+
+func play(s retrytest.Service) retrytest.Result { return retrytest.Run(s, newMessage()) }
+
+// around is a middleware.
+func around(h func(message.HandlerFunc, *message.Message) ([]*message.Message, error)) []message.HandlerMiddleware {
+	return []message.HandlerMiddleware{func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) { return h(next, msg) }
+	}}
 }
 
 type nilError struct{ text string }
@@ -43,9 +53,9 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 
 	t.Run("shows its stack", func(t *testing.T) {
 		t.Parallel()
-		r := retrytest.Run(retrytest.Service{
+		r := play(retrytest.Service{
 			PanicStacks: true, ConsumerHandler: func(*message.Message) error { panic("at the disco") },
-		}, newMessage())
+		})
 		assert.Contains(t, r.DeadLetter.Error, "attacked_test.go")
 		for line := range strings.SplitSeq(r.String(), "\n") {
 			assert.NotContains(t, line, "goroutine", "one line for each step")
@@ -63,15 +73,15 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 		t.Parallel()
 		s := retrytest.Service{Policy: config.Policy{Mode: config.ModeOff}}
 		s.ConsumerHandler = func(*message.Message) error { runtime.Goexit(); return nil }
-		require.ErrorContains(t, retrytest.Run(s, newMessage()).Err, "runtime.Goexit")
+		require.ErrorContains(t, play(s).Err, "runtime.Goexit")
 
 		s.ConsumerHandler, s.MaxDeliveries = func(*message.Message) error { panic("oh") }, 3
-		require.ErrorAs(t, retrytest.Run(s, newMessage()).Err, new(*retrytest.EndlessError))
+		require.ErrorAs(t, play(s).Err, new(*retrytest.EndlessError))
 
 		calls := 0
 		s.ConsumerHandler = func(*message.Message) error { calls++; return nil }
 		s.Faults = map[int]retrytest.Fault{1: retrytest.Crash}
-		r := retrytest.Run(s, newMessage())
+		r := play(s)
 		assert.Equal(t, retrytest.Succeeded, r.End)
 		assert.Equal(t, 2, calls)
 		assert.Contains(t, r.String(), "the process died")
@@ -80,15 +90,13 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 	t.Run("answers by itself", func(t *testing.T) {
 		t.Parallel()
 		run(func(msg *message.Message) error { msg.Ack(); return nil }).AssertSucceeded(t, 1)
-		run(func(msg *message.Message) error { msg.Ack(); return errDown }).AssertDeadLettered(t, retry.ReasonExhausted)
-		run(func(msg *message.Message) error {
-			msg.Nack()
-			return errDown
-		}).AssertDeadLettered(t, retry.ReasonExhausted)
-		run(func(msg *message.Message) error {
-			msg.Nack()
-			return nil
-		}).AssertDeadLettered(t, retry.ReasonExhausted)
+		for _, h := range []message.NoPublishHandlerFunc{
+			func(msg *message.Message) error { msg.Ack(); return errDown },
+			func(msg *message.Message) error { msg.Nack(); return errDown },
+			func(msg *message.Message) error { msg.Nack(); return nil },
+		} {
+			run(h).AssertDeadLettered(t, retry.ReasonExhausted)
+		}
 	})
 
 	t.Run("keeps and changes its message", func(t *testing.T) {
@@ -126,11 +134,9 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 
 	t.Run("has outputs that are none", func(t *testing.T) {
 		t.Parallel()
-		r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(*message.Message) ([]*message.Message,
-			error) {
+		play(retrytest.Service{Policy: twoRetries(), Handler: func(*message.Message) ([]*message.Message, error) {
 			return []*message.Message{nil}, nil
-		}}, newMessage())
-		r.AssertDeadLettered(t, retry.ReasonUnpublishable) // a router panics over it
+		}}).AssertDeadLettered(t, retry.ReasonUnpublishable) // a router panics over it
 	})
 
 	t.Run("returns an error that panics", func(t *testing.T) {
@@ -161,12 +167,12 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 func TestMessageMadeAnew(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: twoRetries(), Faults: map[int]retrytest.Fault{1: retrytest.Crash}, ConsumerHandler: returns(errDown),
-		Middlewares: []message.HandlerMiddleware{func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) { return h(msg.Copy()) }
-		}},
-	}, newMessage())
+		Middlewares: around(func(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+			return h(msg.Copy())
+		}),
+	})
 	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertCalls(t, 4)
 }
@@ -177,7 +183,7 @@ func TestLateHandler(t *testing.T) {
 
 	release, done := make(chan struct{}), make(chan struct{})
 	var left sync.WaitGroup
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: twoRetries(),
 		ConsumerHandler: func(msg *message.Message) error {
 			<-release
@@ -186,14 +192,12 @@ func TestLateHandler(t *testing.T) {
 
 			return errDown
 		},
-		Middlewares: []message.HandlerMiddleware{func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				mine := msg.CopyWithContext() // it belongs to the other goroutine
-				left.Go(func() { _, _ = h(mine) })
-				return nil, errors.New("too slow")
-			}
-		}},
-	}, newMessage())
+		Middlewares: around(func(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+			mine := msg.CopyWithContext() // it belongs to the other goroutine
+			left.Go(func() { _, _ = h(mine) })
+			return nil, errors.New("too slow")
+		}),
+	})
 	before := r.String()
 	close(release)
 	go func() { left.Wait(); close(done) }()
@@ -226,12 +230,12 @@ func TestMessagesOfTheWorstKind(t *testing.T) {
 func TestHooksOfTheWorstKind(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: twoRetries(), ConsumerHandler: returns(errDown),
 		Decide:    func(retry.Failure) error { panic("no opinion") },
 		ErrorText: func(error) string { panic("no words") },
 		OnEvent:   func(retry.Event) { panic("no ears") },
-	}, newMessage())
+	})
 	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertDelays(t, seconds(1, 5)...)
 	assert.Contains(t, r.DeadLetter.Error, "text is lost")
@@ -246,14 +250,14 @@ func TestHooksThatEndTheirGoroutine(t *testing.T) {
 		ConsumerHandler: returns(errDown), MaxDeliveries: 5,
 		Decide: func(retry.Failure) error { runtime.Goexit(); return nil },
 	}
-	r := retrytest.Run(s, newMessage())
+	r := play(s)
 	require.ErrorAs(t, r.Err, new(*retrytest.EndlessError))
 	assert.Len(t, r.Steps, 5)
 
 	// In the goroutine of Run, it ends that, and the router is closed.
 	s.Decide, s.Unmarshal = nil, func(*message.Message) error { runtime.Goexit(); return nil }
 	var wg sync.WaitGroup
-	wg.Go(func() { retrytest.Run(s, newMessage()); t.Error("it goes on") })
+	wg.Go(func() { play(s); t.Error("it goes on") })
 	wg.Wait()
 }
 
@@ -265,7 +269,7 @@ func TestConcurrentRuns(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			r := retrytest.Run(s, newMessage())
+			r := play(s)
 			r.AssertDelays(t, seconds(1, 5)...)
 			assert.Equal(t, 6*time.Second, r.Ended.Sub(r.Began))
 			r.Replay(s).AssertDeadLettered(t, retry.ReasonExhausted)
@@ -279,9 +283,9 @@ func TestNoMessageForTheRouter(t *testing.T) {
 	t.Parallel()
 
 	for range 50 {
-		retrytest.Run(retrytest.Service{
+		play(retrytest.Service{
 			ConsumerHandler: returns(nil), Unmarshal: func(*message.Message) error { return errDown },
-		}, newMessage()).AssertDeadLettered(t, retry.ReasonUndecodable)
+		}).AssertDeadLettered(t, retry.ReasonUndecodable)
 	}
 }
 
@@ -289,19 +293,17 @@ func TestNoMessageForTheRouter(t *testing.T) {
 func TestNothingComesAfterACrash(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: twoRetries(), Faults: map[int]retrytest.Fault{1: retrytest.Crash},
 		Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil },
-		Middlewares: []message.HandlerMiddleware{func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				var wg sync.WaitGroup
-				wg.Go(func() { _, _ = h(msg) })
-				wg.Wait()
+		Middlewares: around(func(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+			var wg sync.WaitGroup
+			wg.Go(func() { _, _ = h(msg) })
+			wg.Wait()
 
-				return message.Messages{message.NewMessage("output", nil)}, nil
-			}
-		}},
-	}, newMessage())
+			return message.Messages{message.NewMessage("output", nil)}, nil
+		}),
+	})
 	r.AssertSucceeded(t, 1)
 	r.AssertCalls(t, 2)
 	assert.Len(t, r.Outputs, 1, "of the second call")
@@ -339,9 +341,8 @@ func TestClock(t *testing.T) {
 	never.Advance(time.Hour)
 	assert.Greater(t, time.Until(never.Now()), 50*time.Minute)
 
-	eternal := retrytest.Run(retrytest.Service{
+	play(retrytest.Service{
 		Policy:          config.Policy{Delays: []time.Duration{config.MaxDelay}, Retries: 300},
 		ConsumerHandler: returns(errDown),
-	}, newMessage())
-	eternal.AssertDeadLettered(t, retry.ReasonExhausted) // three thousand years later
+	}).AssertDeadLettered(t, retry.ReasonExhausted) // three thousand years later
 }

@@ -16,8 +16,8 @@
 // middleware. Between two deliveries it is nothing but its payload and its headers, spelled and
 // read by the code that does so on a broker: texts are cut, histories bounded, counts clamped and
 // times rounded to milliseconds as there. Age, expiration and deadline are counted by the same
-// function. The project's tests play docs/reference/outcomes.md here, word for word, as they do on
-// a broker, and compare lives in both.
+// function. The project's tests play docs/how-to/say-what-an-error-means.md here, word for word, as
+// they do on a broker, and compare lives in both.
 //
 // # What it does not show
 //

@@ -45,8 +45,8 @@ func TestExactDelays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := retrytest.Run(retrytest.Service{Policy: test.policy, Random: test.random,
-				Clock: retrytest.NewClock(start), ConsumerHandler: returns(test.errs...)}, newMessage())
+			r := play(retrytest.Service{Policy: test.policy, Random: test.random,
+				Clock: retrytest.NewClock(start), ConsumerHandler: returns(test.errs...)})
 			r.AssertDeadLettered(t, retry.ReasonExhausted)
 			r.AssertDelays(t, test.waits...)
 			var total time.Duration

@@ -73,7 +73,7 @@ func seconds(n ...int) []time.Duration {
 // tables reads the tables of the docs, row by row.
 func tables(t *testing.T) (outcomes, unhandled [][]string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/reference/outcomes.md")
+	text, err := os.ReadFile("../../docs/how-to/say-what-an-error-means.md")
 	require.NoError(t, err)
 
 	var all [][][]string
@@ -205,13 +205,12 @@ func playCell(row, stage string) (retrytest.Result, string) {
 func TestOutcomesWithoutAHandler(t *testing.T) {
 	t.Parallel()
 
-	fails := func(*message.Message) error { return errListed }
 	play := func(s retrytest.Service) retrytest.Result {
 		if s.ConsumerHandler == nil {
-			s.ConsumerHandler = fails
+			s.ConsumerHandler = returns(errListed)
 		}
 
-		return retrytest.Run(s, message.NewMessage("1", nil))
+		return play(s)
 	}
 	rejects := func(*message.Message) error { return errors.New("no such schema") }
 	dies := map[int]retrytest.Fault{retrytest.EveryCall: retrytest.Crash}

@@ -41,10 +41,10 @@ func twoRetries() config.Policy { return config.Policy{Delays: seconds(1, 5)} }
 func TestLifeToTheDeadLetterQueue(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: twoRetries(), Topic: "orders", HandlerName: "ship", Host: "host-1", Clock: retrytest.NewClock(start),
 		ConsumerHandler: returns(errDown, errDown, fmt.Errorf("still: %w", errDown)),
-	}, newMessage())
+	})
 
 	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertDelays(t, seconds(1, 5)...)
@@ -102,28 +102,19 @@ func TestSuccess(t *testing.T) {
 	t.Parallel()
 
 	output := message.NewMessage("shipped", nil)
-	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(msg *message.Message) ([]*message.Message,
-		error) {
+	r := play(retrytest.Service{Policy: twoRetries(), Handler: func(msg *message.Message) ([]*message.Message, error) {
 		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number < 2 {
 			return message.Messages{message.NewMessage("not published", nil)}, errDown
 		}
 
 		return message.Messages{output}, nil
-	}}, newMessage())
+	}})
 
 	r.AssertSucceeded(t, 2)
 	r.AssertDelays(t, time.Second)
 	assert.Equal(t, []*message.Message{output}, r.Outputs)
 	assert.Nil(t, r.DeadLetter)
 	assert.Zero(t, r.Steps[1].Verdict)
-}
-
-func TestDropAndPermanent(t *testing.T) {
-	t.Parallel()
-
-	retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Drop(errDown))}, newMessage()).AssertDropped(t)
-	retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Permanent(errDown))}, newMessage()).
-		AssertDeadLettered(t, retry.ReasonPermanent)
 }
 
 func TestTheTopicsPolicyHolds(t *testing.T) {
@@ -137,11 +128,11 @@ func TestTheTopicsPolicyHolds(t *testing.T) {
 		ConsumerHandler: returns(errDown),
 	}
 	s.Topic = "mails"
-	retrytest.Run(s, newMessage()).AssertDelays(t)
+	play(s).AssertDelays(t)
 	s.Topic = "orders"
-	retrytest.Run(s, newMessage()).AssertDelays(t, seconds(1, 5)...)
+	play(s).AssertDelays(t, seconds(1, 5)...)
 	s.Policies = config.Policies{}
-	retrytest.Run(s, newMessage()).AssertDelays(t, config.Default().Schedule()...)
+	play(s).AssertDelays(t, config.Default().Schedule()...)
 }
 
 func TestImmediateTriesAndJitter(t *testing.T) {
@@ -149,7 +140,7 @@ func TestImmediateTriesAndJitter(t *testing.T) {
 
 	policy := twoRetries()
 	policy.Immediate, policy.Jitter = 2, 0.5
-	r := retrytest.Run(retrytest.Service{Policy: policy, Random: 0.5, ConsumerHandler: returns(errDown)}, newMessage())
+	r := play(retrytest.Service{Policy: policy, Random: 0.5, ConsumerHandler: returns(errDown)})
 
 	r.AssertDelays(t, 750*time.Millisecond, 3750*time.Millisecond)
 	r.AssertCalls(t, 5)
@@ -173,33 +164,29 @@ func TestSwallowed(t *testing.T) {
 	t.Parallel()
 
 	ignored := wmmiddleware.NewIgnoreErrors([]error{errDown})
-	duplicates := func(h message.HandlerFunc) message.HandlerFunc { // as Watermill's Deduplicator
-		seen := false
-
-		return func(msg *message.Message) ([]*message.Message, error) {
-			if seen {
-				return nil, nil
-			}
-			seen = true
-
-			return h(msg)
+	seen := false
+	duplicates := around(func(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+		if seen { // as Watermill's Deduplicator
+			return nil, nil
 		}
-	}
+		seen = true
+
+		return h(msg)
+	})
+	none := around(func(message.HandlerFunc, *message.Message) ([]*message.Message, error) { return nil, nil })
 	for name, test := range map[string]struct {
 		middle message.HandlerMiddleware
 		calls  int
 	}{
 		"an error that is ignored":              {ignored.Middleware, 1},
-		"a retry that is taken for a duplicate": {duplicates, 1},
-		"no call": {func(message.HandlerFunc) message.HandlerFunc {
-			return func(*message.Message) ([]*message.Message, error) { return nil, nil }
-		}, 0},
+		"a retry that is taken for a duplicate": {duplicates[0], 1},
+		"no call":                               {none[0], 0},
 	} {
 		var said []string
-		r := retrytest.Run(retrytest.Service{
+		r := play(retrytest.Service{
 			Policy: twoRetries(), Middlewares: []message.HandlerMiddleware{test.middle},
 			ConsumerHandler: returns(errDown, nil),
-		}, newMessage())
+		})
 		assert.Equal(t, retrytest.Succeeded, r.End, name)
 		r.AssertCalls(t, test.calls)
 		r.AssertSwallowed(t)
@@ -209,7 +196,7 @@ func TestSwallowed(t *testing.T) {
 		assert.Contains(t, said[0], "a middleware has acknowledged it, and its handler has not succeeded")
 	}
 
-	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), ConsumerHandler: returns(errDown, nil)}, newMessage())
+	r := run(returns(errDown, nil))
 	r.AssertSucceeded(t, 2)
 	assert.False(t, r.AssertSwallowed(reporter{new([]string)}))
 }
@@ -225,13 +212,13 @@ func TestLastAttemptByAge(t *testing.T) {
 		"long ago": retrytest.NewClock(start), "in the future": retrytest.NewClock(time.Now().Add(1000 * time.Hour)),
 	} {
 		last = nil
-		r := retrytest.Run(retrytest.Service{Policy: policy, Clock: clock,
+		r := play(retrytest.Service{Policy: policy, Clock: clock,
 			ConsumerHandler: func(msg *message.Message) error {
 				attempt, _ := retry.AttemptFromContext(msg.Context())
 				last = append(last, attempt.Last)
 
 				return errDown
-			}}, newMessage())
+			}})
 
 		r.AssertDeadLettered(t, retry.ReasonExpired)
 		assert.Equal(t, []bool{false, true}, last, name)
@@ -241,9 +228,7 @@ func TestLastAttemptByAge(t *testing.T) {
 func TestWaitsThatErrorsAskFor(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), ConsumerHandler: returns(
-		retry.Postpone(3*time.Second), retry.RetryAfter(12*time.Second, errDown), nil,
-	)}, newMessage())
+	r := run(returns(retry.Postpone(3*time.Second), retry.RetryAfter(12*time.Second, errDown), nil))
 
 	r.AssertDelays(t, 3*time.Second, 12*time.Second)
 	r.AssertSucceeded(t, 2)
@@ -258,10 +243,10 @@ func TestSlowHandler(t *testing.T) {
 	clock := retrytest.NewClock(start)
 	policy := twoRetries()
 	policy.MaxAge = 7 * time.Second
-	r := retrytest.Run(retrytest.Service{Policy: policy, Clock: clock, ConsumerHandler: func(*message.Message) error {
+	r := play(retrytest.Service{Policy: policy, Clock: clock, ConsumerHandler: func(*message.Message) error {
 		clock.Advance(2 * time.Second)
 		return errDown
-	}}, newMessage())
+	}})
 
 	r.AssertDeadLettered(t, retry.ReasonExpired)
 	r.AssertDelays(t, time.Second)
@@ -277,14 +262,14 @@ func TestExpirationAndTimestamp(t *testing.T) {
 
 	s := retrytest.Service{Policy: twoRetries(), Clock: retrytest.NewClock(start), ConsumerHandler: returns(errDown),
 		Expiration: 3 * time.Second}
-	r := retrytest.Run(s, newMessage())
+	r := play(s)
 	r.AssertDeadLettered(t, retry.ReasonExpired)
 	r.AssertDelays(t, time.Second)
 	assert.Equal(t, "3000", r.DeadLetter.Headers["amqpretry-expiration"])
 
 	// whole seconds, the broken one is the message's
 	s.Clock, s.Timestamp = retrytest.NewClock(start), start.Add(-2500*time.Millisecond)
-	r = retrytest.Run(s, newMessage())
+	r = play(s)
 	assert.Equal(t, start.Add(-2*time.Second), r.Steps[0].Attempt.Since)
 	assert.Equal(t, start.Add(time.Second), r.Steps[0].Attempt.Deadline)
 	r.AssertCalls(t, 1)
@@ -303,7 +288,7 @@ func TestCrash(t *testing.T) {
 		Decide:  func(f retry.Failure) error { assert.ErrorIs(t, f.Err, errDown); return nil },
 		OnEvent: func(e retry.Event) { events = append(events, e.Kind) },
 	}
-	r := retrytest.Run(s, newMessage())
+	r := play(s)
 
 	r.AssertSucceeded(t, 1)
 	r.AssertCalls(t, 3)
@@ -318,7 +303,7 @@ func TestCrash(t *testing.T) {
 	s.ConsumerHandler, s.Decide = func(*message.Message) error { panic("out of memory") }, nil
 	s.Faults = map[int]retrytest.Fault{retrytest.EveryCall: retrytest.Crash}
 	s.Middlewares = []message.HandlerMiddleware{wmmiddleware.Recoverer}
-	r = retrytest.Run(s, newMessage())
+	r = play(s)
 	r.AssertDeadLettered(t, retry.ReasonCrashed)
 	r.AssertCalls(t, 3*config.Default().CrashLimit)
 	r.AssertDelays(t, seconds(1, 5)...)
@@ -329,7 +314,7 @@ func TestShutdown(t *testing.T) {
 	t.Parallel()
 
 	cause := []error{}
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: twoRetries(), Faults: map[int]retrytest.Fault{1: retrytest.Shutdown, 3: retrytest.Shutdown},
 		ConsumerHandler: func(msg *message.Message) error {
 			cause = append(cause, msg.Context().Err())
@@ -339,7 +324,7 @@ func TestShutdown(t *testing.T) {
 
 			return errDown
 		},
-	}, newMessage())
+	})
 
 	assert.Equal(t, []error{context.Canceled, nil, context.Canceled, nil, nil}, cause)
 	r.AssertDeadLettered(t, retry.ReasonExhausted)
@@ -358,29 +343,22 @@ func TestUnpublishable(t *testing.T) {
 	s.Handler = func(*message.Message) ([]*message.Message, error) {
 		return message.Messages{message.NewMessage("output", nil)}, nil
 	}
-	r := retrytest.Run(s, newMessage())
+	r := play(s)
 	r.AssertDeadLettered(t, retry.ReasonUnpublishable)
 	r.AssertDelays(t, seconds(1, 5)...)
 	r.AssertCalls(t, 3)
 	assert.Empty(t, r.Outputs)
 
 	s.Handler = func(*message.Message) ([]*message.Message, error) { return nil, nil }
-	retrytest.Run(s, newMessage()).AssertSucceeded(t, 1) // nothing to publish
+	play(s).AssertSucceeded(t, 1) // nothing to publish
 }
 
 func TestUndecodable(t *testing.T) {
 	t.Parallel()
-
-	late := 0
+	late := errors.New("no schema for {}")
+	unmarshal := returns(late, late, late, late, nil) // twice it is not due
 	s := retrytest.Service{
-		ConsumerHandler: returns(nil),
-		Unmarshal: func(msg *message.Message) error {
-			if late++; late < 5 { // twice it is not due
-				return fmt.Errorf("no schema for %s", msg.Payload)
-			}
-
-			return nil
-		},
+		ConsumerHandler: returns(nil), Unmarshal: unmarshal,
 		Decide: func(f retry.Failure) error {
 			assert.Equal(t, retry.ClassUndecodable, f.Class)
 			assert.Equal(t, "{}", string(f.Payload))
@@ -388,25 +366,25 @@ func TestUndecodable(t *testing.T) {
 			return retry.RetryAfter(time.Minute, f.Err)
 		},
 	}
-	r := retrytest.Run(s, newMessage())
+	r := play(s)
 	r.AssertDelays(t, time.Minute, time.Minute)
 	r.AssertSucceeded(t, 3)
 	r.AssertCalls(t, 1)
 
 	s.Decide, s.Unmarshal = nil, func(*message.Message) error { panic("at the schema") }
-	r = retrytest.Run(s, newMessage())
+	r = play(s)
 	r.AssertDeadLettered(t, retry.ReasonUndecodable)
 	assert.Equal(t, "marshaler panicked: at the schema", r.DeadLetter.Error)
 
 	s.Policy = config.Policy{Mode: config.ModeOff}
-	retrytest.Run(s, newMessage()).AssertCalls(t, 1) // there is no dead-letter queue: the handler gets it as it is
+	play(s).AssertCalls(t, 1) // there is no dead-letter queue: the handler gets it as it is
 }
 
 func TestReplay(t *testing.T) {
 	t.Parallel()
 
 	s := retrytest.Service{Policy: twoRetries(), ConsumerHandler: returns(errDown), Expiration: time.Hour}
-	first := retrytest.Run(s, newMessage())
+	first := play(s)
 	second := first.Replay(s)
 	second.AssertDeadLettered(t, retry.ReasonExhausted)
 	assert.Equal(t, first.Ended, second.Began)
@@ -436,43 +414,40 @@ func TestMiddlewaresOfTheUsers(t *testing.T) {
 
 	var order []string
 	named := func(name string) message.HandlerMiddleware {
-		return func(h message.HandlerFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				order = append(order, name)
-				return h(msg)
-			}
-		}
+		return around(func(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+			order = append(order, name)
+			return h(msg)
+		})[0]
 	}
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: twoRetries(), ConsumerHandler: returns(errDown), PanicStacks: true,
 		Middlewares: []message.HandlerMiddleware{named("first"), named("second"),
 			wmmiddleware.Retry{MaxRetries: 2}.Middleware},
-	}, newMessage())
+	})
 	r.AssertCalls(t, 9)
 	assert.Equal(t, 3, r.Attempts())
 	assert.Equal(t, 3, r.Steps[0].Calls)
 	assert.Equal(t, []string{"first", "second"}, order[:2])
 	assert.Contains(t, r.String(), "attempt 2 of 3, 3 calls")
 
-	r = retrytest.Run(retrytest.Service{
+	r = play(retrytest.Service{
 		Policy: twoRetries(), ConsumerHandler: func(*message.Message) error { panic("oh") },
 		Middlewares: []message.HandlerMiddleware{wmmiddleware.Recoverer},
-	}, newMessage())
+	})
 	r.AssertDeadLettered(t, retry.ReasonExhausted) // Recoverer makes an error of it
 	assert.Equal(t, "middleware.RecoveredPanicError", r.DeadLetter.ErrorType)
 
-	r = retrytest.Run(retrytest.Service{
+	play(retrytest.Service{
 		Policy: twoRetries(), ConsumerHandler: returns(errDown, nil),
 		Middlewares: []message.HandlerMiddleware{wmmiddleware.Timeout(time.Minute), wmmiddleware.CorrelationID},
-	}, newMessage())
-	r.AssertSucceeded(t, 2)
+	}).AssertSucceeded(t, 2)
 }
 
 // What a router puts into the context is there, because it is a router's.
 func TestContextOfTheRouter(t *testing.T) {
 	t.Parallel()
 
-	retrytest.Run(retrytest.Service{Topic: "orders", HandlerName: "ship",
+	play(retrytest.Service{Topic: "orders", HandlerName: "ship",
 		ConsumerHandler: func(msg *message.Message) error {
 			assert.Equal(t, "orders", message.SubscribeTopicFromCtx(msg.Context()))
 			assert.Equal(t, "ship", message.HandlerNameFromCtx(msg.Context()))
@@ -481,7 +456,7 @@ func TestContextOfTheRouter(t *testing.T) {
 			assert.Equal(t, "orders", attempt.Queue)
 
 			return nil
-		}}, newMessage()).AssertSucceeded(t, 1)
+		}}).AssertSucceeded(t, 1)
 }
 
 // Texts are cut and histories bounded, as they are on the way through a broker.
@@ -492,7 +467,7 @@ func TestTheWireIsReal(t *testing.T) {
 		Policy:          config.Policy{Delays: seconds(1), Retries: 20},
 		ConsumerHandler: func(*message.Message) error { return errors.New(strings.Repeat("ü", 2000)) },
 	}
-	r := retrytest.Run(s, newMessage())
+	r := play(s)
 	assert.LessOrEqual(t, len(r.DeadLetter.Error), 2048)
 	assert.True(t, strings.HasSuffix(r.DeadLetter.Error, "ü…"))
 	require.Len(t, r.DeadLetter.History, 10)
@@ -500,7 +475,7 @@ func TestTheWireIsReal(t *testing.T) {
 	assert.Equal(t, 13, r.DeadLetter.History[1].Number)
 
 	s.ErrorText = func(error) string { return "[redacted]" }
-	r = retrytest.Run(s, newMessage())
+	r = play(s)
 	assert.Equal(t, "[redacted]", r.DeadLetter.Error)
 	assert.Contains(t, r.String(), "[redacted]")
 	assert.NotContains(t, r.String(), "ü")
@@ -509,11 +484,11 @@ func TestTheWireIsReal(t *testing.T) {
 func TestEverythingThatIsWrongAtOnce(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{
+	r := play(retrytest.Service{
 		Policy: config.Policy{Retries: -1}, Policies: config.Policies{Default: config.Policy{Immediate: 99}},
 		Random: 1, Expiration: -1, MaxDeliveries: -1, Middlewares: []message.HandlerMiddleware{nil},
 		Faults: map[int]retrytest.Fault{-1: "flood"},
-	}, newMessage())
+	})
 	for _, path := range []string{
 		"Service.Policy.Retries", "Service.Policies.Default.Immediate", "Service.Handler", "Service.Policy",
 		"Service.Random", "Service.Expiration",
@@ -524,10 +499,8 @@ func TestEverythingThatIsWrongAtOnce(t *testing.T) {
 	}
 	assert.ErrorAs(t, r.Err, new(*config.FieldError))
 
-	two := retrytest.Service{ConsumerHandler: returns(nil), Handler: func(*message.Message) ([]*message.Message,
-		error) {
-		return nil, nil
-	}}
+	two := retrytest.Service{ConsumerHandler: returns(nil),
+		Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil }}
 	assert.ErrorContains(t, retrytest.Run(two, newMessage()).Err, "two handlers")
 	assert.ErrorContains(t, retrytest.Run(retrytest.Service{ConsumerHandler: returns(nil)}, nil).Err, "msg: missing")
 }
@@ -536,8 +509,7 @@ func TestEndless(t *testing.T) {
 	t.Parallel()
 
 	endless := (*retrytest.EndlessError)(nil)
-	r := retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Postpone(time.Second)), MaxDeliveries: 100},
-		newMessage())
+	r := play(retrytest.Service{ConsumerHandler: returns(retry.Postpone(time.Second)), MaxDeliveries: 100})
 	require.ErrorAs(t, r.Err, &endless)
 	assert.Equal(t, 100, endless.Deliveries)
 	assert.Equal(t, 100*time.Second, endless.For)
@@ -545,9 +517,9 @@ func TestEndless(t *testing.T) {
 	assert.Contains(t, r.String(), "(60 more)")
 	assert.Less(t, strings.Count(r.String(), "\n"), 45)
 
-	r = retrytest.Run(retrytest.Service{
+	r = play(retrytest.Service{
 		ConsumerHandler: returns(errDown), Policy: config.Policy{Mode: config.ModeOff}, MaxDeliveries: 5,
-	}, newMessage())
+	})
 	require.ErrorAs(t, r.Err, &endless)
 	r.AssertDelays(reporter{}, time.Second)
 	assert.Equal(t, 5, r.Calls())
@@ -559,13 +531,13 @@ func TestEventsAreThoseOfTheMiddleware(t *testing.T) {
 
 	var kinds []retry.EventKind
 	clock := retrytest.NewClock(start)
-	retrytest.Run(retrytest.Service{
+	play(retrytest.Service{
 		Policy: twoRetries(), Clock: clock, ConsumerHandler: returns(retry.RetryAfter(9*time.Second, errDown), errDown),
 		OnEvent: func(e retry.Event) {
 			assert.Equal(t, clock.Now(), e.At)
 			kinds = append(kinds, e.Kind)
 		},
-	}, newMessage()).AssertDeadLettered(t, retry.ReasonExhausted)
+	}).AssertDeadLettered(t, retry.ReasonExhausted)
 	assert.Equal(t, []retry.EventKind{
 		retry.EventCall, retry.EventFailed, retry.EventRetried,
 		retry.EventUnhandled, retry.EventPostponed, // not due yet
@@ -587,8 +559,7 @@ func (r reporter) Errorf(format string, args ...any) {
 func TestAssertionsShowTheLife(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Topic: "orders", ConsumerHandler: returns(errDown)},
-		newMessage())
+	r := play(retrytest.Service{Policy: twoRetries(), Topic: "orders", ConsumerHandler: returns(errDown)})
 	life := "\tmessage \"order-1\" of topic \"orders\": dead-lettered (exhausted) after 3 calls and 6s\n" +
 		"\t  0s  attempt 1 of 3  the warehouse does not answer  retry 1 after 1s\n" +
 		"\t  1s  attempt 2 of 3  the warehouse does not answer  retry 2 after 5s\n" +
@@ -615,7 +586,7 @@ func TestAssertionsShowTheLife(t *testing.T) {
 	assert.True(t, r.AssertDelays(to, seconds(1, 5)...))
 	assert.Empty(t, said)
 
-	assert.False(t, retrytest.Run(retrytest.Service{}, newMessage()).AssertCalls(to, 0))
+	assert.False(t, play(retrytest.Service{}).AssertCalls(to, 0))
 	assert.Contains(t, said[0], "nothing was run: Service.Handler: missing")
 	said = nil
 	assert.False(t, retrytest.Result{}.AssertDropped(to))

@@ -19,7 +19,7 @@ import (
 func TestBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		r := retrytest.Run(retrytest.Service{
+		r := play(retrytest.Service{
 			Policy: twoRetries(), Clock: retrytest.SystemClock(),
 			Middlewares: []message.HandlerMiddleware{wmmiddleware.Timeout(3 * time.Second)},
 			ConsumerHandler: func(msg *message.Message) error {
@@ -30,7 +30,7 @@ func TestBubble(t *testing.T) {
 					return msg.Context().Err()
 				}
 			},
-		}, newMessage())
+		})
 
 		r.AssertDeadLettered(t, retry.ReasonExhausted)
 		r.AssertDelays(t, seconds(1, 5)...)
@@ -44,9 +44,9 @@ func TestBubble(t *testing.T) {
 func TestBubbleWithAClockOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		r := retrytest.Run(retrytest.Service{
+		r := play(retrytest.Service{
 			Policy: config.Policy{Delays: seconds(1), MaxAge: time.Hour}, ConsumerHandler: returns(errDown, nil),
-		}, newMessage())
+		})
 		r.AssertSucceeded(t, 2)
 		assert.Equal(t, began, time.Now())
 		assert.Equal(t, began.Add(time.Second), r.Ended)
@@ -55,12 +55,12 @@ func TestBubbleWithAClockOfItsOwn(t *testing.T) {
 
 func TestBubbleWithWatermillsRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := retrytest.Run(retrytest.Service{
+		r := play(retrytest.Service{
 			Policy: twoRetries(), Clock: retrytest.SystemClock(),
 			Middlewares: []message.HandlerMiddleware{wmmiddleware.Retry{MaxRetries: 1, InitialInterval: time.Second,
 				Multiplier: 1}.Middleware},
 			ConsumerHandler: returns(errors.New("once"), nil),
-		}, newMessage())
+		})
 		r.AssertSucceeded(t, 1)
 		r.AssertCalls(t, 2)
 		assert.Equal(t, time.Second, r.Steps[0].Took)

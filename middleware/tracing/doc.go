@@ -43,7 +43,7 @@
 //
 // Each span of a call links to the span of the call before: link attribute amqpretry.link =
 // previous-call. A retry and a dead letter carry that span's context in the header amqpretry-trace.
-// Where the broker itself brings the message back (see docs/concepts/strategies.md), no header can
+// Where the broker itself brings the message back (see docs/reference/strategies.md), no header can
 // be added, and this link is missing. The spans after a call link to it with amqpretry.link = call.
 // If the message has no creation context, the call before is the parent.
 //

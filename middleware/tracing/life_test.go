@@ -3,6 +3,7 @@ package tracing_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"strings"
 	"testing"
@@ -58,28 +59,24 @@ func TestWholeLife(t *testing.T) {
 	spans := tr.spans()
 	common := map[string]any{"messaging.system": "rabbitmq", "messaging.destination.name": "orders",
 		"messaging.message.id": "1"}
+	call := func(attempt, calls int64) map[string]any {
+		return map[string]any{"messaging.operation.name": "process", "messaging.operation.type": "process",
+			"amqpretry.attempt": attempt, "amqpretry.calls": calls, "amqpretry.last_attempt": attempt == 3,
+			"error.type": "*errors.errorString", "exception.type": "*errors.errorString",
+			"exception.message": errDown.Error()}
+	}
+	wait := func(attempt int64, delay float64) map[string]any {
+		return map[string]any{"messaging.operation.name": "wait", "amqpretry.attempt": attempt,
+			"amqpretry.calls": attempt, "amqpretry.class": "error", "amqpretry.delay": delay}
+	}
 	for i, want := range []map[string]any{
 		{"messaging.operation.name": "send", "messaging.operation.type": "send"},
-		{"messaging.operation.name": "process", "messaging.operation.type": "process", "amqpretry.attempt": int64(1),
-			"amqpretry.calls": int64(0), "amqpretry.last_attempt": false, "error.type": "*errors.errorString",
-			"exception.type": "*errors.errorString", "exception.message": errDown.Error()},
-		{"messaging.operation.name": "wait", "amqpretry.attempt": int64(1), "amqpretry.calls": int64(1),
-			"amqpretry.class": "error", "amqpretry.delay": 1.0},
-		{"messaging.operation.name": "process", "messaging.operation.type": "process", "amqpretry.attempt": int64(2),
-			"amqpretry.calls": int64(1), "amqpretry.last_attempt": false, "error.type": "*errors.errorString",
-			"exception.type": "*errors.errorString", "exception.message": errDown.Error()},
-		{"messaging.operation.name": "wait", "amqpretry.attempt": int64(2), "amqpretry.calls": int64(2),
-			"amqpretry.class": "error", "amqpretry.delay": 5.0},
-		{"messaging.operation.name": "process", "messaging.operation.type": "process", "amqpretry.attempt": int64(3),
-			"amqpretry.calls": int64(2), "amqpretry.last_attempt": true, "error.type": "*errors.errorString",
-			"exception.type": "*errors.errorString", "exception.message": errDown.Error()},
+		call(1, 0), wait(1, 1), call(2, 1), wait(2, 5), call(3, 2),
 		{"messaging.operation.name": "dead-letter", "messaging.operation.type": "settle",
 			"amqpretry.attempt": int64(3), "amqpretry.calls": int64(3), "amqpretry.class": "error",
 			"amqpretry.reason": "exhausted"},
 	} {
-		for key, value := range common {
-			want[key] = value
-		}
+		maps.Copy(want, common)
 		if i > 0 {
 			want["amqpretry.topic"], want["amqpretry.handler"] = "orders", "handler"
 		}
@@ -111,7 +108,6 @@ func kinds(spans []sdktrace.ReadOnlySpan) []trace.SpanKind {
 func TestWithoutCreationContext(t *testing.T) {
 	tr := newTraced(t, tracing.Config{})
 	tr.run(retrytest.Service{Policy: twoRetries, ConsumerHandler: fails}, message.NewMessage("1", nil))
-
 	assert.Equal(t, lines(
 		"1 a process orders: the warehouse does not answer",
 		"2 a wait orders, in 1, call 1",
@@ -126,7 +122,6 @@ func TestLinkOnly(t *testing.T) {
 	tr := newTraced(t, tracing.Config{LinkOnly: true})
 	tr.run(retrytest.Service{Policy: config.Policy{Delays: []time.Duration{time.Second}}, ConsumerHandler: fails},
 		tr.published("1"))
-
 	assert.Equal(t, lines(
 		"1 a send orders",
 		"2 b process orders, publish 1: the warehouse does not answer",
@@ -177,6 +172,12 @@ func TestOtherLives(t *testing.T) {
 		service retrytest.Service
 		want    []string
 	}{
+		"fails inside of Watermill's Retry, whose calls are not part of each other": {
+			retrytest.Service{Policy: config.Policy{Mode: config.ModeDeadLetter}, ConsumerHandler: fails,
+				Middlewares: []message.HandlerMiddleware{wmmiddleware.Retry{MaxRetries: 1}.Middleware}},
+			[]string{"1 a send orders", "2 a process orders, in 1, publish 1: the warehouse does not answer",
+				"3 a process orders, in 1, publish 1, previous-call 2: the warehouse does not answer",
+				"4 a dead-letter orders, in 1, publish 1, call 3"}},
 		"succeeds": {retrytest.Service{ConsumerHandler: func(*message.Message) error { return nil }},
 			[]string{"1 a send orders", "2 a process orders, in 1, publish 1"}},
 		"is postponed, which is no error": {
@@ -210,7 +211,8 @@ func TestOtherLives(t *testing.T) {
 				return []*message.Message{message.NewMessage("2", nil)}, nil
 			}, Faults: map[int]retrytest.Fault{1: retrytest.Unpublishable}},
 			[]string{"1 a send orders", "2 a process orders, in 1, publish 1",
-				"3 a wait orders, in 1, publish 1, call 2: …", "4 a process orders, in 1, publish 1, previous-call 2"}},
+				"3 a wait orders, in 1, publish 1, call 2: …",
+				"4 a process orders, in 1, publish 1, previous-call 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTraced(t, tracing.Config{})
@@ -457,9 +459,7 @@ func TestHeader(t *testing.T) {
 	}}, tr.published("1"))
 	spans := tr.spans()
 	for step, span := range []int{1, 3, 5} {
-		sc := spans[span].SpanContext()
-		assert.Equal(t, "00-"+sc.TraceID().String()+"-"+sc.SpanID().String()+"-01",
-			result.Steps[step].Headers[header.Trace])
+		assert.Equal(t, traceparent(spans[span].SpanContext()), result.Steps[step].Headers[header.Trace])
 	}
 	assert.Equal(t, result.Steps[2].Headers[header.Trace], result.DeadLetter.Trace)
 }
@@ -490,16 +490,3 @@ func (f samplerFunc) ShouldSample(p sdktrace.SamplingParameters) sdktrace.Sampli
 	return sdktrace.SamplingResult{Decision: f(p)}
 }
 func (f samplerFunc) Description() string { return "" }
-
-// Calls of Watermill's Retry are not part of each other.
-func TestInsideOfWatermillsRetry(t *testing.T) {
-	tr := newTraced(t, tracing.Config{})
-	tr.run(retrytest.Service{Policy: config.Policy{Mode: config.ModeDeadLetter}, ConsumerHandler: fails,
-		Middlewares: []message.HandlerMiddleware{wmmiddleware.Retry{MaxRetries: 1}.Middleware}}, tr.published("1"))
-	assert.Equal(t, lines(
-		"1 a send orders",
-		"2 a process orders, in 1, publish 1: the warehouse does not answer",
-		"3 a process orders, in 1, publish 1, previous-call 2: the warehouse does not answer",
-		"4 a dead-letter orders, in 1, publish 1, call 3",
-	), tr.story())
-}

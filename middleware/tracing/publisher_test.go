@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -33,6 +34,17 @@ func withCustom(id string) *message.Message {
 
 func traceparent(sc trace.SpanContext) string {
 	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-01"
+}
+
+// ofTenant is a context with baggage.
+func ofTenant(ctx context.Context, t *testing.T, tenant string) context.Context {
+	t.Helper()
+	member, err := baggage.NewMember("tenant", tenant)
+	require.NoError(t, err)
+	bag, err := baggage.New(member)
+	require.NoError(t, err)
+
+	return baggage.ContextWithBaggage(ctx, bag)
 }
 
 // One message: the span of its publish is its creation context.
@@ -135,11 +147,7 @@ func TestNoCreateSpans_OfSeveralTraces(t *testing.T) {
 			continue
 		}
 		ctx, span := tr.provider.Tracer("").Start(t.Context(), tenant)
-		member, err := baggage.NewMember("tenant", tenant)
-		require.NoError(t, err)
-		bag, err := baggage.New(member)
-		require.NoError(t, err)
-		given[i].SetContext(baggage.ContextWithBaggage(ctx, bag))
+		given[i].SetContext(ofTenant(ctx, t, tenant))
 		span.End()
 	}
 	require.NoError(t, tr.Publisher(out).Publish("orders", given...))
@@ -166,11 +174,7 @@ func TestPublishStaleTracestate(t *testing.T) {
 // Baggage goes on also where nobody makes spans.
 func TestPublishBaggageOnly(t *testing.T) {
 	tr, out := newTraced(t, tracing.Config{TracerProvider: noop.NewTracerProvider()}), &captured{}
-	member, err := baggage.NewMember("tenant", "alice")
-	require.NoError(t, err)
-	bag, err := baggage.New(member)
-	require.NoError(t, err)
-	msg := message.NewMessageWithContext(baggage.ContextWithBaggage(t.Context(), bag), "1", nil)
+	msg := message.NewMessageWithContext(ofTenant(t.Context(), t, "alice"), "1", nil)
 	require.NoError(t, tr.Publisher(out).Publish("orders", msg))
 	assert.Equal(t, message.Metadata{"baggage": "tenant=alice"}, out.messages[0].Metadata)
 }
@@ -301,11 +305,7 @@ func TestTopicsInTurn(t *testing.T) {
 // What a handler publishes belongs to its call; also what it passes on.
 func TestOutputs(t *testing.T) {
 	tr := newTraced(t, tracing.Config{})
-	member, err := baggage.NewMember("tenant", "1")
-	require.NoError(t, err)
-	bag, err := baggage.New(member)
-	require.NoError(t, err)
-	ctx, request := tr.provider.Tracer("").Start(baggage.ContextWithBaggage(t.Context(), bag), "request")
+	ctx, request := tr.provider.Tracer("").Start(ofTenant(t.Context(), t, "1"), "request")
 	in := &captured{}
 	require.NoError(t, tr.Publisher(in).Publish("orders", message.NewMessageWithContext(ctx, "1", nil)))
 	request.End()

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,12 +26,9 @@ func TestExportedNamesHaveComments(t *testing.T) {
 	t.Parallel()
 	seen := 0
 	for _, source := range sources(t) {
-		if !isPublic(source.path) {
-			continue
-		}
-		seen++
-		for _, problem := range source.comments() {
-			t.Error(problem)
+		if isPublic(source.path) {
+			seen++
+			assert.Empty(t, source.comments())
 		}
 	}
 	require.Greater(t, seen, 50, "the check must not run empty")
@@ -41,12 +39,9 @@ func TestErrorTextsAndLogLines(t *testing.T) {
 	t.Parallel()
 	seen := 0
 	for _, source := range sources(t) {
-		if within(source.path, "tests", "tools", "testkit", "versions") {
-			continue
-		}
-		seen += len(source.texts())
-		for _, problem := range source.badTexts() {
-			t.Error(problem)
+		if !within(source.path, "tests", "tools", "testkit", "versions") {
+			seen += len(source.texts())
+			assert.Empty(t, source.badTexts())
 		}
 	}
 	require.Greater(t, seen, 200, "the check must not run empty")
@@ -62,27 +57,24 @@ func TestCommentsAndTextsOfMutants(t *testing.T) {
 	}{
 		"good": {source: goodSource},
 		"a field without a comment": {
-			source: "// T is one.\ntype T struct {\n\t// A is one.\n\tA int\n\n\tB int\n}", comments: []string{
-				"T.B has no comment",
-			},
+			source:   "// T is one.\ntype T struct {\n\t// A is one.\n\tA int\n\n\tB int\n}",
+			comments: []string{"T.B has no comment"},
 		},
 		"a method of an interface without a comment": {
-			source: "// T is one.\ntype T interface {\n\tDo()\n}", comments: []string{"T.Do has no comment"},
+			source:   "// T is one.\ntype T interface {\n\tDo()\n}",
+			comments: []string{"T.Do has no comment"},
 		},
 		"a sentence that begins with What": {
-			source: "// Do does it. What is done is done.\nfunc Do() {}", comments: []string{
-				`the comment of Do: the sentence "What is done is done." begins with What`,
-			},
+			source:   "// Do does it. What is done is done.\nfunc Do() {}",
+			comments: []string{`the comment of Do: the sentence "What is done is done." begins with What`},
 		},
 		"a paragraph that begins with Whoever": {
-			source: "// Do does it.\n//\n// Whoever calls it, waits.\nfunc Do() {}", comments: []string{
-				`the comment of Do: the sentence "Whoever calls it, waits." begins with Whoever`,
-			},
+			source:   "// Do does it.\n//\n// Whoever calls it, waits.\nfunc Do() {}",
+			comments: []string{`the comment of Do: the sentence "Whoever calls it, waits." begins with Whoever`},
 		},
 		"a field's comment that begins with Who": {
-			source: "// T is one.\ntype T struct {\n\tA int // Who asks.\n}", comments: []string{
-				`the comment of T.A: the sentence "Who asks." begins with Who`,
-			},
+			source:   "// T is one.\ntype T struct {\n\tA int // Who asks.\n}",
+			comments: []string{`the comment of T.A: the sentence "Who asks." begins with Who`},
 		},
 		"an error in upper case": {
 			source: `var err = errors.New("Cannot do it")`,
@@ -113,9 +105,7 @@ func TestCommentsAndTextsOfMutants(t *testing.T) {
 		},
 		"a log line that begins with What": {
 			source: `func f() { logger().With(nil).Info("Done. What is left stays", nil) }`,
-			texts: []string{
-				`"Done. What is left stays": the sentence "What is left stays" begins with What`,
-			},
+			texts:  []string{`"Done. What is left stays": the sentence "What is left stays" begins with What`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -323,9 +313,7 @@ func (s source) sentences(node ast.Node, whole string, docs ...*ast.CommentGroup
 	var problems []string
 	for _, doc := range docs {
 		for _, sentence := range hard(doc.Text()) {
-			word, _, _ := strings.Cut(sentence, " ")
-			problems = append(problems, s.problem(node, "the comment of %s: the sentence %q begins with %s", whole,
-				sentence, word))
+			problems = append(problems, s.problem(node, "the comment of %s: %s", whole, sentence))
 		}
 	}
 
@@ -335,7 +323,7 @@ func (s source) sentences(node ast.Node, whole string, docs ...*ast.CommentGroup
 // hardBeginning is where a sentence begins with a word that hides its subject.
 var hardBeginning = regexp.MustCompile(`(?:^|[.!?:] |\n\n|\n *- )((?:What|Who|Whoever|Whatever)\b[^.!?\n]*[.!?]?)`)
 
-// hard returns the sentences of a text that begin with a word that hides their subject.
+// hard tells which sentences of a text begin with a word that hides their subject.
 func hard(text string) []string {
 	paragraphs := strings.Split(strings.TrimSpace(text), "\n\n")
 	for i, paragraph := range paragraphs {
@@ -345,7 +333,8 @@ func hard(text string) []string {
 	}
 	var sentences []string
 	for _, match := range hardBeginning.FindAllStringSubmatch(strings.Join(paragraphs, "\n\n"), -1) {
-		sentences = append(sentences, match[1])
+		word, _, _ := strings.Cut(match[1], " ")
+		sentences = append(sentences, fmt.Sprintf("the sentence %q begins with %s", match[1], word))
 	}
 
 	return sentences
@@ -470,7 +459,7 @@ var identifier = regexp.MustCompile(`^[A-Z]+s?\b|^[A-Z]\w*[.:A-Z(=]|^(RabbitMQ|W
 func (s source) badTexts() []string {
 	var problems []string
 	for _, text := range s.texts() {
-		first, _ := firstRune(text.value)
+		first, _ := utf8.DecodeRuneInString(text.value)
 		switch {
 		case text.log && unicode.IsLower(first):
 			problems = append(problems, s.problem(text.node, "%q begins with a small letter", text.value))
@@ -482,19 +471,9 @@ func (s source) badTexts() []string {
 			problems = append(problems, s.problem(text.node, "%q ends with %q", text.value, last[len(last)-1:]))
 		}
 		for _, sentence := range hard(text.value) {
-			word, _, _ := strings.Cut(sentence, " ")
-			problems = append(problems, s.problem(text.node, "%q: the sentence %q begins with %s", text.value,
-				sentence, word))
+			problems = append(problems, s.problem(text.node, "%q: %s", text.value, sentence))
 		}
 	}
 
 	return problems
-}
-
-func firstRune(text string) (first rune, ok bool) {
-	for _, r := range text {
-		return r, true
-	}
-
-	return 0, false
 }

@@ -15,17 +15,11 @@ import (
 func TestUsersCompileNothingElse(t *testing.T) {
 	t.Parallel()
 
-	page, err := os.ReadFile(root + "/docs/project/dependencies.md")
-	require.NoError(t, err)
-	top, _, found := strings.Cut(string(page), "\nFor who uses ")
+	top, _, found := strings.Cut(read(t, root+"/docs/project/dependencies.md"), "\nFor who uses ")
 	require.True(t, found)
-	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
+	modules := strings.Fields(listed(t, "-deps", "-f",
 		`{{with .Module}}{{.Path}}{{end}}{{if eq .ImportPath "testing"}}testing{{end}}`,
-		"./amqpretry/amqpv2", "./amqpretry/amqpv3", "./amqpretry/processor")
-	list.Dir, list.Stderr = root, os.Stderr
-	output, err := list.Output()
-	require.NoError(t, err)
-	modules := strings.Fields(string(output))
+		"./amqpretry/amqpv2", "./amqpretry/amqpv3", "./amqpretry/processor"))
 	assert.Contains(t, modules, "github.com/rabbitmq/amqp091-go", "the check must not run empty")
 	for _, module := range modules {
 		assert.Contains(t, top+"`amqpretry/watermill-retry`", "`"+strings.TrimPrefix(module, "github.com/")+"`")
@@ -36,11 +30,18 @@ func TestUsersCompileNothingElse(t *testing.T) {
 func TestServicesCompileNoHTTP(t *testing.T) {
 	t.Parallel()
 
-	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./amqpretry/amqpv2", "./amqpretry/amqpv3")
+	packages := strings.Fields(listed(t, "-deps", "./amqpretry/amqpv2", "./amqpretry/amqpv3"))
+	assert.Contains(t, packages, "crypto/tls", "the check must not run empty")
+	assert.NotContains(t, packages, "net/http")
+}
+
+// listed is what go list writes.
+func listed(t *testing.T, arguments ...string) string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list"}, arguments...)...)
 	list.Dir, list.Stderr = root, os.Stderr
 	output, err := list.Output()
 	require.NoError(t, err)
-	packages := strings.Fields(string(output))
-	assert.Contains(t, packages, "crypto/tls", "the check must not run empty")
-	assert.NotContains(t, packages, "net/http")
+
+	return string(output)
 }

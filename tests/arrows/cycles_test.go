@@ -2,7 +2,6 @@ package arrows
 
 import (
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -25,13 +24,11 @@ func folderOf(path string) string {
 func TestNoCyclesBetweenFolders(t *testing.T) {
 	t.Parallel()
 
-	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`,
-		"./config/...", "./retry/...", "./middleware/...", "./amqpretry/...", "./internal/...", "./cmd/...")
-	list.Dir = root
-	output, err := list.Output()
-	require.NoError(t, err)
+	packages := listed(t, "-f", `{{.ImportPath}} {{join .Imports " "}}`,
+		"./config/...", "./retry/...", "./middleware/...", "./middleware/metrics", "./middleware/protect/...",
+		"./middleware/tracing/...", "./amqpretry/...", "./internal/...", "./cmd/amqpretry/...")
 	imports := map[string]map[string]bool{}
-	for line := range strings.Lines(string(output)) {
+	for line := range strings.Lines(packages) {
 		packages := strings.Fields(line)
 		from := folderOf(packages[0])
 		if strings.HasPrefix(from, "internal/testkit") || strings.HasPrefix(from, "internal/versions") { // for tests

@@ -44,23 +44,30 @@ func TestExportedErrorsArePointers(t *testing.T) {
 	require.True(t, exported["HeldError"] && exported["ConflictError"] && exported["FieldError"], "%v", exported)
 
 	code := regexp.MustCompile("`(?:[a-z]+\\.)?([A-Z]\\w*Error)`")
-	walk(t, ".md", func(path string) {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		for _, match := range code.FindAllStringSubmatch(string(text), -1) {
+	walk(t, ".md", func(path, text string) {
+		for _, match := range code.FindAllStringSubmatch(text, -1) {
 			assert.False(t, exported[match[1]], "%s: %s is always a pointer: `*…%s`", path, match[0], match[1])
 		}
 	})
 }
 
-// walk visits the module's files with an extension: tests only with _test.go.
-func walk(t *testing.T, extension string, visitor func(path string)) {
+func read(t *testing.T, path string) string {
 	t.Helper()
-	require.NoError(t, visit(extension, func(path string) error {
-		visitor(path)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
 
-		return nil
-	}))
+	return string(text)
+}
+
+// walk reads the module's files with extensions: tests only with _test.go.
+func walk(t *testing.T, extensions string, visitor func(path, text string)) {
+	t.Helper()
+	for _, extension := range strings.Fields(extensions) {
+		require.NoError(t, visit(extension, func(path string) error {
+			visitor(path, read(t, path))
+			return nil
+		}))
+	}
 }
 
 func visit(extension string, visitor func(path string) error) error {

@@ -1,7 +1,6 @@
 package arrows
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,27 +14,24 @@ import (
 func TestExamplesCanBeCopied(t *testing.T) {
 	t.Parallel()
 
-	list, err := os.ReadFile(root + "/examples/README.md")
-	require.NoError(t, err)
+	list := read(t, root+"/examples/README.md")
 	examples := 0
-	walk(t, ".go", func(file string) {
+	walk(t, ".go", func(file, text string) {
 		path, err := filepath.Rel(root, file)
 		require.NoError(t, err)
 		if !strings.HasPrefix(path, "examples/") {
 			return
 		}
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		assert.NotContains(t, string(text), `watermill-retry/internal/`, path)
+		assert.NotContains(t, text, `watermill-retry/internal/`, path)
 		if filepath.Base(path) != "main.go" {
 			return
 		}
 		examples++
 		name := filepath.Base(filepath.Dir(path))
-		assert.True(t, strings.HasPrefix(string(text), "// "+strings.ToUpper(name[:1])+name[1:]+" "),
+		assert.True(t, strings.HasPrefix(text, "// "+strings.ToUpper(name[:1])+name[1:]+" "),
 			"%s begins with its name", path)
-		assert.Contains(t, string(text), "func run(ctx context.Context", path)
-		assert.Contains(t, string(list), "]("+strings.TrimPrefix(path, "examples/")+")", "the list of the examples")
+		assert.Contains(t, text, "func run(ctx context.Context", path)
+		assert.Contains(t, list, "]("+strings.TrimPrefix(path, "examples/")+")", "the list of the examples")
 	})
-	assert.Greater(t, examples, 20)
+	assert.Greater(t, examples, 9)
 }

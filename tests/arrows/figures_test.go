@@ -2,7 +2,6 @@ package arrows
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +17,7 @@ type table []map[string]string
 // tableOf reads the first table below a heading.
 func tableOf(t *testing.T, heading string) table {
 	t.Helper()
-	text, err := os.ReadFile(root + "/docs/project/benchmarks.md")
-	require.NoError(t, err)
-	_, behind, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	_, behind, found := strings.Cut(read(t, root+"/docs/project/benchmarks.md"), "\n## "+heading+"\n")
 	require.True(t, found, heading)
 
 	var (
@@ -71,9 +68,7 @@ func (rows table) values(t *testing.T, column string, takes func(row map[string]
 // Each figure that README and the page of policies take from the tables holds in every row of them.
 func TestFiguresAreThoseOfTheTables(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(root + "/README.md")
-	require.NoError(t, err)
-	readme := strings.Join(strings.Fields(string(text)), " ")
+	readme := strings.Join(strings.Fields(read(t, root+"/README.md")), " ")
 	between := func(values []float64) string {
 		return fmt.Sprintf("%.2f to %.2f", slices.Min(values), slices.Max(values))
 	}
@@ -106,17 +101,17 @@ func TestFiguresAreThoseOfTheTables(t *testing.T) {
 	assert.Contains(t, readme, fmt.Sprintf("at most %.1f ms later than a bare TTL queue makes it; at 1,000 it is up "+
 		"to %.1f ms", slices.Max(few), slices.Max(many)))
 
-	text, err = os.ReadFile(root + "/docs/reference/policies.md")
-	require.NoError(t, err)
+	page := read(t, root+"/docs/reference/policies.md")
 	topics := map[string]map[string]string{}
 	for _, row := range tableOf(t, "Many topics") {
 		if row["topics"] == "1000" {
 			topics[row["retry queues"]] = row
 		}
 	}
-	for title, column := range map[string]string{"first start, s": "first, s", "memory of the broker, MiB": "broker, " +
-		"MiB"} {
-		assert.Contains(t, string(text), fmt.Sprintf("| %s | %s | %s |", title, topics["own"][column],
+	for title, column := range map[string]string{
+		"first start, s": "first, s", "memory of the broker, MiB": "broker, MiB",
+	} {
+		assert.Contains(t, page, fmt.Sprintf("| %s | %s | %s |", title, topics["own"][column],
 			topics["shared"][column]))
 	}
 }

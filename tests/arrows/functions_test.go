@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -23,12 +22,11 @@ func TestPageOfFunctions(t *testing.T) {
 	t.Parallel()
 
 	const page = root + "/docs/project/message-life.md"
-	text, err := os.ReadFile(page)
-	require.NoError(t, err)
-	way, _, found := strings.Cut(string(text), "\n## ")
+	text := read(t, page)
+	way, _, found := strings.Cut(text, "\n## ")
 	require.True(t, found)
 	assert.Len(t, functionLink.FindAllString(way, -1), 12, "functions of the way")
-	for _, link := range functionLink.FindAllStringSubmatch(string(text), -1) {
+	for _, link := range functionLink.FindAllStringSubmatch(text, -1) {
 		file := filepath.Join(filepath.Dir(page), link[2])
 		assert.Contains(t, functionsOf(t, file), link[1], "functions of %s", link[2])
 	}

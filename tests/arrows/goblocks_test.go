@@ -11,14 +11,12 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -105,13 +103,11 @@ func TestGoBlocksCompile(t *testing.T) {
 	packages := imported(t)
 	fence := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 	blocks := 0
-	walk(t, ".md", func(path string) {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		for _, at := range fence.FindAllSubmatchIndex(text, -1) {
+	walk(t, ".md", func(path, text string) {
+		for _, at := range fence.FindAllStringSubmatchIndex(text, -1) {
 			blocks++
-			line := strings.Count(string(text[:at[0]]), "\n") + 1
-			for _, problem := range packages.compile(string(text[at[2]:at[3]])) {
+			line := strings.Count(text[:at[0]], "\n") + 1
+			for _, problem := range packages.compile(text[at[2]:at[3]]) {
 				assert.Fail(t, "a Go block does not compile", "%s:%d: %s", path, line, problem)
 			}
 		}
@@ -129,14 +125,9 @@ type packages struct {
 
 func imported(t *testing.T) packages {
 	t.Helper()
-	arguments := []string{"list", "-export", "-f", "{{.ImportPath}} {{.Export}}"}
-	list := exec.CommandContext(t.Context(), "go", slices.AppendSeq(arguments, maps.Values(usual))...)
-	list.Dir = root
-	list.Stderr = os.Stderr
-	output, err := list.Output()
-	require.NoError(t, err)
+	arguments := []string{"-export", "-f", "{{.ImportPath}} {{.Export}}"}
 	exports := map[string]string{}
-	for line := range strings.Lines(string(output)) {
+	for line := range strings.Lines(listed(t, slices.AppendSeq(arguments, maps.Values(usual))...)) {
 		path, export, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[path] = export
 	}

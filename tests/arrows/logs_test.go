@@ -1,7 +1,6 @@
 package arrows
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,25 +14,12 @@ var quotedLog = regexp.MustCompile(`\blog(?:s| says| lines?)?\s+"([^"]+)"`)
 func TestQuotedLogLinesAreWritten(t *testing.T) {
 	t.Parallel()
 	quoted, written := map[string]string{}, strings.Builder{}
-	for _, extension := range []string{".md", ".yaml"} {
-		walk(t, extension, func(path string) {
-			if strings.HasSuffix(path, "CHANGELOG.md") { // which also has those of before
-				return
-			}
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			for _, found := range quotedLog.FindAllStringSubmatch(string(text), -1) {
-				quoted[strings.Join(strings.Fields(found[1]), " ")] = path
-			}
-		})
-	}
-	walk(t, ".go", func(path string) {
-		if !strings.HasSuffix(path, "_test.go") {
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			written.Write(text)
+	walk(t, ".md .yaml", func(path, text string) {
+		for _, found := range quotedLog.FindAllStringSubmatch(text, -1) {
+			quoted[strings.Join(strings.Fields(found[1]), " ")] = path
 		}
 	})
+	walk(t, ".go", func(_, text string) { written.WriteString(text) })
 	require.Greater(t, len(quoted), 4, "the check must not run empty")
 	for line, path := range quoted {
 		if !strings.Contains(written.String(), `"`+line) {

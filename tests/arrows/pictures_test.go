@@ -1,7 +1,6 @@
 package arrows
 
 import (
-	"os"
 	"regexp"
 	"testing"
 
@@ -17,10 +16,9 @@ func TestPicturesAreAlike(t *testing.T) {
 	for _, picture := range []string{"message", "ladder"} {
 		drawn := map[string]string{}
 		for _, name := range []string{"light", "dark"} {
-			text, err := os.ReadFile(root + "/docs/img/" + picture + "-" + name + ".svg")
-			require.NoError(t, err)
-			require.Regexp(t, colour, string(text))
-			drawn[name] = colour.ReplaceAllString(string(text), "COLOUR")
+			text := read(t, root+"/docs/img/"+picture+"-"+name+".svg")
+			require.Regexp(t, colour, text)
+			drawn[name] = colour.ReplaceAllString(text, "COLOUR")
 		}
 		assert.Equal(t, drawn["light"], drawn["dark"], picture)
 	}

@@ -2,7 +2,6 @@ package arrows
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,27 +14,21 @@ import (
 // No file of the module, its tests included, has a phrase that words.txt refuses.
 func TestRefusedWords(t *testing.T) {
 	t.Parallel()
-	list, err := os.ReadFile("words.txt")
-	require.NoError(t, err)
-	words := wordsOf(t, string(list))
+	words := wordsOf(t, read(t, "words.txt"))
 	require.Greater(t, len(words), 30, "the check must not run empty")
 	seen := 0
-	for _, extension := range []string{".go", "_test.go", ".md", ".html", ".yaml", ".json"} {
-		walk(t, extension, func(path string) {
-			if strings.HasSuffix(path, ".json") && !within(path, "metrics") {
-				return // of others, and data
-			}
-			if strings.HasSuffix(path, "arrows/words_test.go") {
-				return // this file, whose mutants have them
-			}
-			seen++
-			text, err := os.ReadFile(path)
-			require.NoError(t, err)
-			for _, problem := range refusedWords(words, string(text)) {
-				t.Errorf("%s:%s", filepath.ToSlash(path), problem)
-			}
-		})
-	}
+	walk(t, ".go _test.go .md .html .yaml .json", func(path, text string) {
+		if strings.HasSuffix(path, ".json") && !within(path, "metrics") {
+			return // of others, and data
+		}
+		if strings.HasSuffix(path, "arrows/words_test.go") {
+			return // this file, whose mutants have them
+		}
+		seen++
+		for _, problem := range refusedWords(words, text) {
+			t.Errorf("%s:%s", filepath.ToSlash(path), problem)
+		}
+	})
 	require.Greater(t, seen, 300, "the check must not run empty")
 }
 

@@ -89,11 +89,9 @@ func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare
 	defer stop()
 	retryQueue := startBare(b, queueType, policy, forBare)(accuracyDelay)
 
-	connection := dial(b)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
-	publish := func(queue string, i int) { publishNumbered(b, channel, queue, i) }
+	channel := open(b)
+	defer channel.Close()
+	publish := func(queue string, i int) { publishNumbered(b, channel.Channel, queue, i) }
 
 	tick := time.NewTicker(time.Second / time.Duration(rate))
 	defer tick.Stop()
@@ -157,10 +155,7 @@ func startBare(
 	plan, err := topology.New(queue, policy.WithDefaults(), topology.Names{})
 	require.NoError(b, err)
 
-	connection := dial(b)
-	b.Cleanup(func() { _ = connection.Close() })
-	channel, err := connection.Channel()
-	require.NoError(b, err)
+	channel := newClient(b).Channel()
 	require.NoError(b, plan.Declare(channel))
 	require.NoError(b, channel.Qos(amqpretry.DefaultPrefetch, 0, false))
 	deliveries, err := channel.ConsumeWithContext(b.Context(), queue, "", false, false, false, false, nil)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
@@ -41,14 +40,14 @@ func BenchmarkConcurrency(b *testing.B) {
 						}})
 				}
 			}
-			all := compare(b, contenders...)
+			all := report.Compare(b, contenders...)
 
 			for _, concurrency := range concurrencies {
 				row := []any{queueType, concurrency}
 				for _, takes := range handlerTimes {
 					name := concurrent(takes, concurrency)
-					rate := all.median(name, "msg/s")
-					row = append(row, rate, all.ratio(name, concurrent(takes, 1), "msg/s"))
+					rate := all.Median(name, "msg/s")
+					row = append(row, rate, all.Ratio(name, concurrent(takes, 1), "msg/s"))
 					if takes > 0 {
 						row = append(row, rate*takes.Seconds()/float64(concurrency))
 					}
@@ -84,23 +83,15 @@ func consumeConcurrently(b *testing.B, roundTrip time.Duration, queueType string
 	fill(b, queue, lap.warmUp+lap.messages, nil)
 	conf := durable(b, queueType, prefetch)
 	conf.Connection.AmqpConfig = far.Config(roundTrip)
-	retrier := newRetrier(b, conf, amqpretry.Options{Policies: config.Policies{Default: policy},
-		Concurrency: concurrency})
-	defer func() { require.NoError(b, retrier.Close()) }()
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(b, err)
-
-	router := newRouter(b)
-	router.AddMiddleware(retrier.Middleware)
-	router.AddConsumerHandler("waiting", queue, subscriber, func(*message.Message) error {
+	options := amqpretry.Options{Policies: config.Policies{Default: policy}, Concurrency: concurrency}
+	ownConsumer(options).consume(b, conf, queue, func(*message.Message) error {
 		if takes > 0 {
 			<-time.After(takes)
 		}
 		lap.add()
 
 		return nil
-	})
-	run(b, router, lap.done, time.Minute)
+	}, lap.done, time.Minute)
 
 	return lap.rate()
 }

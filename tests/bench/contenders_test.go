@@ -22,7 +22,7 @@ func stock(b *testing.B, _ *message.Router, conf amqp.Config) (message.Subscribe
 	subscriber, err := amqp.NewSubscriber(conf, watermill.NopLogger{})
 	require.NoError(b, err)
 
-	return subscriber, func() error { return nil }
+	return subscriber, subscriber.Close
 }
 
 // ownConsumer is the retrier's.

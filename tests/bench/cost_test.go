@@ -15,7 +15,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -83,7 +82,7 @@ func BenchmarkCost(b *testing.B) {
 					return figures{costPerMessage: c.run(b, r)}
 				}})
 			}
-			all[c.name] = compare(b, contenders...)
+			all[c.name] = report.Compare(b, contenders...)
 		})
 	}
 	if len(all) < 2 {
@@ -94,8 +93,8 @@ func BenchmarkCost(b *testing.B) {
 		names = append(names, cost.name)
 	}
 	for _, name := range names {
-		t.Add(name, all["wait"].median(name, costPerMessage), all["wait"].ratio(name, tier, costPerMessage),
-			all["retry"].median(name, costPerMessage), all["retry"].ratio(name, tier, costPerMessage))
+		t.Add(name, all["wait"].Median(name, costPerMessage), all["wait"].Ratio(name, tier, costPerMessage),
+			all["retry"].Median(name, costPerMessage), all["retry"].Ratio(name, tier, costPerMessage))
 	}
 	t.WriteOn(b, brokertest.URI(b))
 }
@@ -128,8 +127,7 @@ func (r costRun) perMessage(b *testing.B, do func()) float64 {
 func costOfWait(b *testing.B, r costRun) float64 {
 	b.Helper()
 	queue := newQueue(b, "quorum", r.policy)
-	plan, err := topology.New(queue, r.policy, topology.Names{})
-	require.NoError(b, err)
+	plan := planOf(b, queue, r.policy)
 	channel := open(b)
 	defer channel.Close()
 	require.NoError(b, plan.Declare(channel))

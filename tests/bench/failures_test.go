@@ -17,7 +17,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -69,7 +68,7 @@ func BenchmarkFailures(b *testing.B) {
 				for _, every := range failingOneIn {
 					contenders = append(contenders, none.failing(every)...)
 				}
-				all := compare(b, contenders...)
+				all := report.Compare(b, contenders...)
 
 				for _, every := range failingOneIn {
 					share := func(name, to string) any {
@@ -77,12 +76,12 @@ func BenchmarkFailures(b *testing.B) {
 							return "" // not measured
 						}
 
-						return all.ratio(among(name, every), to, healthyRate)
+						return all.Ratio(among(name, every), to, healthyRate)
 					}
 					t.Add(queueType, work, fmt.Sprintf("1 in %d", every), share("retrier", "retrier"),
 						share("config", "stock"), share("poison", "stock"), share("nack", "stock"),
 						share("retry", "stock"),
-						all.median("retrier", healthyRate), all.median("stock", healthyRate))
+						all.Median("retrier", healthyRate), all.Median("stock", healthyRate))
 				}
 			})
 		}
@@ -227,12 +226,9 @@ func (l load) most() float64 {
 // can be both.
 func requireAll(b *testing.B, queue string, handled *tally, backlog int) {
 	b.Helper()
-	plan, err := topology.New(queue, threeRetries.WithDefaults(), topology.Names{})
-	require.NoError(b, err)
-	connection := dial(b)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
+	plan := planOf(b, queue, threeRetries.WithDefaults())
+	channel := open(b)
+	defer channel.Close()
 
 	found := make(chan amqp091.Delivery)
 	take := func(queue string) {

@@ -81,9 +81,9 @@ func BenchmarkForwards(b *testing.B) {
 					return lap.rate()
 				}}
 			}
-			all := compare(b, contenders...)
+			all := report.Compare(b, contenders...)
 			for _, w := range ways {
-				t.Add(way.main, way.waiting, w.name, all.median(w.name, "msg/s"), all.ratio(w.name, limit, "msg/s"))
+				t.Add(way.main, way.waiting, w.name, all.Median(w.name, "msg/s"), all.Ratio(w.name, limit, "msg/s"))
 			}
 		})
 	}
@@ -103,7 +103,7 @@ const forwardPrefetch = 100
 // byRetrier is a router with the retrier and a handler that fails.
 func byRetrier(concurrency int) func(*testing.B, backlog, *lap) {
 	return func(b *testing.B, l backlog, lap *lap) {
-		retrier := newRetrier(b, durable(b, l.queueType, forwardPrefetch), amqpretry.Options{
+		options := amqpretry.Options{
 			Policies:    config.Policies{Default: l.policy},
 			Concurrency: concurrency,
 			OnEvent: func(e retry.Event) {
@@ -111,16 +111,10 @@ func byRetrier(concurrency int) func(*testing.B, backlog, *lap) {
 					lap.add()
 				}
 			},
-		})
-		defer func() { require.NoError(b, retrier.Close()) }()
-		subscriber, err := retrier.NewSubscriber()
-		require.NoError(b, err)
-
-		router := newRouter(b)
-		router.AddMiddleware(retrier.Middleware)
+		}
 		failure := errors.New("the warehouse does not answer")
-		router.AddConsumerHandler("failing", l.plan.Queue, subscriber, func(*message.Message) error { return failure })
-		run(b, router, lap.done, time.Minute)
+		ownConsumer(options).consume(b, durable(b, l.queueType, forwardPrefetch), l.plan.Queue,
+			func(*message.Message) error { return failure }, lap.done, time.Minute)
 	}
 }
 
@@ -203,8 +197,7 @@ type backlog struct {
 func newBacklog(b *testing.B, queueType string, policy config.Policy, messages int) backlog {
 	b.Helper()
 	queue := newQueue(b, queueType, policy)
-	plan, err := topology.New(queue, policy, topology.Names{})
-	require.NoError(b, err)
+	plan := planOf(b, queue, policy)
 	channel := open(b)
 	defer channel.Close()
 	require.NoError(b, plan.Declare(channel))

@@ -41,17 +41,17 @@ func BenchmarkHealthy(b *testing.B) {
 				on := func(w way) func(b *testing.B) figures {
 					return func(b *testing.B) figures { return drain(b, w, queueType, at.prefetch, backlog) }
 				}
-				all := compare(b,
+				all := report.Compare(b,
 					contender{"stock", on(stock)},
 					contender{"config", on(ownConfig(amqpretry.Options{}))},
 					contender{"retrier", on(ownConsumer(amqpretry.Options{}))},
 				)
 
-				row := []any{queueType, at.prefetch, all.ratio("config", "stock", "msg/s"),
-					all.ratio("retrier", "stock", "msg/s"), all.median("stock", "msg/s")}
+				row := []any{queueType, at.prefetch, all.Ratio("config", "stock", "msg/s"),
+					all.Ratio("retrier", "stock", "msg/s"), all.Median("stock", "msg/s")}
 				for _, unit := range []string{"allocs/msg", "B/msg"} {
 					for _, name := range []string{"stock", "config", "retrier"} {
-						row = append(row, all.median(name, unit))
+						row = append(row, all.Median(name, unit))
 					}
 				}
 				t.Add(row...)

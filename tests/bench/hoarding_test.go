@@ -12,8 +12,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
@@ -61,9 +59,10 @@ func BenchmarkHoarding(b *testing.B) {
 						return figures{report.Unit(c.unit): c.run(h)}
 					}
 				}
-				all := compare(b, contender{"fixed", with(amqpretry.DefaultPrefetch)}, contender{"adaptive", with(0)})
-				t.Add(c.name, queueType, c.unit, all.median("fixed", report.Unit(c.unit)),
-					all.median("adaptive", report.Unit(c.unit)))
+				all := report.Compare(b, contender{"fixed", with(amqpretry.DefaultPrefetch)},
+					contender{"adaptive", with(0)})
+				t.Add(c.name, queueType, c.unit, all.Median("fixed", report.Unit(c.unit)),
+					all.Median("adaptive", report.Unit(c.unit)))
 			})
 		}
 	}
@@ -200,14 +199,7 @@ func (h *hoarder) publish(count int, body []byte) {
 // process starts one whose handlers take so long.
 func (h *hoarder) process(takes time.Duration, then func(id string)) {
 	h.b.Helper()
-	conf := durable(h.b, h.queueType, h.prefetch)
-	retrier := newRetrier(h.b, conf, amqpretry.Options{
-		Policies: config.Policies{Default: holding}, CloseTimeout: 5 * time.Second})
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(h.b, err)
-	router := newRouter(h.b)
-	router.AddMiddleware(retrier.Middleware)
-	router.AddConsumerHandler("hoarding", h.queue, subscriber, func(msg *message.Message) error {
+	handle := func(msg *message.Message) error {
 		if msg.UUID[0] == 'f' {
 			return errors.New("fails")
 		}
@@ -222,12 +214,12 @@ func (h *hoarder) process(takes time.Duration, then func(id string)) {
 		}
 
 		return nil
-	})
+	}
+	options := amqpretry.Options{Policies: config.Policies{Default: holding}, CloseTimeout: 5 * time.Second}
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		run(h.b, router, done, 2*time.Minute)
-		assert.NoError(h.b, retrier.Close())
+		ownConsumer(options).consume(h.b, durable(h.b, h.queueType, h.prefetch), h.queue, handle, done, 2*time.Minute)
 	}()
 	h.ends = append(h.ends, func() { close(done); <-ended })
 }

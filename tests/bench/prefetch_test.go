@@ -36,9 +36,9 @@ func BenchmarkPrefetch(b *testing.B) {
 							}
 						}
 						fixed := max(amqpretry.DefaultPrefetch, 2*concurrency)
-						all := compare(b, contender{"fixed", with(fixed)}, contender{"adaptive", with(0)})
-						t.Add(roundTrip.String(), queueType, concurrency, takes.String(), all.median("fixed", "msg/s"),
-							all.ratio("adaptive", "fixed", "msg/s"))
+						all := report.Compare(b, contender{"fixed", with(fixed)}, contender{"adaptive", with(0)})
+						t.Add(roundTrip.String(), queueType, concurrency, takes.String(), all.Median("fixed", "msg/s"),
+							all.Ratio("adaptive", "fixed", "msg/s"))
 					})
 				}
 			}

@@ -24,13 +24,20 @@ func arguments(queueType string) amqp091.Table { return amqp091.Table{"x-queue-t
 func newQueue(b *testing.B, queueType string, policy config.Policy) string {
 	b.Helper()
 	name := "bench-" + watermill.NewShortUUID()
-	plan, err := topology.New(name, policy.WithDefaults(), topology.Names{})
-	require.NoError(b, err)
+	plan := planOf(b, name, policy.WithDefaults())
 	client := newClient(b)
 	client.Declare(name, plan.WithMainArguments(arguments(queueType)))
 	b.Cleanup(func() { client.RemovePlan(plan) })
 
 	return name
+}
+
+func planOf(b *testing.B, queue string, policy config.Policy) topology.Plan {
+	b.Helper()
+	plan, err := topology.New(queue, policy, topology.Names{})
+	require.NoError(b, err)
+
+	return plan
 }
 
 func newClient(b *testing.B) *rabbit.Client { b.Helper(); return rabbit.New(b, brokertest.URI(b)) }

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,9 +20,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -48,7 +47,7 @@ func BenchmarkReplay(b *testing.B) {
 	binary := buildCommand(b)
 
 	b.Run("replay", func(b *testing.B) {
-		all := compare(b,
+		all := report.Compare(b,
 			contender{"raw", func(b *testing.B) figures { return publishRaw(b, messages) }},
 			contender{"taking out", func(b *testing.B) figures { return takeOut(b, messages) }},
 			contender{"library", func(b *testing.B) figures { return replay(b, messages, false) }},
@@ -57,11 +56,11 @@ func BenchmarkReplay(b *testing.B) {
 				return replayByCommand(b, binary, messages)
 			}},
 		)
-		both := 1 / (1/all.median("raw", "msg/s") + 1/all.median("taking out", "msg/s"))
+		both := 1 / (1/all.Median("raw", "msg/s") + 1/all.Median("taking out", "msg/s"))
 		for _, way := range []string{"raw", "taking out", "library", "library with undo file",
 			"command with undo file"} {
-			rate := all.median(way, "msg/s")
-			t.Add(way, rate, all.ratio(way, "raw", "msg/s"), rate/both, all.median(way, "MiB"))
+			rate := all.Median(way, "msg/s")
+			t.Add(way, rate, all.Ratio(way, "raw", "msg/s"), rate/both, all.Median(way, "MiB"))
 		}
 	})
 	t.WriteOn(b, brokertest.URI(b))
@@ -90,40 +89,35 @@ func letterBody(i int) []byte { return fmt.Appendf(nil, `{"n":%08d,"text":"%s"}`
 // letterQueues are a main queue with its dead-letter queue.
 type letterQueues struct {
 	main, dead string
-	channel    *amqp091.Channel
-	remove     func()
+	client     *rabbit.Client
 }
 
 func newLetterQueues(b *testing.B) letterQueues {
 	b.Helper()
-	connection := dial(b)
-	channel, err := connection.Channel()
-	require.NoError(b, err)
-	main := "bench-" + watermill.NewShortUUID()
-	dead, deadArguments := deadletter.Queue(b, main)
-	q := letterQueues{main: main, dead: dead, channel: channel}
-	q.remove = sync.OnceFunc(func() {
-		_, _ = channel.QueueDelete(main, false, false, false)
-		_, _ = channel.QueueDelete(dead, false, false, false)
-		_ = connection.Close()
-	})
-	b.Cleanup(q.remove)
-	_, err = channel.QueueDeclare(main, true, false, false, false, arguments("quorum"))
-	require.NoError(b, err)
-	_, err = channel.QueueDeclare(dead, true, false, false, false, deadArguments)
-	require.NoError(b, err)
+	q := letterQueues{main: "bench-" + watermill.NewShortUUID(), client: newClient(b)}
+	dead, deadArguments := deadletter.Queue(b, q.main)
+	q.dead = dead
+	q.client.Declare(q.main, arguments("quorum"))
+	q.client.Declare(q.dead, deadArguments)
 
 	return q
 }
 
-// has fails when a queue does not get to have so many messages.
-func (q letterQueues) has(b *testing.B, name string, messages int) {
+// withDeadLetters are queues of which the one has so many messages.
+func withDeadLetters(b *testing.B, messages int) letterQueues {
 	b.Helper()
-	await.Until(b, func() bool {
-		found, err := q.channel.QueueDeclarePassive(name, true, false, false, false, nil)
-		require.NoError(b, err)
-		return found.Messages == messages
-	}, "%d messages in %s", messages, name)
+	q := newLetterQueues(b)
+	publishDeadLetters(b, q.dead, q.main, messages)
+	q.client.Has(q.dead, messages)
+
+	return q
+}
+
+func (q letterQueues) remove() { q.client.Remove("", q.main, q.dead) }
+
+// figuresOf are those of a way that has handled so many messages since it began.
+func figuresOf(messages int, took time.Duration, memory float64) figures {
+	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": memory}
 }
 
 // publishDeadLetters publishes messages as fast as their confirms come.
@@ -133,10 +127,8 @@ func publishDeadLetters(b *testing.B, queue, mainQueue string, messages int) tim
 	for i := range letters {
 		letters[i] = deadLetter(mainQueue, i)
 	}
-	connection := dial(b)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
+	channel := open(b)
+	defer channel.Close()
 	require.NoError(b, channel.Confirm(false))
 	var returned atomic.Int64
 	returns := channel.NotifyReturn(make(chan amqp091.Return, rawWindow))
@@ -151,6 +143,7 @@ func publishDeadLetters(b *testing.B, queue, mainQueue string, messages int) tim
 	began := time.Now()
 	var window [rawWindow]*amqp091.DeferredConfirmation
 	for i := range messages + rawWindow {
+		var err error
 		if slot := window[i%rawWindow]; slot != nil {
 			acked, err := slot.WaitContext(ctx)
 			require.NoError(b, err)
@@ -173,9 +166,9 @@ func publishRaw(b *testing.B, messages int) figures {
 	q := newLetterQueues(b)
 	defer q.remove()
 	took := publishDeadLetters(b, q.main, q.main, messages)
-	q.has(b, q.main, messages)
+	q.client.Has(q.main, messages)
 
-	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": 0}
+	return figuresOf(messages, took, 0)
 }
 
 // takeWindow is how many a replay may hold of small messages.
@@ -184,15 +177,10 @@ const takeWindow = 1000
 // takeOut consumes and acknowledges, 64 at a time as a replay does.
 func takeOut(b *testing.B, messages int) figures {
 	b.Helper()
-	q := newLetterQueues(b)
+	q := withDeadLetters(b, messages)
 	defer q.remove()
-	publishDeadLetters(b, q.dead, q.main, messages)
-	q.has(b, q.dead, messages)
-
-	connection := dial(b)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
+	channel := open(b)
+	defer channel.Close()
 	require.NoError(b, channel.Qos(takeWindow, 0, false))
 	began := time.Now()
 	deliveries, err := channel.Consume(q.dead, "", false, false, false, false, nil)
@@ -204,41 +192,38 @@ func takeOut(b *testing.B, messages int) figures {
 			require.NoError(b, d.Ack(true))
 		}
 	}
-	q.has(b, q.dead, 0)
-	took := time.Since(began)
+	q.client.Has(q.dead, 0)
 
-	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": 0}
+	return figuresOf(messages, time.Since(began), 0)
 }
 
 func replay(b *testing.B, messages int, undo bool) figures {
 	b.Helper()
-	q := newLetterQueues(b)
+	q := withDeadLetters(b, messages)
 	defer q.remove()
-	publishDeadLetters(b, q.dead, q.main, messages)
-	q.has(b, q.dead, messages)
 
 	client, err := dlq.Open(b.Context(), dlq.Config{URI: brokertest.URI(b), NoDeliveryLimitPolicy: true})
 	require.NoError(b, err)
 	defer func() { _ = client.Close() }()
-	var options dlq.ReplayOptions
+	plan := dlq.Plan{Kind: dlq.Replay}
 	if undo {
 		file, err := os.Create(filepath.Join(b.TempDir(), "undo.jsonl"))
 		require.NoError(b, err)
 		defer func() { _ = file.Close() }()
-		options.Undo = file
+		plan.Undo = file
 	}
 
 	peak := peakOfHeap()
 	began := time.Now()
-	report, err := client.Queue(q.main).Replay(b.Context(), options)
+	report, err := client.Queue(q.main).Run(b.Context(), plan)
 	took := time.Since(began)
 	memory := peak()
 	require.NoError(b, err)
 	require.Equal(b, messages, report.Done)
-	q.has(b, q.main, messages)
-	q.has(b, q.dead, 0)
+	q.client.Has(q.main, messages)
+	q.client.Has(q.dead, 0)
 
-	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": memory}
+	return figuresOf(messages, took, memory)
 }
 
 // peakOfHeap samples the heap in use until the function that it returns is called, which gives the
@@ -282,10 +267,8 @@ func buildCommand(b *testing.B) string {
 
 func replayByCommand(b *testing.B, binary string, messages int) figures {
 	b.Helper()
-	q := newLetterQueues(b)
+	q := withDeadLetters(b, messages)
 	defer q.remove()
-	publishDeadLetters(b, q.dead, q.main, messages)
-	q.has(b, q.dead, messages)
 
 	var out bytes.Buffer
 	cmd := exec.CommandContext(b.Context(), binary, "dlq", "replay", q.main, "--yes")
@@ -307,10 +290,10 @@ func replayByCommand(b *testing.B, binary string, messages int) figures {
 	}
 	took := time.Since(began)
 	require.NoError(b, err, out.String())
-	q.has(b, q.main, messages)
-	q.has(b, q.dead, 0)
+	q.client.Has(q.main, messages)
+	q.client.Has(q.dead, 0)
 
-	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": resident}
+	return figuresOf(messages, took, resident)
 }
 
 // highWater is the most that a process has had resident, in MiB; 0 where the system does not tell.

@@ -46,7 +46,7 @@ func BenchmarkStrategies(b *testing.B) {
 			for _, strategy := range others {
 				contenders = append(contenders, contender{string(strategy), load.with(strategy)})
 			}
-			all := compare(b, contenders...)
+			all := report.Compare(b, contenders...)
 
 			row := []any{load.name}
 			for _, strategy := range []config.Strategy{config.StrategyCycle, config.StrategyRedelivery,
@@ -55,9 +55,9 @@ func BenchmarkStrategies(b *testing.B) {
 					row = append(row, "") // the broker does not have it
 					continue
 				}
-				row = append(row, all.ratio(string(strategy), string(config.StrategyQueues), strategyRate))
+				row = append(row, all.Ratio(string(strategy), string(config.StrategyQueues), strategyRate))
 			}
-			t.Add(append(row, all.median(string(config.StrategyQueues), strategyRate))...)
+			t.Add(append(row, all.Median(string(config.StrategyQueues), strategyRate))...)
 		})
 	}
 }

@@ -8,16 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
 // BenchmarkTopics measures what it takes to serve many topics: the time to start, and the broker's
@@ -97,20 +94,13 @@ func numbersOfTopics(b *testing.B) []int {
 
 func openStock(b *testing.B) (message.Subscriber, func() error) {
 	b.Helper()
-	subscriber, err := amqp.NewSubscriber(durable(b, "classic", amqpretry.DefaultPrefetch), watermill.NopLogger{})
-	require.NoError(b, err)
-
-	return subscriber, subscriber.Close
+	return stock(b, nil, durable(b, "classic", amqpretry.DefaultPrefetch))
 }
 
 func openRetrier(b *testing.B, strategy config.Strategy) (message.Subscriber, func() error) {
 	b.Helper()
-	retrier := newRetrier(b, durable(b, "classic", amqpretry.DefaultPrefetch),
-		amqpretry.Options{Policies: config.Policies{Default: config.Policy{Strategy: strategy}}})
-	subscriber, err := retrier.NewSubscriber()
-	require.NoError(b, err)
-
-	return subscriber, retrier.Close
+	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{Strategy: strategy}}}
+	return ownConsumer(options)(b, newRouter(b), durable(b, "classic", amqpretry.DefaultPrefetch))
 }
 
 // serve subscribes to all topics and gives the seconds until a message has come from each. stop
@@ -145,14 +135,9 @@ func serve(b *testing.B, topics []string, connect func(*testing.B) (message.Subs
 // oneEach publishes a message to each queue.
 func oneEach(b *testing.B, queues []string) {
 	b.Helper()
-	connection := dial(b)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
+	channel := open(b)
+	defer channel.Close()
 	for _, queue := range queues {
-		require.NoError(b, channel.PublishWithContext(b.Context(), "", queue, false, false, amqp091.Publishing{
-			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: watermill.NewUUID()}, Body: payload,
-			DeliveryMode: amqp091.Persistent,
-		}))
+		publishNumbered(b, channel.Channel, queue, 0)
 	}
 }

@@ -61,7 +61,7 @@ func TestChaos_OwnBroker(t *testing.T) {
 		s.workers = append(s.workers, w)
 		s.readers = append(s.readers, &Reader{Path: filepath.Join(folder, w.name)})
 	}
-	s.await(time.Minute, "the workers", func() bool {
+	await.Within(t, time.Minute, func() bool {
 		started := 0
 		for _, r := range s.read() {
 			if r.Kind == Started {
@@ -69,7 +69,7 @@ func TestChaos_OwnBroker(t *testing.T) {
 			}
 		}
 		return started == len(s.workers)
-	})
+	}, "the workers")
 	require.NoError(t, s.broker.written())
 
 	began := time.Now()
@@ -112,7 +112,8 @@ func TestChaos_OwnBroker(t *testing.T) {
 	ledger := Ledger{Sent: p.sent, Records: s.read(), Letters: s.letters, Faults: s.faults, Left: left,
 		Longest: longest}
 	verdict := ledger.Judge()
-	writeReport(t, s, ledger, verdict, seed, trouble)
+	report.Write(t, Report(fmt.Sprintf("RabbitMQ %s, seed %d, %d processes, %s of faults", s.broker.version, seed,
+		len(s.workers), trouble.Round(time.Second)), ledger, verdict))
 	for i, wrong := range verdict.Wrong {
 		if i == 10 {
 			t.Errorf("and %d more", len(verdict.Wrong)-i)
@@ -131,12 +132,6 @@ func chosen[T any](t *testing.T, all []T, variable string, name func(T) string) 
 	require.NoError(t, err, variable)
 
 	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !pattern.MatchString(name(one)) })
-}
-
-// await waits for a condition.
-func (s *system) await(within time.Duration, what string, condition func() bool) {
-	s.t.Helper()
-	await.Within(s.t, within, condition, what)
 }
 
 // read gives all records so far, in order.
@@ -245,12 +240,4 @@ func (s *system) settle() {
 
 func isDeadLetterQueue(queue string) bool {
 	return slices.ContainsFunc(Topics(), func(t Topic) bool { return deadLetterQueue(t.Name) == queue })
-}
-
-// writeReport writes the tables, see report.Write.
-func writeReport(t *testing.T, s *system, l Ledger, v Verdict, seed int64, trouble time.Duration) {
-	t.Helper()
-	report.Write(t, Report(fmt.Sprintf("RabbitMQ %s, seed %d, %d processes, %s of faults", s.broker.version, seed,
-		len(s.workers),
-		trouble.Round(time.Second)), l, v))
 }

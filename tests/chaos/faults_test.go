@@ -39,9 +39,8 @@ func (s *system) processFaults() []kind {
 	kinds := []kind{
 		{name: "process killed (SIGKILL)", weight: 3, make: some(func(w *worker, _ *rand.Rand) { w.kill() })},
 		{name: "process closed gracefully", weight: 3, make: some(func(w *worker, _ *rand.Rand) { w.close() })},
-		{name: "process changed to another policy", weight: 2, make: some(func(w *worker, _ *rand.Rand) {
-			w.become(w.other())
-		})},
+		{name: "process changed to another policy", weight: 2,
+			make: some(func(w *worker, _ *rand.Rand) { w.change() })},
 	}
 	if s.clockSteps {
 		kinds = append(kinds, kind{name: "clock stepped", weight: 1, harmless: true,

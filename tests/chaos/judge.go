@@ -240,7 +240,7 @@ func (j *judge) removed(l *life) bool {
 // due tells whether a message can have been lost on its return from a classic retry queue, which
 // does not wait until the main queue has stored what it gives back.
 func (j *judge) due(l *life) bool {
-	if !isLossy(l.Topic) {
+	if !find(l.Topic).Lossy {
 		return false
 	}
 	for _, f := range l.failed {

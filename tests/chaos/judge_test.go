@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -64,10 +65,8 @@ func dead(s *Sent, reason retry.Reason, attempts int) Letter {
 	for n := range attempts {
 		state.History = wire.Append(state.History, retry.FailedCall{Number: n + 1, At: at(n + 1), Error: "it fails"})
 	}
-	d := amqp091.Delivery{Headers: amqp091.Table{}, Body: s.Message.Body, DeliveryMode: s.Message.DeliveryMode}
-	for k, v := range s.Message.Headers {
-		d.Headers[k] = v
-	}
+	d := amqp091.Delivery{Headers: maps.Clone(s.Message.Headers), Body: s.Message.Body,
+		DeliveryMode: s.Message.DeliveryMode}
 	for k, v := range state.Headers("publish") {
 		d.Headers[k] = v
 	}
@@ -109,21 +108,23 @@ func TestJudge_AGoodRun(t *testing.T) {
 // Everything that must not be is seen: a proof that cannot fail proves nothing.
 func TestJudge_SeesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	letter := func(l *Ledger, key string, value any) {
-		if value == nil {
-			delete(l.Letters[0].Message.Headers, key)
-			return
+	letter := func(key string, value any) func(*Ledger) {
+		return func(l *Ledger) {
+			if l.Letters[0].Message.Headers[key] = value; value == nil {
+				delete(l.Letters[0].Message.Headers, key)
+			}
 		}
-		l.Letters[0].Message.Headers[key] = value
+	}
+	also := func(of int, event func(s *Sent) Record) func(*Ledger) {
+		return func(l *Ledger) { l.Records = append(l.Records, event(l.Sent[of])) }
 	}
 	for name, c := range map[string]struct {
 		spoil func(*Ledger)
 		wrong string
 	}{
 		"lost at once": {func(l *Ledger) { l.Sent = append(l.Sent, sentTo("quorum", "ok-9")) }, "ok-9 is lost"},
-		"lost after a failure": {func(l *Ledger) {
-			l.Records = append(l.Records[:4:4], l.Records[6:]...)
-		}, "once-2 is lost"},
+		"lost after a failure": {func(l *Ledger) { l.Records = append(l.Records[:4:4], l.Records[6:]...) },
+			"once-2 is lost"},
 		"lost dead letter": {func(l *Ledger) { l.Letters = nil }, "never-3 is lost"},
 		"another wait than asked for": {func(l *Ledger) {
 			l.Longest = 20 * time.Second
@@ -133,62 +134,46 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 			l.Records = append(l.Records, called(once, 1, 1), failed(once, 2, 1, asked+100*time.Millisecond),
 				called(once, 60_000, 2), record(once, 60_001, 2, Returned))
 		}, "once-6: attempt 1 was to wait for"},
-		"left": {func(l *Ledger) {
-			l.Left = map[string]int{"quorum": 1}
-		}, "1 messages are left in queue quorum"},
-		"processed though it fails": {func(l *Ledger) {
-			l.Records = append(l.Records, record(l.Sent[2], 1400, 3, Returned))
-		}, "never-3 was processed"},
-		"dropped though it is wanted": {func(l *Ledger) {
-			l.Records[1].Kind = Kind(retry.EventDropped)
-		}, "ok-1 was dropped"},
-		"handled twice": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[0], 500, 1)) },
+		"left": {func(l *Ledger) { l.Left = map[string]int{"quorum": 1} }, "1 messages are left in queue quorum"},
+		"processed though it fails": {also(2, func(s *Sent) Record { return record(s, 1400, 3, Returned) }),
+			"never-3 was processed"},
+		"dropped though it is wanted": {func(l *Ledger) { l.Records[1].Kind = Kind(retry.EventDropped) },
+			"ok-1 was dropped"},
+		"handled twice": {also(0, func(s *Sent) Record { return called(s, 500, 1) }),
 			"ok-1: attempt 1 at 12:00:00.500 was not the first"},
-		"dead twice": {func(l *Ledger) {
-			l.Letters = append(l.Letters, l.Letters[0])
-		}, "never-3 has 2 dead letters"},
-		"too many attempts": {func(l *Ledger) {
-			l.Records = append(l.Records, called(l.Sent[2], 9000, 5))
-		}, "never-3: attempt 5, of 4 at the most"},
+		"dead twice": {func(l *Ledger) { l.Letters = append(l.Letters, l.Letters[0]) }, "never-3 has 2 dead letters"},
+		"too many attempts": {also(2, func(s *Sent) Record { return called(s, 9000, 5) }),
+			"never-3: attempt 5, of 4 at the most"},
 		"an attempt is missing": {func(l *Ledger) { l.Records[4].Attempt, l.Records[5].Attempt = 3, 3 },
 			"once-2: attempt 3 without attempt 2"},
 		"too early": {func(l *Ledger) { l.Records[4].At = at(140) }, "once-2: attempt 2 came 10ms too early"},
-		"changed": {func(l *Ledger) {
-			l.Records[0].Digest = "other"
-		}, "ok-1: the handler did not get what was sent"},
-		"another topic": {func(l *Ledger) {
-			l.Records[0].Topic = "classic"
-		}, "ok-1 was sent to quorum, and classic was called"},
-		"nobody's call": {func(l *Ledger) { l.Records[0].ID = "ok-77" }, `called of "ok-77", which was not sent`},
-		"nobody's letter": {func(l *Ledger) {
-			letter(l, uuidKey, "never-77")
-		}, `a dead letter in shared that was not sent: "never-77"`},
+		"changed":   {func(l *Ledger) { l.Records[0].Digest = "other" }, "ok-1: the handler did not get what was sent"},
+		"another topic": {func(l *Ledger) { l.Records[0].Topic = "classic" },
+			"ok-1 was sent to quorum, and classic was called"},
+		"nobody's call":   {func(l *Ledger) { l.Records[0].ID = "ok-77" }, `called of "ok-77", which was not sent`},
+		"nobody's letter": {letter(uuidKey, "never-77"), `a dead letter in shared that was not sent: "never-77"`},
 		"undecodable seen": {func(l *Ledger) {
 			l.Sent[0].ID = "undecodable-1"
 			l.Records[0].ID, l.Records[1].ID = "undecodable-1", "undecodable-1"
 		}, "a handler saw it"},
 
 		"letter's queue":    {func(l *Ledger) { l.Letters[0].Topic = "quorum" }, "in the dead-letter queue of quorum"},
-		"letter's reason":   {func(l *Ledger) { letter(l, header.Reason, "panic") }, `reason "panic"`},
-		"letter's attempts": {func(l *Ledger) { letter(l, header.Attempts, "2") }, "2 attempts"},
-		"letter's history":  {func(l *Ledger) { letter(l, header.History, nil) }, "history"},
-		"letter's error":    {func(l *Ledger) { letter(l, header.Error, nil) }, "error"},
-		"letter's type":     {func(l *Ledger) { letter(l, header.ErrorType, nil) }, "error"},
-		"letter's host":     {func(l *Ledger) { letter(l, header.Host, nil) }, "host"},
-		"letter's handler":  {func(l *Ledger) { letter(l, header.Handler, nil) }, "handler"},
-		"letter's times":    {func(l *Ledger) { letter(l, header.FirstFailure, nil) }, "no times"},
-		"letter's arrival":  {func(l *Ledger) { letter(l, header.RoutingKey, nil) }, "arrival"},
-		"letter's count":    {func(l *Ledger) { letter(l, header.Count, "3") }, "count"},
-		"letter's poison":   {func(l *Ledger) { letter(l, header.PoisonReason, nil) }, "poison keys"},
-		"letter's header": {func(l *Ledger) {
-			letter(l, "own", "another")
-		}, `header "own": sent "header", got "another"`},
-		"letter's typed": {func(l *Ledger) {
-			letter(l, TypedPrefix+"n", int64(7))
-		}, `header "typed-n": sent 7, got 7`},
-		"header too many": {func(l *Ledger) { letter(l, "foreign", "x") }, `header "foreign" was not sent`},
-		"letter's body":   {func(l *Ledger) { l.Letters[0].Message.Body = []byte("x") }, "body"},
-		"letter's mode":   {func(l *Ledger) { l.Letters[0].Message.DeliveryMode = 1 }, "delivery mode"},
+		"letter's reason":   {letter(header.Reason, "panic"), `reason "panic"`},
+		"letter's attempts": {letter(header.Attempts, "2"), "2 attempts"},
+		"letter's history":  {letter(header.History, nil), "history"},
+		"letter's error":    {letter(header.Error, nil), "error"},
+		"letter's type":     {letter(header.ErrorType, nil), "error"},
+		"letter's host":     {letter(header.Host, nil), "host"},
+		"letter's handler":  {letter(header.Handler, nil), "handler"},
+		"letter's times":    {letter(header.FirstFailure, nil), "no times"},
+		"letter's arrival":  {letter(header.RoutingKey, nil), "arrival"},
+		"letter's count":    {letter(header.Count, "3"), "count"},
+		"letter's poison":   {letter(header.PoisonReason, nil), "poison keys"},
+		"letter's header":   {letter("own", "another"), `header "own": sent "header", got "another"`},
+		"letter's typed":    {letter(TypedPrefix+"n", int64(7)), `header "typed-n": sent 7, got 7`},
+		"header too many":   {letter("foreign", "x"), `header "foreign" was not sent`},
+		"letter's body":     {func(l *Ledger) { l.Letters[0].Message.Body = []byte("x") }, "body"},
+		"letter's mode":     {func(l *Ledger) { l.Letters[0].Message.DeliveryMode = 1 }, "delivery mode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -202,15 +187,19 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 // What faults explain is counted and no more.
 func TestJudge_WhatFaultsExplain(t *testing.T) {
 	t.Parallel()
-	again := func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[0], 500, 1)) }
 	fault := Fault{Name: "process killed", Start: at(100), End: at(200)}
+	// again is a good run in which a message is handled once more, and what faults explain of it.
+	again := func(faults ...Fault) Verdict {
+		ledger := goodLedger()
+		ledger.Records = append(ledger.Records, called(ledger.Sent[0], 500, 1))
+		ledger.Faults = faults
+
+		return ledger.Judge()
+	}
 
 	t.Run("a duplicate after a fault", func(t *testing.T) {
 		t.Parallel()
-		ledger := goodLedger()
-		again(&ledger)
-		ledger.Faults = []Fault{fault}
-		verdict := ledger.Judge()
+		verdict := again(fault)
 		assert.Empty(t, verdict.Wrong)
 		assert.Equal(t, 1, verdict.Counts["quorum"].Again)
 	})
@@ -220,10 +209,7 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 			{Start: at(-500), End: at(-400)}, {Start: at(600), End: at(700)},
 			{Start: at(100), End: at(200), Harmless: true},
 		} {
-			ledger := goodLedger()
-			again(&ledger)
-			ledger.Faults = []Fault{f}
-			assert.Len(t, ledger.Judge().Wrong, 1)
+			assert.Len(t, again(f).Wrong, 1)
 		}
 	})
 	t.Run("the last attempt of the version with fewer retries, once more", func(t *testing.T) {
@@ -392,7 +378,7 @@ func TestJudge_BrokerDrivenStrategies(t *testing.T) {
 	t.Run("elsewhere", func(t *testing.T) {
 		t.Parallel()
 		l := goodLedger()
-		l.Faults = []Fault{{Name: "process killed", Start: at(3), End: at(4)}}
+		l.Faults = killed
 		l.Records[4].At = at(140)
 		allowed(t, l, false, "once-2: attempt 2 came 10ms too early")
 		l = goodLedger()
@@ -457,21 +443,19 @@ func TestReader_LeavesHalfALine(t *testing.T) {
 	path := t.TempDir() + "/ledger"
 	book, err := OpenBook(path, "worker-1.1")
 	require.NoError(t, err)
-	book.Write(Record{Kind: Called, ID: "a"})
 	reader := &Reader{Path: path}
-	_, err = book.file.WriteString(`{"k":"called","id":`)
-	require.NoError(t, err)
-	records, err := reader.Read()
-	require.NoError(t, err)
-	require.Len(t, records, 1)
-	assert.Equal(t, "worker-1.1", records[0].Process)
+	next := func(written string) Record {
+		_, err := book.file.WriteString(written)
+		require.NoError(t, err)
+		records, err := reader.Read()
+		require.NoError(t, err)
+		require.Len(t, records, 1)
 
-	_, err = book.file.WriteString("\"b\"}\n")
-	require.NoError(t, err)
-	records, err = reader.Read()
-	require.NoError(t, err)
-	require.Len(t, records, 1)
-	assert.Equal(t, "b", records[0].ID)
+		return records[0]
+	}
+	book.Write(Record{Kind: Called, ID: "a"})
+	assert.Equal(t, "worker-1.1", next(`{"k":"called","id":`).Process)
+	assert.Equal(t, "b", next("\"b\"}\n").ID)
 }
 
 func TestFates_AreOneHundred(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -21,10 +22,7 @@ const (
 	idKey   = header.ID
 )
 
-func text(d amqp091.Delivery, key string) string {
-	s, _ := d.Headers[key].(string)
-	return s
-}
+var text = rabbit.Text
 
 // digest of a message as a handler is to have it.
 func digest(p amqp091.Publishing) string {
@@ -56,7 +54,7 @@ func inspect(sent *Sent, letter Letter, returned bool) []string {
 	reason := retry.Reason(text(d, header.Reason))
 	// A message that was delivered that often, because connections were lost, counts as one that
 	// kills its process.
-	crashed := reason == retry.ReasonCrashed && mainType(sent.Topic) == "quorum"
+	crashed := reason == retry.ReasonCrashed && find(sent.Topic).Main == "quorum"
 	is(fmt.Sprintf("reason %q", reason), slices.Contains(f.Reasons(), reason) || crashed)
 
 	first, errFirst := time.Parse(time.RFC3339, text(d, header.FirstFailure))

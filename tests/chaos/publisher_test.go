@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // publisher publishes numbered messages until there are enough, confirmed and mandatory, and again
@@ -101,18 +102,8 @@ func (p *publisher) publish(messages []*Sent) (pending []*Sent) {
 		if c := confirmations[i]; c != nil {
 			acked, err = c.WaitContext(ctx)
 		}
-	drain:
-		for {
-			select {
-			case r, ok := <-returns:
-				if !ok {
-					break drain
-				}
-				id, _ := r.Headers[uuidKey].(string)
-				returned[id] = true
-			default:
-				break drain
-			}
+		for len(returns) > 0 {
+			returned[rabbit.UUID(amqp091.Delivery{Headers: (<-returns).Headers})] = true
 		}
 		if acked && err == nil && !returned[m.ID] {
 			m.Confirmed = Now()

@@ -140,9 +140,6 @@ func find(topic string) Topic {
 	return Topic{}
 }
 
-func mainType(topic string) string { return find(topic).Main }
-func isLossy(topic string) bool    { return find(topic).Lossy }
-
 // names of the queues beside the main queue of a topic, which has the topic's name.
 func deadLetterQueue(topic string) string { return topic + ".dlq" }
 

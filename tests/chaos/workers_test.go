@@ -155,22 +155,16 @@ func (w *worker) close() {
 	}
 }
 
-// become makes the next lives those of another version.
-func (w *worker) become(v Version) {
+// change makes the next lives those of the other version.
+func (w *worker) change() {
 	w.mu.Lock()
-	w.version = v
+	if w.version == VersionA {
+		w.version = VersionB
+	} else {
+		w.version = VersionA
+	}
 	w.mu.Unlock()
 	w.close()
-}
-
-func (w *worker) other() Version {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.version == VersionA {
-		return VersionB
-	}
-
-	return VersionA
 }
 
 func (w *worker) stepClock(d time.Duration) {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -59,8 +58,12 @@ type scenario struct {
 }
 
 var scenarios = []scenario{
-	{"leaders", "each node, one at a time: SIGKILL, started again", (*run).killLeaders},
-	{"rolling", "each node, one at a time: clean stop, started again", (*run).rollingRestart},
+	{"leaders", "each node, one at a time: SIGKILL, started again", func(r *run) {
+		r.oneByOne("killed", (*brokertest.Broker).Kill)
+	}},
+	{"rolling", "each node, one at a time: clean stop, started again", func(r *run) {
+		r.oneByOne("stopped", (*brokertest.Broker).Stop)
+	}},
 	{"minority", "one node cut off from the other two for 15 s", (*run).minority},
 	{"majority", "two of three nodes killed, back after 15 s", (*run).majority},
 	{"frozen", "one node frozen for 40 s", (*run).frozen},
@@ -257,25 +260,14 @@ func (r *run) nodeOf(s *service) int {
 	return -1
 }
 
-func (r *run) killLeaders() {
+// oneByOne ends each node and starts it again.
+func (r *run) oneByOne(ended string, end func(*brokertest.Broker)) {
 	for _, n := range r.order() {
 		node := r.cluster.Nodes[n]
 		began := time.Now()
-		node.Kill()
+		end(node)
 		r.faults++
-		r.resumes(fmt.Sprintf("node %d killed", n+1), began, time.Minute)
-		node.Start()
-		r.load(3 * time.Second)
-	}
-}
-
-func (r *run) rollingRestart() {
-	for _, n := range r.order() {
-		node := r.cluster.Nodes[n]
-		began := time.Now()
-		node.Stop()
-		r.faults++
-		r.resumes(fmt.Sprintf("node %d stopped", n+1), began, time.Minute)
+		r.resumes(fmt.Sprintf("node %d %s", n+1, ended), began, time.Minute)
 		node.Start()
 		r.load(3 * time.Second)
 	}
@@ -435,24 +427,11 @@ func (r *run) requireSpread() {
 
 func (r *run) remove(uri string) {
 	r.t.Helper()
-	rabbit.New(r.t, uri).Do(func(ch *amqp091.Channel) error {
-		for _, queue := range r.queues {
-			plan, err := r.services[0].retrier.Plan(queue)
-			require.NoError(r.t, err)
-			names := []string{queue}
-			for _, q := range plan.Queues {
-				names = append(names, q.Name)
-			}
-			for _, name := range names {
-				if _, err := ch.QueueDelete(name, false, false, false); err != nil {
-					return err
-				}
-			}
-			if err := ch.ExchangeDelete(plan.RetryExchange, false, false); err != nil {
-				return err
-			}
-		}
-
-		return nil
-	})
+	client := rabbit.New(r.t, uri)
+	for _, queue := range r.queues {
+		plan, err := r.services[0].retrier.Plan(queue)
+		require.NoError(r.t, err)
+		plan.Ladder = nil // it stays for the next run
+		client.RemovePlan(plan)
+	}
 }

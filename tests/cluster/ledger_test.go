@@ -46,40 +46,22 @@ func newLedger() *ledger {
 		dead: map[string]int{}, found: map[string][]string{}}
 }
 
-func (l *ledger) publishes(id string) {
+func (l *ledger) note(what func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sent[id]++
+	what()
 }
 
-func (l *ledger) isAccepted(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.accepted[id] = time.Now()
-}
-
-func (l *ledger) isRefused(id string, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refused[id] = err
+func (l *ledger) publishes(id string)            { l.note(func() { l.sent[id]++ }) }
+func (l *ledger) isAccepted(id string)           { l.note(func() { l.accepted[id] = time.Now() }) }
+func (l *ledger) isRefused(id string, err error) { l.note(func() { l.refused[id] = err }) }
+func (l *ledger) isDead(id string)               { l.note(func() { l.dead[id]++ }) }
+func (l *ledger) isFound(id, reason string) {
+	l.note(func() { l.found[id] = append(l.found[id], reason) })
 }
 
 func (l *ledger) isCalled(service, queue, id string, attempt int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.calls = append(l.calls, call{time.Now(), service, queue, id, attempt})
-}
-
-func (l *ledger) isDead(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.dead[id]++
-}
-
-func (l *ledger) isFound(id, reason string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.found[id] = append(l.found[id], reason)
+	l.note(func() { l.calls = append(l.calls, call{time.Now(), service, queue, id, attempt}) })
 }
 
 // first is when a service was first called for a message of a queue, after a time; zero if it was

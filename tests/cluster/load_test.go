@@ -212,8 +212,7 @@ func (p *publisher) session(uri string, stop <-chan struct{}, quit context.Conte
 
 		returned := map[string]bool{}
 		for len(returns) > 0 {
-			id, _ := (<-returns).Headers[rabbit.UUIDHeader].(string)
-			returned[id] = true
+			returned[rabbit.UUID(amqp091.Delivery{Headers: (<-returns).Headers})] = true
 		}
 		still := open[:0]
 		for _, s := range open {

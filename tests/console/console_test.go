@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -47,18 +48,16 @@ func TestViews(t *testing.T) {
 	took := time.Since(began)
 	w.kill()
 
-	letters := drain.N(t, w.Client, w.dead, messages)
-	for i, d := range letters {
-		require.Equal(t, fmt.Sprintf("uuid-%d", i), d.Headers["_watermill_message_uuid"], "in their order")
+	for i, d := range drain.N(t, w.Client, w.dead, messages) {
+		require.Equal(t, fmt.Sprintf("uuid-%d", i), rabbit.UUID(d), "in their order")
 		if w.AtLeast(4, 3) {
 			assert.NotContains(t, d.Headers, "x-delivery-count", "browsed, and not failed")
 		}
 	}
 	assert.Empty(t, w.Drain(w.dead))
-	table := report.Table{Title: "Page views, after which the queue is as it was", Head: []string{"RabbitMQ", "views",
-		"messages", "views a second"}}
-	table.Add(w.Version(), views, messages, float64(views)/took.Seconds())
-	report.Write(t, table.String())
+	w.write(report.Table{Title: "Page views, after which the queue is as it was",
+		Head: []string{"RabbitMQ", "views", "messages", "views a second"}},
+		views, messages, float64(views)/took.Seconds())
 }
 
 // A replay that is stopped half-way and undone: every message is counted.
@@ -86,10 +85,8 @@ func TestHalfOfAReplay(t *testing.T) {
 	for i := range messages {
 		assert.Equal(t, 1, dead[fmt.Sprintf("uuid-%d", i)], "uuid-%d", i)
 	}
-	table := report.Table{Title: "A replay that is stopped and undone", Head: []string{"RabbitMQ", "messages",
-		"replayed", "put back", "in the dead-letter queue then"}}
-	table.Add(w.Version(), messages, stopped.Done, undone.Done, len(dead))
-	report.Write(t, table.String())
+	w.write(report.Table{Title: "A replay that is stopped and undone", Head: []string{"RabbitMQ", "messages",
+		"replayed", "put back", "in the dead-letter queue then"}}, messages, stopped.Done, undone.Done, len(dead))
 }
 
 // A long queue takes no more memory than a short one.
@@ -113,10 +110,9 @@ func TestLongQueue(t *testing.T) {
 	peak := w.peak()
 	assert.Less(t, peak, 300, "MiB")
 
-	table := report.Table{Title: "A long queue", Head: []string{"RabbitMQ", "messages", "a whole look (s)",
-		"a search (s)", "one message (s)", "memory at its peak (MiB)"}}
-	table.Add(w.Version(), messages, whole.Seconds(), found.Seconds(), one.Seconds(), peak)
-	report.Write(t, table.String())
+	w.write(report.Table{Title: "A long queue", Head: []string{"RabbitMQ", "messages", "a whole look (s)",
+		"a search (s)", "one message (s)", "memory at its peak (MiB)"}},
+		messages, whole.Seconds(), found.Seconds(), one.Seconds(), peak)
 }
 
 // The console is killed again and again while it replays: no message is lost, and each run tells
@@ -161,8 +157,7 @@ func TestKills(t *testing.T) {
 	assert.Zero(t, lost)
 	assert.LessOrEqual(t, doubled, 256*kills)
 	assert.NotZero(t, unsaid, "no kill has interrupted a run")
-	table := report.Table{Title: "A console that is killed", Notes: []string{fmt.Sprintf("Seed %d.", seed)},
-		Head: []string{"RabbitMQ", "messages", "kills", "runs interrupted", "lost", "doubled"}}
-	table.Add(w.Version(), messages, kills, unsaid, lost, doubled)
-	report.Write(t, table.String())
+	w.write(report.Table{Title: "A console that is killed", Notes: []string{fmt.Sprintf("Seed %d.", seed)},
+		Head: []string{"RabbitMQ", "messages", "kills", "runs interrupted", "lost", "doubled"}},
+		messages, kills, unsaid, lost, doubled)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // command is the path of the command, built once.
@@ -106,6 +107,13 @@ func (w *world) start() {
 func (w *world) kill() {
 	_ = w.process.Process.Kill()
 	_ = w.process.Wait()
+}
+
+// write writes a table of one row.
+func (w *world) write(table report.Table, cells ...any) {
+	w.t.Helper()
+	table.Add(append([]any{w.Version()}, cells...)...)
+	report.Write(w.t, table.String())
 }
 
 // run is what the API tells of a run.
@@ -220,8 +228,7 @@ func (w *world) uuids(queue string) map[string]int {
 	w.t.Helper()
 	found := map[string]int{}
 	for _, d := range drain.All(w.t, w.Client, queue) {
-		uuid, _ := d.Headers["_watermill_message_uuid"].(string)
-		found[uuid]++
+		found[rabbit.UUID(d)]++
 	}
 
 	return found

@@ -73,9 +73,7 @@ func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 		handlers.ended.Wait()
 		close(handlers.first)
 		<-closed
-		assert.Empty(t, b.rest(s.Queues[0], func(string) bool {
-			return false
-		}, 0), "messages that come again after a success")
+		assert.Empty(t, b.left(s.Queues[0]), "messages that come again after a success")
 	}
 }
 
@@ -105,9 +103,7 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	server("suspend")
 	close(handlers.others)
 	handlers.ended.Wait()
-	await.Until(t, func() bool {
-		return unsettled(private) == 1
-	}, "the broker has the acknowledgements of all others")
+	await.Until(t, func() bool { return unsettled(private) == 1 }, "the broker has the acknowledgements of all others")
 	close(handlers.first)
 	select {
 	case <-closed:
@@ -116,9 +112,7 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	}
 	server("resume")
 	<-closed
-	assert.Empty(t, b.rest(s.Queues[0], func(string) bool {
-		return false
-	}, 0), "messages that come again after a success")
+	assert.Empty(t, b.left(s.Queues[0]), "messages that come again after a success")
 }
 
 // unsettled is how many deliveries the channels of a broker still expect an answer for.

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
@@ -71,9 +69,8 @@ const closes = 10 // of each worker
 func TestClosesLoseNoAcknowledgement(t *testing.T) {
 	sideBySide(t)
 	version := dial(t).Version()
-	table := &strings.Builder{}
-	fmt.Fprintf(table, "| RabbitMQ %s: services | closes | handled | handled twice | counted by the broker | longest "+
-		"close |\n|---|--:|--:|--:|--:|--:|\n", version)
+	table := report.Table{Head: []string{"RabbitMQ " + version + ": services", "closes", "handled", "handled twice",
+		"counted by the broker", "longest close"}}
 	for _, c := range closings() {
 		t.Run(c.String(), func(t *testing.T) {
 			handled, counted, longest := c.play(t)
@@ -85,8 +82,7 @@ func TestClosesLoseNoAcknowledgement(t *testing.T) {
 			if version >= "4.3" {
 				assert.Zero(t, counted, "messages that a close has left to the broker")
 			}
-			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %s |\n", c, c.workers*closes, len(handled), twice, counted,
-				longest.Round(10*time.Millisecond))
+			table.Add(c, c.workers*closes, len(handled), twice, counted, longest.Round(10*time.Millisecond))
 		})
 	}
 	report.Write(t, table.String())
@@ -107,9 +103,7 @@ func (c closing) play(t *testing.T) (handled map[string]int, counted int, longes
 	b.publish(s.Queues[0], rabbit.Numbered("message", left)...)
 
 	for range c.workers {
-		all.Add(1)
-		go func() {
-			defer all.Done()
+		all.Go(func() {
 			for i := range closes {
 				began := make(chan struct{}) // to close: the slow message ends with it
 				once := &sync.Once{}
@@ -137,7 +131,7 @@ func (c closing) play(t *testing.T) (handled map[string]int, counted int, longes
 				longest = max(longest, time.Since(end))
 				mu.Unlock()
 			}
-		}()
+		})
 	}
 	all.Wait()
 
@@ -162,16 +156,10 @@ type inProcess struct {
 }
 
 func begin(t *testing.T, s service, handler message.NoPublishHandlerFunc) *inProcess {
-	retrier, err := adapter.New(s.config(), s.options())
+	retrier, router, err := s.router(message.RouterConfig{CloseTimeout: 5 * time.Minute}, handler)
 	if !assert.NoError(t, err) {
 		return nil
 	}
-	subscriber, err := retrier.NewSubscriber()
-	assert.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 5 * time.Minute}, watermill.NopLogger{})
-	assert.NoError(t, err)
-	router.AddMiddleware(retrier.Middleware)
-	router.AddConsumerHandler("handler", s.Queues[0], subscriber, handler)
 	go func() { assert.NoError(t, router.Run(context.Background())) }()
 	<-router.Running()
 

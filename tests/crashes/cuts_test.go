@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -90,10 +89,8 @@ func TestCutsChargeNobody(t *testing.T) {
 	assert.Empty(t, r.charged)
 	assert.Empty(t, r.dead)
 
-	table := &strings.Builder{}
-	fmt.Fprintf(table, "| RabbitMQ %s: cuts | prefetch | messages of %s | charged | dead | largest x-delivery-count "+
-		"| s |\n|--:|--:|--:|--:|--:|--:|--:|\n", b.Version(), work)
-	fmt.Fprintf(table, "| %d | %d | %d | %d | %d | %d | %.0f |\n", cuts, prefetch, messages, len(r.charged),
-		len(r.dead), r.most, took.Seconds())
+	table := report.Table{Head: []string{"RabbitMQ " + b.Version() + ": cuts", "prefetch",
+		fmt.Sprintf("messages of %s", work), "charged", "dead", "largest x-delivery-count", "s"}}
+	table.Add(cuts, prefetch, messages, len(r.charged), len(r.dead), r.most, int(took.Seconds()))
 	report.Write(t, table.String())
 }

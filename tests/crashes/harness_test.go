@@ -88,15 +88,13 @@ func launch(t *testing.T, s service, workers int, r *record) *fleet {
 	require.NoError(t, err)
 	f := &fleet{t: t, record: r, spec: string(spec), stdins: map[int]io.Closer{}}
 	for i := range workers {
-		f.all.Add(1)
-		go func() {
-			defer f.all.Done()
+		f.all.Go(func() {
 			for f.run(i) {
 				r.mu.Lock()
 				r.deaths++
 				r.mu.Unlock()
 			}
-		}()
+		})
 	}
 	t.Cleanup(f.end)
 
@@ -152,9 +150,6 @@ func (f *fleet) end() {
 	f.mu.Unlock()
 	f.all.Wait()
 }
-
-// ---- the broker
-// ----------------------------------------------------------------------------------------------------
 
 type broker struct {
 	*rabbit.Client
@@ -214,6 +209,12 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 	require.Len(b.t, found, missing, "messages that were neither handled nor are in the queue")
 
 	return left
+}
+
+// left is the rest where nothing is missing.
+func (b *broker) left(queue string) map[string]int64 {
+	b.t.Helper()
+	return b.rest(queue, func(string) bool { return false }, 0)
 }
 
 // sideBySide runs a test beside the others, but for make crashes: its tables tell how long things

@@ -74,9 +74,8 @@ func killings() []killing {
 func TestKillersNeighboursAreNotCharged(t *testing.T) {
 	sideBySide(t)
 	version := dial(t).Version()
-	table := &strings.Builder{}
-	fmt.Fprintf(table, "| RabbitMQ %s: services and messages | deaths | innocents charged | dead | largest "+
-		"x-delivery-count | s |\n|---|--:|--:|--:|--:|--:|\n", version)
+	table := report.Table{Head: []string{"RabbitMQ " + version + ": services and messages", "deaths",
+		"innocents charged", "dead", "largest x-delivery-count", "s"}}
 	for _, k := range killings() {
 		t.Run(k.String(), func(t *testing.T) {
 			began := time.Now()
@@ -97,8 +96,7 @@ func TestKillersNeighboursAreNotCharged(t *testing.T) {
 			}
 			assert.Zero(t, charged, "innocents that are taken for crashed")
 			assert.Zero(t, dead, "innocents in the dead-letter queue")
-			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %.0f |\n", k, r.deaths, charged, dead, r.most,
-				time.Since(began).Seconds())
+			table.Add(k, r.deaths, charged, dead, r.most, int(time.Since(began).Seconds()))
 		})
 	}
 	report.Write(t, table.String())
@@ -159,7 +157,7 @@ func (k killing) play(t *testing.T) *record {
 	}, "all innocents are handled")
 	fleet.end()
 	for _, queue := range s.Queues {
-		assert.Empty(t, b.rest(queue, func(string) bool { return false }, 0))
+		assert.Empty(t, b.left(queue))
 	}
 
 	return r

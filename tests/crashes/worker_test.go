@@ -147,27 +147,38 @@ func (s *service) handle(msg *message.Message) error {
 	return nil
 }
 
+// router makes a router with a handler for each queue. The caller closes the retrier after it.
+func (s *service) router(conf message.RouterConfig, handler message.NoPublishHandlerFunc) (*adapter.Retrier,
+	*message.Router, error) {
+	retrier, err := adapter.New(s.config(), s.options())
+	if err != nil {
+		return nil, nil, err
+	}
+	subscriber, err := retrier.NewSubscriber()
+	if err != nil {
+		return nil, nil, err
+	}
+	router, err := message.NewRouter(conf, watermill.NopLogger{})
+	if err != nil {
+		return nil, nil, err
+	}
+	router.AddMiddleware(retrier.Middleware)
+	for i, queue := range s.Queues {
+		router.AddConsumerHandler(fmt.Sprint("handler-", i), queue, subscriber, handler)
+	}
+
+	return retrier, router, nil
+}
+
 // serve runs a service until its standard input ends.
 func serve(spec string) error {
 	var s service
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		return err
 	}
-	retrier, err := adapter.New(s.config(), s.options())
+	retrier, router, err := s.router(message.RouterConfig{}, s.handle)
 	if err != nil {
 		return err
-	}
-	subscriber, err := retrier.NewSubscriber()
-	if err != nil {
-		return err
-	}
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	if err != nil {
-		return err
-	}
-	router.AddMiddleware(retrier.Middleware)
-	for i, queue := range s.Queues {
-		router.AddConsumerHandler(fmt.Sprint("handler-", i), queue, subscriber, s.handle)
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)

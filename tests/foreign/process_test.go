@@ -38,21 +38,18 @@ func start(t *testing.T, hear func(line string), env []string, command ...string
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
 	var read sync.WaitGroup
-	read.Add(2)
-	go func() {
-		defer read.Done()
+	read.Go(func() {
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			hear(lines.Text())
 		}
-	}()
-	go func() {
-		defer read.Done()
+	})
+	read.Go(func() {
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
 			p.mu.Lock()
 			p.errors = append(p.errors, lines.Text())
 			p.mu.Unlock()
 		}
-	}()
+	})
 	go func() {
 		defer close(p.ended)
 		read.Wait()
@@ -73,20 +70,12 @@ func (p *process) says(t *testing.T, part string) {
 			t.Log(strings.Join(p.errors, "\n"))
 		}
 	}()
-	await.Until(t, func() bool { return p.said(part) > 0 }, "a line with %q", part)
-}
+	await.Until(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
 
-func (p *process) said(part string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, line := range p.errors {
-		if strings.Contains(line, part) {
-			n++
-		}
-	}
-
-	return n
+		return slices.ContainsFunc(p.errors, func(line string) bool { return strings.Contains(line, part) })
+	}, "a line with %q", part)
 }
 
 func (p *process) kill() {

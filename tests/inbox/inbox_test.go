@@ -23,7 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
-	"github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/sqlstore"
 )
 
 const (
@@ -119,14 +119,14 @@ func prepare(t *testing.T, by form) *proof {
 	p.random, _ = env.Random(t)
 	p.service = service{
 		Broker: os.Getenv("AMQP_URI"), Database: os.Getenv("POSTGRES_URI"), Queue: name, Form: by, Lease: leased,
-		Inbox:   postgresstore.Config{Table: name, ValuesTable: name + "_values"},
+		Inbox:   sqlstore.Config{Table: name, ValuesTable: name + "_values"},
 		Effects: name + "_effects",
 	}
 	db, err := sql.Open("pgx", p.service.Database)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	p.db = db
-	inbox, err := postgresstore.New(db, p.service.Inbox)
+	inbox, err := sqlstore.Postgres(db, p.service.Inbox)
 	require.NoError(t, err)
 	require.NoError(t, inbox.CreateTables(t.Context()))
 	p.exec("CREATE TABLE " + p.service.Effects + " (message text NOT NULL, call bigint NOT NULL)")
@@ -168,7 +168,6 @@ func (p *proof) publish(from, n int) (twice int) {
 	var all []amqp091.Publishing
 	for i := range n {
 		m := rabbit.Message(id(from+i), "")
-		m.DeliveryMode = amqp091.Persistent
 		all = append(all, m)
 		if p.random.IntN(20) == 0 {
 			all = append(all, m)

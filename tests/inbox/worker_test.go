@@ -23,7 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/adapter"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
-	"github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/sqlstore"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -42,7 +42,7 @@ type service struct {
 	Broker, Database string
 	Queue            string
 	Form             form
-	Inbox            postgresstore.Config
+	Inbox            sqlstore.Config
 	Effects          string // table
 	Lease            time.Duration
 }
@@ -83,7 +83,7 @@ func (s *service) middleware(db *sql.DB) (message.HandlerMiddleware, error) {
 	if s.Form == none {
 		return func(h message.HandlerFunc) message.HandlerFunc { return h }, nil
 	}
-	inbox, err := postgresstore.New(db, s.Inbox)
+	inbox, err := sqlstore.Postgres(db, s.Inbox)
 	if err != nil {
 		return nil, err
 	}

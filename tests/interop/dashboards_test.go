@@ -249,7 +249,7 @@ func TestAlertRules(t *testing.T) {
 	assert.Subset(t, names, []string{"DeadLettersArriving", "DeadLetterQueueNotEmpty", "DeliveriesHeld",
 		"RetriesGrowing", "DelayedMessagesUnroutable", "LandingQueueNotDraining"})
 
-	documented, err := os.ReadFile("../../docs/how-to/monitor.md")
+	documented, err := os.ReadFile("../../docs/reference/metrics.md")
 	require.NoError(t, err)
 	for _, name := range names {
 		assert.Contains(t, string(documented), name)
@@ -399,7 +399,7 @@ func TestDocumentedQueries(t *testing.T) {
 	t.Parallel()
 	series := register(t)
 
-	text, err := os.ReadFile("../../docs/how-to/monitor.md")
+	text, err := os.ReadFile("../../docs/reference/metrics.md")
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(text), -1)
 	require.NotEmpty(t, blocks)

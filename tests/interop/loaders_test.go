@@ -61,11 +61,16 @@ func servicePolicies(t *testing.T) config.Policies {
 	return policies
 }
 
-func TestKoanf(t *testing.T) {
-	// Topics have dots, so koanf's separator must be something else.
-	k := koanf.New("/")
-	require.NoError(t, k.Load(rawbytes.Provider([]byte(service)), koanfyaml.Parser()))
+func koanfOf(t *testing.T, separator, text string) *koanf.Koanf {
+	t.Helper()
+	k := koanf.New(separator)
+	require.NoError(t, k.Load(rawbytes.Provider([]byte(text)), koanfyaml.Parser()))
 
+	return k
+}
+
+func TestKoanf(t *testing.T) {
+	k := koanfOf(t, "/", service) // topics have dots, so koanf's separator must be something else
 	var got config.Policies
 	require.NoError(t, k.Unmarshal("retry", &got))
 	assert.Equal(t, servicePolicies(t), got)
@@ -87,8 +92,7 @@ func TestKoanf(t *testing.T) {
 // dots. That is why the docs name another.
 func TestKoanfWithDots(t *testing.T) {
 	for separator, want := range map[string]int{".": 3, "/": 9} {
-		k := koanf.New(separator)
-		require.NoError(t, k.Load(rawbytes.Provider([]byte(service)), koanfyaml.Parser()))
+		k := koanfOf(t, separator, service)
 		var got config.Policies
 		require.NoError(t, k.Unmarshal("retry", &got))
 		assert.Equal(t, servicePolicies(t), got)
@@ -100,20 +104,21 @@ func TestKoanfWithDots(t *testing.T) {
 	}
 }
 
+func decodeHook() mapstructure.DecodeHookFunc {
+	return mapstructure.ComposeDecodeHookFunc(mapstructure.StringToTimeDurationHookFunc(),
+		mapstructure.TextUnmarshallerHookFunc())
+}
+
 // Without our loader unknown keys are ignored, unless one asks for it; Validate finds what is out
 // of bounds.
 func TestKoanfFaults(t *testing.T) {
 	load := func(text string, strict bool) (config.Policies, error) {
-		k := koanf.New("/")
-		require.NoError(t, k.Load(rawbytes.Provider([]byte(text)), koanfyaml.Parser()))
-		var got config.Policies
+		k, got := koanfOf(t, "/", text), config.Policies{}
 		if !strict {
 			return got, k.Unmarshal("", &got)
 		}
 		return got, k.UnmarshalWithConf("", &got, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
-			DecodeHook: mapstructure.ComposeDecodeHookFunc(mapstructure.StringToTimeDurationHookFunc(),
-				mapstructure.TextUnmarshallerHookFunc()),
-			ErrorUnused: true,
+			DecodeHook: decodeHook(), ErrorUnused: true,
 		}})
 	}
 	_, err := load("default: {retires: 5}", false)
@@ -130,17 +135,19 @@ func TestKoanfFaults(t *testing.T) {
 }
 
 // viperHook decodes what viper alone does not: errors.
-var viperHook = viper.DecodeHook(mapstructure.ComposeDecodeHookFunc(
-	mapstructure.StringToTimeDurationHookFunc(),
-	mapstructure.TextUnmarshallerHookFunc(),
-))
+var viperHook = viper.DecodeHook(decodeHook())
+
+func viperOf(t *testing.T, separator, text string) *viper.Viper {
+	t.Helper()
+	v := viper.NewWithOptions(viper.KeyDelimiter(separator))
+	v.SetConfigType("yaml")
+	require.NoError(t, v.ReadConfig(strings.NewReader(text)))
+
+	return v
+}
 
 func TestViper(t *testing.T) {
-	// As with koanf: the separator must not be in a topic.
-	v := viper.NewWithOptions(viper.KeyDelimiter("/"))
-	v.SetConfigType("yaml")
-	require.NoError(t, v.ReadConfig(strings.NewReader(service)))
-
+	v := viperOf(t, "/", service) // as with koanf: the separator must not be in a topic
 	var got config.Policies
 	require.NoError(t, v.UnmarshalKey("retry", &got, viperHook))
 	assert.Equal(t, servicePolicies(t), got)
@@ -158,18 +165,13 @@ func TestViper(t *testing.T) {
 // it know a topic with its usual separator in it. That is why the docs say to read policies with
 // Load next to viper where topics have capitals.
 func TestViperLowersTopics(t *testing.T) {
-	v := viper.NewWithOptions(viper.KeyDelimiter("/"))
-	v.SetConfigType("yaml")
-	require.NoError(t, v.ReadConfig(strings.NewReader("topics: {OrderCreated: {retries: 3}}")))
 	var got config.Policies
+	v := viperOf(t, "/", "topics: {OrderCreated: {retries: 3}}")
 	require.NoError(t, v.Unmarshal(&got, viperHook))
 	assert.Equal(t, map[string]config.Policy{"ordercreated": {Retries: 3}}, got.Topics)
 
-	v = viper.New()
-	v.SetConfigType("yaml")
-	require.NoError(t, v.ReadConfig(strings.NewReader("topics: {order.created: {retries: 3}}")))
 	got = config.Policies{}
-	_ = v.Unmarshal(&got, viperHook)
+	_ = viperOf(t, ".", "topics: {order.created: {retries: 3}}").Unmarshal(&got, viperHook)
 	assert.NotContains(t, got.Topics, "order.created")
 }
 

@@ -18,7 +18,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -96,9 +98,7 @@ func (l *browsing) all(t *testing.T, browses int) {
 	l.queues = newQueues(t, l.deadType)
 	l.version = l.Version()
 	l.fill(browsedDeadLetters)
-	for n := range browsedDeadLetters {
-		l.order = append(l.order, body(n))
-	}
+	l.order = deadletter.Bodies(browsedDeadLetters)
 
 	began := time.Now()
 	for n := range browses {
@@ -120,7 +120,7 @@ func (l *browsing) all(t *testing.T, browses int) {
 	deliveries, acquired := int64(0), int64(0)
 	in := l.drained(l.dead)
 	l.left = len(in)
-	require.Equal(t, l.order, bodies(in), "and as a consumer finds them")
+	require.Equal(t, l.order, rabbit.Bodies(in), "and as a consumer finds them")
 	for _, d := range in {
 		deliveries, acquired = max(deliveries, count(d, "x-delivery-count")),
 			max(acquired, count(d, "x-acquired-count"))
@@ -160,7 +160,7 @@ func (l *browsing) one(kind string) {
 		n := l.random.IntN(browsedDeadLetters)
 		letter, err := l.queue.Get(ctx, uuid(n))
 		require.NoError(l.t, err)
-		require.Equal(l.t, body(n), string(letter.Message.Body))
+		require.Equal(l.t, deadletter.Body(n), string(letter.Message.Body))
 		require.Equal(l.t, l.order[letter.Position-1], string(letter.Message.Body))
 	case "export":
 		var out bytes.Buffer
@@ -220,9 +220,7 @@ func (l *browsing) killed() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	await.Until(l.t, func() bool {
-		return l.state(l.dead).Consumers > 0
-	}, "the process browses")
+	await.Until(l.t, func() bool { return l.state(l.dead).Consumers > 0 }, "the process browses")
 	_, _ = io.CopyN(io.Discard, out, l.random.Int64N(60_000))
 	l.order = nil
 }

@@ -96,9 +96,6 @@ func (q *queues) park(call int) string {
 	return name
 }
 
-// body is what tells the messages from each other.
-func body(n int) string { return fmt.Sprintf(`{"n":%d}`, n) }
-
 func uuid(n int) string { return fmt.Sprintf("uuid-%d-", n) }
 
 // tenants are the values of a header, by which half of the messages match.
@@ -114,7 +111,7 @@ func (q *queues) fill(n int) {
 	q.t.Helper()
 	letters := make([]amqp091.Publishing, n)
 	for i := range letters {
-		letters[i] = deadletter.Message(deadletter.State(q.main, i), uuid(i), body(i))
+		letters[i] = deadletter.Message(deadletter.State(q.main, i), uuid(i), deadletter.Body(i))
 		letters[i].Headers["tenant"], letters[i].Headers[headerCall] = tenants[i%len(tenants)], callName(0)
 	}
 	q.Publish(q.dead, letters...)

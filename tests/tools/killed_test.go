@@ -23,6 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -316,7 +317,7 @@ func (k *killing) arrived() []sent {
 	var all []sent
 	if k.sender == "" {
 		for _, target := range k.targets {
-			all = append(all, bodies(k.drained(target)))
+			all = append(all, rabbit.Bodies(k.drained(target)))
 		}
 		return all
 	}
@@ -339,7 +340,7 @@ func (k *killing) judge(tally *tally) {
 	k.t.Helper()
 	calls, stayed := k.arrived(), map[string]int{}
 	if k.name != "import" {
-		for _, text := range bodies(k.drained(k.dead)) {
+		for _, text := range rabbit.Bodies(k.drained(k.dead)) {
 			stayed[text]++
 		}
 	}
@@ -375,7 +376,7 @@ func (k *killing) judge(tally *tally) {
 	assert.GreaterOrEqual(k.t, none, 0, "more calls have sent what came again than were killed")
 
 	for n := range lettersPerRound {
-		text := body(n)
+		text := deadletter.Body(n)
 		_, there := last[text]
 		matches := !k.filter || n%len(tenants) == 1
 		switch {
@@ -413,13 +414,4 @@ func (k *killing) judgeUndo() {
 			assert.True(k.t, written[uuid(n)], "%s has gone, and is in no undo file", uuid(n))
 		}
 	}
-}
-
-func bodies(deliveries []amqp091.Delivery) []string {
-	all := make([]string, len(deliveries))
-	for i, d := range deliveries {
-		all[i] = string(d.Body)
-	}
-
-	return all
 }

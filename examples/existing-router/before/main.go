@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"os/signal"
@@ -18,7 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
-	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/examples/demo"
 )
 
 // bank is closed for half a second after the first call.
@@ -44,16 +43,16 @@ func (b *bank) charge(*message.Message) error {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+	if err := run(ctx, os.Getenv("AMQP_URI")); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri string, out io.Writer) error {
+func run(ctx context.Context, uri string) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	topic := "payments-" + watermill.NewShortUUID()
-	defer tidy.Topic(uri, topic) // no service deletes its queues
+	defer demo.TidyTopic(uri, topic) // no service deletes its queues
 
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	if err != nil {
@@ -67,27 +66,18 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	b := &bank{opened: func() { go router.Close() }} // the program ends with the payment
 	router.AddConsumerHandler("charge", topic, subscriber, b.charge)
 
-	if err := publish(conf, subscriber, topic, "42 EUR"); err != nil {
+	publisher, err := amqp.NewPublisher(conf, logger)
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	if err := demo.Publish(publisher, subscriber, topic, "42 EUR"); err != nil {
 		return err
 	}
 	if err := router.Run(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "the bank was called %d times\n", b.calls)
+	fmt.Printf("the bank was called %d times\n", b.calls)
 
 	return nil
-}
-
-// publish sends a payment, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic, payment string) error {
-	if err := subscriber.SubscribeInitialize(topic); err != nil {
-		return err
-	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
-	if err != nil {
-		return err
-	}
-	defer publisher.Close()
-
-	return publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte(payment)))
 }

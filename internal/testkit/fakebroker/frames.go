@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
+	"reflect"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -55,33 +56,25 @@ func (e *Encoder) table(t amqp091.Table) {
 	e.Long(entries.Bytes())
 }
 
+var numberTypes = map[reflect.Type]byte{
+	reflect.TypeFor[bool](): 't', reflect.TypeFor[int8](): 'b', reflect.TypeFor[byte](): 'B',
+	reflect.TypeFor[int16](): 's', reflect.TypeFor[uint16](): 'u', reflect.TypeFor[int32](): 'I',
+	reflect.TypeFor[uint32](): 'i', reflect.TypeFor[int64](): 'l', reflect.TypeFor[float32](): 'f',
+	reflect.TypeFor[float64](): 'd',
+}
+
 // Field writes a value with its type.
 func (e *Encoder) Field(value any) {
+	if v, ok := value.(int); ok {
+		value = int32(v)
+	}
+	if kind, ok := numberTypes[reflect.TypeOf(value)]; ok {
+		e.Number(kind, value)
+		return
+	}
 	switch v := value.(type) {
 	case nil:
 		e.WriteByte('V')
-	case bool:
-		e.Number(byte('t'), v)
-	case int8:
-		e.Number(byte('b'), v)
-	case byte:
-		e.Number(byte('B'), v)
-	case int16:
-		e.Number(byte('s'), v)
-	case uint16:
-		e.Number(byte('u'), v)
-	case int32:
-		e.Number(byte('I'), v)
-	case uint32:
-		e.Number(byte('i'), v)
-	case int:
-		e.Number(byte('I'), int32(v))
-	case int64:
-		e.Number(byte('l'), v)
-	case float32:
-		e.Number(byte('f'), v)
-	case float64:
-		e.Number(byte('d'), v)
 	case amqp091.Decimal:
 		e.Number(byte('D'), v.Scale, v.Value)
 	case time.Time:
@@ -138,12 +131,7 @@ func HeaderFrame(p amqp091.Publishing) []byte {
 	payload.Number(uint16(60), uint16(0), uint64(len(p.Body)), flags)
 	payload.Write(list.Bytes())
 
-	var frame Encoder
-	frame.Number(byte(2), uint16(1))
-	frame.Long(payload.Bytes())
-	frame.WriteByte(0xCE)
-
-	return frame.Bytes()
+	return Frame(headerType, 1, payload.Bytes())
 }
 
 // Frame is a frame of this kind.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -39,8 +41,8 @@ func NewPeer(t testing.TB, limit int, wrap func(net.Conn) net.Conn) *Peer {
 	return p
 }
 
-// NewServerPeer is the side of a broker only.
-func NewServerPeer(broker net.Conn) *Peer { return &Peer{broker: broker} }
+// newServerPeer is the side of a broker only.
+func newServerPeer(broker net.Conn) *Peer { return &Peer{broker: broker} }
 
 func (p *Peer) serve() {
 	p.each(func(frame []byte) {
@@ -119,4 +121,46 @@ func (p *Peer) Deliver(header []byte) (amqp091.Delivery, error) {
 	}
 
 	return d, nil
+}
+
+// socket writes in a goroutine of its own, as a real one: a broker that waited with an answer for a
+// client that is writing itself would never read what that writes.
+type socket struct {
+	net.Conn
+
+	out  chan []byte
+	over chan struct{}
+	once sync.Once
+}
+
+func newSocket(conn net.Conn) *socket {
+	q := &socket{Conn: conn, out: make(chan []byte, 10_000), over: make(chan struct{})}
+	go func() {
+		for {
+			select {
+			case b := <-q.out:
+				if _, err := conn.Write(b); err != nil {
+					return
+				}
+			case <-q.over:
+				return
+			}
+		}
+	}()
+
+	return q
+}
+
+func (q *socket) Write(b []byte) (int, error) {
+	select {
+	case q.out <- slices.Clone(b):
+		return len(b), nil
+	case <-q.over:
+		return 0, net.ErrClosed
+	}
+}
+
+func (q *socket) Close() error {
+	q.once.Do(func() { close(q.over) })
+	return q.Conn.Close()
 }

@@ -3,9 +3,11 @@ package fakebroker
 import (
 	"encoding/binary"
 	"net"
-	"slices"
 	"sync"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // Reluctant is as much of a broker as a consumer asks for. Like RabbitMQ with a quorum queue that
@@ -13,93 +15,73 @@ import (
 // nothing else either.
 type Reluctant struct {
 	Willing chan struct{}
+	Slow    time.Duration // until a cancel is answered
 
-	Mu       sync.Mutex
-	asked    int          // to consume
-	Channels map[int]bool // that are open
+	mu       sync.Mutex
+	asked    int             // to consume
+	channels map[uint16]bool // that are open
 	network  []net.Conn
-	Peers    []*Peer
+	peers    []*Peer
 	// cancelling are consumers that are being cancelled, and overtaken whether a channel was closed
 	// meanwhile, or before anything else.
 	cancelling int
-	Overtaken  bool
-	Slow       time.Duration // until a cancel is answered
+	overtaken  bool
 }
 
-// Count is how often it was asked to consume, and how many channels are open.
-func (r *Reluctant) Count() (asked, channels int) {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+// NewReluctant returns a broker that is willing from the start, or when Willing is closed.
+func NewReluctant(willing bool) *Reluctant {
+	r := &Reluctant{Willing: make(chan struct{}), channels: map[uint16]bool{}}
+	if willing {
+		close(r.Willing)
+	}
 
-	return r.asked, len(r.Channels)
+	return r
+}
+
+// Expect checks how often the broker was asked to consume, how many channels are open, and that
+// none was closed too early.
+func (r *Reluctant) Expect(t testing.TB, asked, channels int, why ...any) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	assert.Equal(t, asked, r.asked, why...)
+	assert.Len(t, r.channels, channels, why...)
+	assert.False(t, r.overtaken, "a channel was closed too early")
+}
+
+// CancelConsumers cancels the consumer of each channel, as a broker whose queue is deleted.
+func (r *Reluctant) CancelConsumers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for channel := range r.channels {
+		r.peers[0].Method(channel, 60, 30, "\x03tag\x01")
+	}
 }
 
 // Dial connects to it.
 func (r *Reluctant) Dial(string, string) (net.Conn, error) {
 	client, broker := net.Pipe()
 	answers := newSocket(broker)
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.network = append(r.network, answers)
-	p := NewServerPeer(answers)
-	r.Peers = append(r.Peers, p)
+	p := newServerPeer(answers)
+	r.peers = append(r.peers, p)
 	go r.serve(p)
 
 	return client, nil
 }
 
-// socket is a connection whose writes do not wait for who reads, as those of a socket. A broker
-// that waited with an answer for a client that is writing itself would never read what that writes.
-type socket struct {
-	net.Conn
-
-	out  chan []byte
-	over chan struct{}
-	once sync.Once
-}
-
-func newSocket(conn net.Conn) *socket {
-	q := &socket{Conn: conn, out: make(chan []byte, 1000), over: make(chan struct{})}
-	go func() {
-		for {
-			select {
-			case b := <-q.out:
-				if _, err := conn.Write(b); err != nil {
-					return
-				}
-			case <-q.over:
-				return
-			}
-		}
-	}()
-
-	return q
-}
-
-func (q *socket) Write(b []byte) (int, error) {
-	select {
-	case q.out <- slices.Clone(b):
-		return len(b), nil
-	case <-q.over:
-		return 0, net.ErrClosed
-	}
-}
-
-func (q *socket) Close() error {
-	q.once.Do(func() { close(q.over) })
-	return q.Conn.Close()
-}
-
 // Cut ends all connections; from then on nobody is answered who wants to consume.
 func (r *Reluctant) Cut() {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
 	r.Willing = make(chan struct{})
 	for _, conn := range r.network {
 		_ = conn.Close()
 	}
-	clear(r.Channels)
+	clear(r.channels)
 }
 
 func (r *Reluctant) serve(p *Peer) {
@@ -110,21 +92,21 @@ func (r *Reluctant) serve(p *Peer) {
 }
 
 func (r *Reluctant) answer(p *Peer, channel uint16, method uint32) {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
-	if channel > 0 && method != 20<<16|10 && !r.Channels[int(channel)] {
-		r.Overtaken = true // RabbitMQ closes the connection
+	if channel > 0 && method != 20<<16|10 && !r.channels[channel] {
+		r.overtaken = true // RabbitMQ closes the connection
 	}
 	switch method {
 	case 10<<16 | 50: // close
 		p.Method(0, 10, 51, "")
 	case 20<<16 | 10: // open a channel
-		r.Channels[int(channel)] = true
+		r.channels[channel] = true
 		p.Method(channel, 20, 11, "\x00\x00\x00\x00")
 	case 20<<16 | 40: // close it
-		r.Overtaken = r.Overtaken || r.cancelling > 0
-		delete(r.Channels, int(channel))
+		r.overtaken = r.overtaken || r.cancelling > 0
+		delete(r.channels, channel)
 		p.Method(channel, 20, 41, "")
 	case 60<<16 | 10: // qos
 		p.Method(channel, 60, 11, "")
@@ -142,9 +124,9 @@ func (r *Reluctant) answer(p *Peer, channel uint16, method uint32) {
 		}
 		r.cancelling++
 		time.AfterFunc(r.Slow, func() {
-			r.Mu.Lock()
+			r.mu.Lock()
 			r.cancelling--
-			r.Mu.Unlock()
+			r.mu.Unlock()
 			p.Method(channel, 60, 31, "\x03tag")
 		})
 	default:

@@ -48,98 +48,44 @@ type Publish struct {
 	left    int    // bytes of the body that are missing
 }
 
-// NewScripted returns a broker that confirms everything at once.
-func NewScripted() *Scripted {
-	return &Scripted{declares: map[string]int{}, binds: map[string]int{}, open: map[uint16]*openChannel{}}
+// NewScripted returns a broker that answers publishes so; nil confirms them at once.
+func NewScripted(onPublish func(*Publish)) *Scripted {
+	return &Scripted{OnPublish: onPublish, declares: map[string]int{}, binds: map[string]int{},
+		open: map[uint16]*openChannel{}}
+}
+
+func locked[T any](b *Scripted, get func() T) T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return get()
 }
 
 // Publishes are those received so far.
 func (b *Scripted) Publishes() []*Publish {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return slices.Clone(b.publishes)
+	return locked(b, func() []*Publish { return slices.Clone(b.publishes) })
 }
 
 // Declares is how often a queue was declared.
 func (b *Scripted) Declares(queue string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.declares[queue]
+	return locked(b, func() int { return b.declares[queue] })
 }
 
 // Binds is how often a queue was bound.
-func (b *Scripted) Binds(queue string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.binds[queue]
-}
+func (b *Scripted) Binds(queue string) int { return locked(b, func() int { return b.binds[queue] }) }
 
 // Open is how many channels are open.
-func (b *Scripted) Open() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return len(b.open)
-}
+func (b *Scripted) Open() int { return locked(b, func() int { return len(b.open) }) }
 
 // Confirms is how many channels were opened for copies so far.
-func (b *Scripted) Confirms() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.confirms
-}
+func (b *Scripted) Confirms() int { return locked(b, func() int { return b.confirms }) }
 
 // Dial connects to it.
 func (b *Scripted) Dial(string, string) (net.Conn, error) {
 	client, broker := net.Pipe()
-	go b.serve(NewServerPeer(newUnhurried(broker)))
+	go b.serve(newServerPeer(newSocket(broker)))
 
 	return client, nil
-}
-
-// unhurried writes in a goroutine of its own: whoever writes to a pipe waits for the reader, which
-// may be waiting for its own turn to write.
-type unhurried struct {
-	net.Conn
-	writes chan []byte
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newUnhurried(conn net.Conn) *unhurried {
-	u := &unhurried{Conn: conn, writes: make(chan []byte, 10_000), closed: make(chan struct{})}
-	go func() {
-		for {
-			select {
-			case frame := <-u.writes:
-				if _, err := conn.Write(frame); err != nil {
-					return
-				}
-			case <-u.closed:
-				return
-			}
-		}
-	}()
-
-	return u
-}
-
-func (u *unhurried) Write(b []byte) (int, error) {
-	select {
-	case u.writes <- bytes.Clone(b):
-		return len(b), nil
-	case <-u.closed:
-		return 0, net.ErrClosed
-	}
-}
-
-func (u *unhurried) Close() error {
-	u.once.Do(func() { close(u.closed) })
-	return u.Conn.Close()
 }
 
 func (b *Scripted) serve(p *Peer) {
@@ -179,9 +125,13 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 	case 40<<16 | 30: // bind an exchange
 		p.Method(channel, 40, 31, "")
 	case 50<<16 | 10: // declare a queue
-		b.declare(p, channel, shortString(arguments[2:]))
+		queue := shortString(arguments[2:])
+		b.count(b.declares, queue, b.OnDeclare, func() {
+			p.Method(channel, 50, 11, string([]byte{byte(len(queue))})+queue+"\x00\x00\x00\x00\x00\x00\x00\x00")
+		})
 	case 50<<16 | 20: // bind a queue
-		b.bind(p, channel, shortString(arguments[2:]))
+		queue := shortString(arguments[2:])
+		b.count(b.binds, queue, b.OnBind, func() { p.Method(channel, 50, 21, "") })
 	case 60<<16 | 40: // publish
 		b.mu.Lock()
 		c := b.open[channel]
@@ -201,29 +151,16 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 
 func shortString(b []byte) string { return string(b[1 : 1+b[0]]) }
 
-func (b *Scripted) declare(p *Peer, channel uint16, queue string) {
+func (b *Scripted) count(counts map[string]int, queue string, before func(string), answer func()) {
 	b.mu.Lock()
-	b.declares[queue]++
+	counts[queue]++
 	b.mu.Unlock()
 
 	go func() {
-		if b.OnDeclare != nil {
-			b.OnDeclare(queue)
+		if before != nil {
+			before(queue)
 		}
-		p.Method(channel, 50, 11, string([]byte{byte(len(queue))})+queue+"\x00\x00\x00\x00\x00\x00\x00\x00")
-	}()
-}
-
-func (b *Scripted) bind(p *Peer, channel uint16, queue string) {
-	b.mu.Lock()
-	b.binds[queue]++
-	b.mu.Unlock()
-
-	go func() {
-		if b.OnBind != nil {
-			b.OnBind(queue)
-		}
-		p.Method(channel, 50, 21, "")
+		answer()
 	}()
 }
 
@@ -238,10 +175,7 @@ func (b *Scripted) content(channel uint16, frame []byte) {
 	} else {
 		u.left -= len(frame) - extraBytes
 	}
-	complete := u.left == 0
-	if c.refused.Load() {
-		complete = false
-	}
+	complete := u.left == 0 && !c.refused.Load()
 	if complete {
 		b.publishes = append(b.publishes, u)
 	}

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// AnyKey draws the name of a header.
-func AnyKey() *rapid.Generator[string] {
+// anyKey draws the name of a header.
+func anyKey() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.StringMatching(`[a-z-]{1,12}`),
 		rapid.Map(rapid.IntRange(1, 255), func(n int) string { return strings.Repeat("k", n) }),
@@ -46,7 +46,7 @@ func AnyField(depth int) *rapid.Generator[any] {
 
 // AnyTable draws headers.
 func AnyTable(depth, entries int) *rapid.Generator[amqp091.Table] {
-	return rapid.Map(rapid.MapOfN(AnyKey(), AnyField(depth), 0, entries), func(m map[string]any) amqp091.Table {
+	return rapid.Map(rapid.MapOfN(anyKey(), AnyField(depth), 0, entries), func(m map[string]any) amqp091.Table {
 		return m
 	})
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// UUIDHeader is the header in which watermill-amqp puts the UUID of a message, if it is not told
+// uuidHeader is the header in which watermill-amqp puts the UUID of a message, if it is not told
 // another.
-const UUIDHeader = "_watermill_message_uuid"
+const uuidHeader = "_watermill_message_uuid"
 
 // Message is a publishing as Watermill's publisher makes it: persistent, with its UUID in
-// [UUIDHeader].
+// [uuidHeader].
 func Message(uuid, body string) amqp091.Publishing {
 	return amqp091.Publishing{
-		DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{UUIDHeader: uuid}, Body: []byte(body),
+		DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{uuidHeader: uuid}, Body: []byte(body),
 	}
 }
 
@@ -46,7 +46,7 @@ func Numbered(prefix string, n int) []string {
 }
 
 // UUID returns the UUID of a message as Watermill's own marshaler writes it.
-func UUID(d amqp091.Delivery) string { return Text(d, UUIDHeader) }
+func UUID(d amqp091.Delivery) string { return Text(d, uuidHeader) }
 
 // Text returns the text of a header; empty where it has none.
 func Text(d amqp091.Delivery, key string) string {

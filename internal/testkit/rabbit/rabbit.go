@@ -178,23 +178,17 @@ func (c *Client) RemovePlan(plan topology.Plan) {
 	if plan.Ladder != nil && !IsShared(plan.Ladder) {
 		c.RemovePlan(plan.Ladder.Shared())
 	}
-	_ = c.kept(func(channel *amqp091.Channel) error {
-		for _, queue := range slices.Concat(plan.Queues, []topology.Queue{{Name: plan.Queue}}) {
-			if queue.Name == "" { // of what a ladder shares
-				continue
-			}
-			if _, err := channel.QueueDelete(queue.Name, false, false, false); err != nil {
-				return err
-			}
-		}
-		for _, exchange := range plan.Exchanges {
-			if err := channel.ExchangeDelete(exchange.Name, false, false); err != nil {
-				return err
-			}
-		}
-
-		return nil
-	})
+	var queues []string
+	for _, queue := range plan.Queues {
+		queues = append(queues, queue.Name)
+	}
+	if plan.Queue != "" { // what a ladder shares has none
+		queues = append(queues, plan.Queue)
+	}
+	c.Remove("", queues...)
+	for _, exchange := range plan.Exchanges {
+		c.Remove(exchange.Name)
+	}
 }
 
 // Depth returns how many messages are ready in a queue; -1 when it is not there, or the broker does

@@ -39,11 +39,11 @@ type Table struct {
 	rows [][]string
 }
 
-// Add adds a row of cells, see [Cell].
+// Add adds a row of cells, see [cellText].
 func (t *Table) Add(cells ...any) {
 	row := make([]string, len(cells))
 	for i, cell := range cells {
-		row[i] = Cell(cell)
+		row[i] = cellText(cell)
 	}
 	t.rows = append(t.rows, row)
 }
@@ -51,8 +51,8 @@ func (t *Table) Add(cells ...any) {
 // Len returns the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
-// Cell returns a cell of a table as text. It keeps three digits of a float.
-func Cell(cell any) string {
+// cellText returns a cell of a table as text. It keeps three digits of a float.
+func cellText(cell any) string {
 	v, isFloat := cell.(float64)
 	switch {
 	case !isFloat:

@@ -2,7 +2,7 @@ package peers
 
 import (
 	"context"
-	_ "embed" // for go.mod
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -128,12 +128,12 @@ func (quiet) Infof(string, ...any)  {}
 func (quiet) Debugf(string, ...any) {}
 func (quiet) Tracef(string, ...any) {}
 
-//go:embed go.mod
-var goMod string
-
 // versionOf is that of a module in go.mod: a test binary does not know it.
-func versionOf(module string) string {
-	_, rest, _ := strings.Cut(goMod, module+" ")
+func versionOf(t testing.TB, module string) string {
+	t.Helper()
+	goMod, err := os.ReadFile("../../go.mod")
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(goMod), module+" ")
 	version, _, _ := strings.Cut(rest, "\n")
 
 	return version

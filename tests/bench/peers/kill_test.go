@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
@@ -77,7 +78,7 @@ func kill(b *testing.B, broker *brokertest.Broker, all []*survivor, messages int
 		s.stop = s.peer.start(b, broker.URI, s.queue, s.calls)
 	}
 	for _, s := range all {
-		await(b, s.calls.there, time.Minute, "%s gets no message", s.peer)
+		await.Closed(b, s.calls.there, fmt.Sprintf("%s gets no message", s.peer))
 	}
 	broker.Settle()
 

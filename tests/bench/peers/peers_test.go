@@ -34,8 +34,8 @@ type objects struct {
 // and succeed with it.
 func BenchmarkPeers(b *testing.B) {
 	peers := []peer{retrier{}, goRabbitMQ{}}
-	notes := []string{"go-rabbitmq " + versionOf("github.com/wagslane/go-rabbitmq") + " with amqp091-go " +
-		versionOf("github.com/rabbitmq/amqp091-go") + "."}
+	notes := []string{"go-rabbitmq " + versionOf(b, "github.com/wagslane/go-rabbitmq") + " with amqp091-go " +
+		versionOf(b, "github.com/rabbitmq/amqp091-go") + "."}
 	node, err := newRascal(b)
 	if err == nil {
 		peers = append(peers, node)

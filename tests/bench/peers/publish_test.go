@@ -21,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -48,11 +49,10 @@ func BenchmarkPublish(b *testing.B) {
 	q := newPublishQueue(b)
 	type load struct{ goroutines, batch int }
 	loads := []load{{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 1000}, {8, 100}}
-	contenders := []contender{
-		{"raw", func(b *testing.B) float64 { return q.raw(b, most, publishWindow) }},
-		{"raw/64", func(b *testing.B) float64 { return q.raw(b, most, 64) }},
-		{"raw/256", func(b *testing.B) float64 { return q.raw(b, most, 256) }},
+	raw := func(window int) func(b *testing.B) figures {
+		return func(b *testing.B) figures { return q.raw(b, most, window) }
 	}
+	contenders := []report.Contender{{"raw", raw(publishWindow)}, {"raw/64", raw(64)}, {"raw/256", raw(256)}}
 	makers := []struct {
 		name string
 		make func(b *testing.B) (publish, func())
@@ -64,20 +64,21 @@ func BenchmarkPublish(b *testing.B) {
 	for _, m := range makers {
 		for _, l := range loads {
 			messages := min(m.most, max(2000*l.goroutines, 60*l.batch))
-			contenders = append(contenders, contender{fmt.Sprintf("%s/%d/%d", m.name, l.goroutines, l.batch),
-				func(b *testing.B) float64 { return q.measure(b, m.make, l.goroutines, l.batch, messages) }})
+			contenders = append(contenders, report.Contender{fmt.Sprintf("%s/%d/%d", m.name, l.goroutines, l.batch),
+				func(b *testing.B) figures { return q.measure(b, m.make, l.goroutines, l.batch, messages) }})
 		}
 	}
 	b.Run("publish", func(b *testing.B) {
-		all := compare(b, "msg/s", contenders)
-		t.Add(fmt.Sprintf("raw, %d on their way", publishWindow), 1, "", median(all["raw"]), 1.0)
+		all := report.Compare(b, contenders...)
+		t.Add(fmt.Sprintf("raw, %d on their way", publishWindow), 1, "", all.Median("raw", unit), 1.0)
 		for _, window := range []string{"64", "256"} {
-			t.Add("raw, "+window+" on their way", 1, "", median(all["raw/"+window]), all.ratio("raw/"+window, "raw"))
+			name := "raw/" + window
+			t.Add("raw, "+window+" on their way", 1, "", all.Median(name, unit), all.Ratio(name, "raw", unit))
 		}
 		for _, m := range makers {
 			for _, l := range loads {
 				name := fmt.Sprintf("%s/%d/%d", m.name, l.goroutines, l.batch)
-				t.Add(m.name, l.goroutines, l.batch, median(all[name]), all.ratio(name, "raw"))
+				t.Add(m.name, l.goroutines, l.batch, all.Median(name, unit), all.Ratio(name, "raw", unit))
 			}
 		}
 	})
@@ -94,16 +95,9 @@ type publishQueue struct {
 func newPublishQueue(b *testing.B) *publishQueue {
 	b.Helper()
 	q := &publishQueue{name: "bench-" + watermill.NewShortUUID(), uri: brokertest.URI(b)}
-	connection, err := amqp091.Dial(q.uri)
-	require.NoError(b, err)
-	q.channel, err = connection.Channel()
-	require.NoError(b, err)
-	_, err = q.channel.QueueDeclare(q.name, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
-	require.NoError(b, err)
-	b.Cleanup(func() {
-		_, _ = q.channel.QueueDelete(q.name, false, false, false)
-		_ = connection.Close()
-	})
+	client := rabbit.New(b, q.uri)
+	client.Declare(q.name, amqp091.Table{"x-queue-type": "quorum"})
+	q.channel = client.Channel()
 
 	return q
 }
@@ -118,7 +112,7 @@ func (q *publishQueue) emptied(b *testing.B, messages int) {
 }
 
 // raw is the most that one channel of amqp091-go does.
-func (q *publishQueue) raw(b *testing.B, messages, window int) float64 {
+func (q *publishQueue) raw(b *testing.B, messages, window int) figures {
 	b.Helper()
 	connection, err := amqp091.Dial(q.uri)
 	require.NoError(b, err)
@@ -143,12 +137,12 @@ func (q *publishQueue) raw(b *testing.B, messages, window int) float64 {
 	took := time.Since(began)
 	q.emptied(b, messages)
 
-	return float64(messages) / took.Seconds()
+	return rate(messages, took)
 }
 
 // measure has goroutines publish messages.
 func (q *publishQueue) measure(b *testing.B, make func(b *testing.B) (publish, func()), goroutines, batch, messages int,
-) float64 {
+) figures {
 	b.Helper()
 	do, end := make(b)
 	defer end()
@@ -158,9 +152,7 @@ func (q *publishQueue) measure(b *testing.B, make func(b *testing.B) (publish, f
 	var wg sync.WaitGroup
 	began := time.Now()
 	for range goroutines {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for {
 				first := int(next.Add(int64(batch))) - batch
 				if first >= messages {
@@ -175,13 +167,13 @@ func (q *publishQueue) measure(b *testing.B, make func(b *testing.B) (publish, f
 					return
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	took := time.Since(began)
 	q.emptied(b, messages)
 
-	return float64(messages) / took.Seconds()
+	return rate(messages, took)
 }
 
 func watermillMessages(uuids []string) []*message.Message {

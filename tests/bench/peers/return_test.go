@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
@@ -33,19 +34,21 @@ func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 	}
 	for _, queueType := range []string{classic, quorum} {
 		b.Run(queueType, func(b *testing.B) {
-			var contenders []contender
+			var contenders []report.Contender
 			for _, retryType := range []string{quorum, classic} {
 				for _, p := range peers {
-					contenders = append(contenders, contender{entry(p, retryType), func(b *testing.B) float64 {
-						return returned(b, uri, p, newQueue(queueType, retryType), messages)
-					}})
+					contenders = append(contenders, report.Contender{entry(p, retryType),
+						func(b *testing.B) figures {
+							return returned(b, uri, p, newQueue(queueType, retryType), messages)
+						}})
 				}
 			}
-			all := compare(b, "msg/s", contenders)
+			all := report.Compare(b, contenders...)
 			for _, retryType := range []string{quorum, classic} {
 				for _, p := range peers {
 					name := entry(p, retryType)
-					t.Add(queueType, retryType, p, all.ratio(name, entry(retrier{}, retryType)), median(all[name]))
+					t.Add(queueType, retryType, p, all.Ratio(name, entry(retrier{}, retryType), unit),
+						all.Median(name, unit))
 				}
 			}
 		})
@@ -56,32 +59,20 @@ func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 func entry(p peer, retryType string) string { return fmt.Sprintf("%s, retry queue %s", p, retryType) }
 
 // returned lets a peer do it once: messages per second.
-func returned(b *testing.B, uri string, p peer, q queue, messages int) float64 {
+func returned(b *testing.B, uri string, p peer, q queue, messages int) figures {
 	q.fill(b, uri, p.arguments(q), messages)
 	defer q.remove(b, uri, p.beside(q))
 	c := newCalls(messages)
 	stop := p.start(b, uri, q, c)
 	defer stop()
 	defer c.begin() // or it could not stop
-	await(b, c.there, time.Minute, "%s gets no message", p)
+	await.Closed(b, c.there, fmt.Sprintf("%s gets no message", p))
 
 	began := time.Now()
 	c.begin()
-	await(b, c.done, 3*time.Minute, "%s: not every message has succeeded", p)
+	await.Closed(b, c.done, fmt.Sprintf("%s: not every message has succeeded", p))
 	took := time.Since(began) - wait
 	require.Positive(b, took, "%s: messages did not wait", p)
 
-	return float64(messages) / took.Seconds()
-}
-
-// await fails the benchmark when something is not done in time.
-func await(b *testing.B, done <-chan struct{}, within time.Duration, message string, args ...any) {
-	b.Helper()
-	timeout := time.NewTimer(within)
-	defer timeout.Stop()
-	select {
-	case <-done:
-	case <-timeout.C:
-		b.Fatalf(message, args...)
-	}
+	return rate(messages, took)
 }

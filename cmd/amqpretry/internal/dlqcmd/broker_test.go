@@ -279,12 +279,11 @@ func TestExportAndImportOnABroker(t *testing.T) {
 	code, _, errs := p.run(nil, "import", p.main, file, "--to", p.other)
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, "--restart imports")
-	all, err := readCheckpoints(file)
-	require.NoError(t, err)
-	require.Len(t, all, 1)
-	assert.Equal(t, 300, all[0].Lines)
-	assert.Contains(t, all[0].Broker, "@", "the name of the cluster, not the address")
-	assert.Contains(t, all[0].Broker, `virtual host "/"`)
+	var c checkpoint
+	require.NoError(t, json.Unmarshal([]byte(read(t, checkpointPath(file))), &c))
+	assert.Equal(t, 300, c.Lines)
+	assert.Contains(t, c.Broker, "@", "the name of the cluster, not the address")
+	assert.Contains(t, c.Broker, `virtual host "/"`)
 
 	p.Has(p.main+suffix, 300)
 	p.ok("purge", p.main, "--all", "--yes", "--no-undo")

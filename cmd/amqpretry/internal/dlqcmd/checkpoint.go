@@ -1,20 +1,29 @@
 package dlqcmd
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"io/fs"
+	"math"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/file"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// checkpoint says how far a file is imported into one place, so that an import that was killed goes
-// on where it was.
+// checkpoint says how far a file is imported, and where to, so that an import that was broken off
+// goes on where it was. It is in a file beside that one.
 type checkpoint struct {
 	destination
 	// Lines are done, from the beginning.
@@ -40,139 +49,172 @@ func (d destination) String() string {
 	return text
 }
 
-// found is how a file is today, compared with its checkpoint.
-type found struct {
-	changed bool // in what is imported
-	more    bool // behind it
+func checkpointPath(path string) string { return path + ".imported" }
+
+// How much may be imported without the checkpoint.
+const (
+	checkpointLines = 100
+	checkpointPause = 200 * time.Millisecond
+)
+
+// checkpointWriter writes the checkpoint of an import now and then.
+type checkpointWriter struct {
+	checkpoint
+	path    string
+	now     func() time.Time
+	read    *lineHash
+	before  []byte // as it was found; nil if it was not there
+	begun   int    // the lines that were done then
+	written checkpoint
 }
 
-// compare reads a file from its beginning up to the checkpoint.
-func (c checkpoint) compare(read *lineHash) (found, error) {
-	switch err := read.to(c.Lines); {
-	case errors.Is(err, errShorter):
-		return found{changed: true}, nil
-	case err != nil:
-		return found{}, err
-	}
-	more, err := read.more()
-
-	return found{read.sum() != c.SHA256, more}, err
-}
-
-// resume says behind which line an import goes on.
-func (c checkpoint) resume(file string, f found) (lines int, err error) {
-	switch {
-	case f.changed:
-		return 0, cli.Usage("%s says that the first %s of %s were imported into %s, but these lines have changed "+
-			"since, or it is another file. Restore them to continue behind them, or import the whole file with "+
-			"--restart",
-			checkpointPath(file), units.Many(c.Lines, "line"), file, c.destination)
-	case c.Finished && !f.more:
-		return 0, cli.Usage("%s was already imported at %s (%s into %s); --restart imports all its messages again",
-			file, c.At.UTC().Format(time.RFC3339), units.Many(c.Lines, "line"), c.destination)
-	default:
-		return c.Lines, nil
-	}
-}
-
-// checkpoints are those of one file, in a file beside it: one for each place it was imported into.
-type checkpoints []checkpoint
-
-func checkpointPath(file string) string { return file + ".imported" }
-
-// checkpointsFile is how they are written.
-type checkpointsFile struct {
-	Imports checkpoints `json:"imports"`
-}
-
-// unknown is the error of checkpoints that nobody can read.
-type unknown struct{ error }
-
-func (e unknown) Unwrap() error { return e.error }
-
-// readCheckpoints gives none when there is no file of them.
-func readCheckpoints(file string) (checkpoints, error) {
-	text, err := os.ReadFile(checkpointPath(file))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// checkpoint finds out where the import of a file begins.
+func (t *tool) checkpoint(ctx context.Context, q queue, in *os.File, i importing) (*checkpointWriter, error) {
+	info, err := in.Stat()
 	if err != nil {
 		return nil, err
 	}
-	var read checkpointsFile
-	wrong := func(c checkpoint) bool { return c.Lines < 0 || c.Queue == "" || c.SHA256 == "" }
-	if err := json.Unmarshal(text, &read); err != nil || len(read.Imports) == 0 ||
-		slices.ContainsFunc(read.Imports, wrong) {
-		return nil, unknown{cli.Usage("cannot read %s, so the progress of the import of %s is unknown; --restart "+
-			"starts with its first line", checkpointPath(file), file)}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file; - reads standard input", i.path)
+	}
+	broker, err := t.broker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &checkpointWriter{path: i.path, now: t.Now, read: newLineHash(in)}
+	w.destination = destination{Broker: broker, Queue: cmp.Or(i.to, q.Name()), Filter: i.filters}
+	w.before, err = os.ReadFile(checkpointPath(i.path))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && i.restart:
+		return w, nil
+	case err != nil:
+		return nil, err
 	}
 
-	return read.Imports, nil
+	return w, w.resume(newLineHash(in))
 }
 
-// of is the one of a place.
-func (all checkpoints) of(d destination) (c checkpoint, ok bool) {
-	i := slices.IndexFunc(all, func(c checkpoint) bool { return c.destination == d })
-	if i < 0 {
-		return checkpoint{}, false
+// resume goes on behind the lines that were imported before, unless that was another import, or
+// they have changed.
+func (w *checkpointWriter) resume(read *lineHash) error {
+	var c checkpoint
+	place := checkpointPath(w.path)
+	if err := json.Unmarshal(w.before, &c); err != nil || c.Lines < 0 || c.Queue == "" || c.SHA256 == "" {
+		return cli.Usage("cannot read %s, so the progress of the import of %s is unknown; --restart starts with its "+
+			"first line", place, w.path)
 	}
-	return all[i], true
+	if c.destination != w.destination {
+		state := "which is not finished"
+		if c.Finished {
+			state = "which is finished"
+		}
+		return cli.Usage("%s says that %s of %s were imported by another import, %s: %s; this one goes to %s. "+
+			"Repeat that import, or start this one with --restart, which imports all messages", place,
+			units.Many(c.Lines, "line"), w.path, state, c.destination, w.destination)
+	}
+	switch err := read.to(c.Lines); {
+	case errors.Is(err, io.EOF), err == nil && read.sum() != c.SHA256:
+		return cli.Usage("%s says that the first %s of %s were imported into %s, but these lines have changed "+
+			"since, or it is another file. Restore them to continue behind them, or import the whole file with "+
+			"--restart", place, units.Many(c.Lines, "line"), w.path, c.destination)
+	case err != nil:
+		return err
+	case c.Finished && !read.more():
+		return cli.Usage("%s was already imported at %s (%s into %s); --restart imports all its messages again",
+			w.path, c.At.UTC().Format(time.RFC3339), units.Many(c.Lines, "line"), c.destination)
+	}
+	w.Lines = c.Lines
+
+	return nil
 }
 
-// with is all of them, and this one in place of the one it follows.
-func (all checkpoints) with(c checkpoint) checkpoints {
-	others := slices.DeleteFunc(slices.Clone(all), func(other checkpoint) bool {
-		return other.destination == c.destination
-	})
-	return append(others, c)
+// begin fails when there is no place for the checkpoint, before anything is imported.
+func (w *checkpointWriter) begin() error {
+	w.begun = w.Lines
+	if err := w.write(); err != nil {
+		return fmt.Errorf("cannot record the progress of the import in %s: %w; to import without it, pass the file "+
+			"as standard input (-)", checkpointPath(w.path), err)
+	}
+	return nil
 }
 
-// allow refuses an import into a place that is new, as long as another one is not finished: most
-// probably that one was meant.
-func (all checkpoints) allow(file string, d destination) error {
-	i := slices.IndexFunc(all, func(c checkpoint) bool { return !c.Finished })
-	if i < 0 {
+func (w *checkpointWriter) imported(lines int) error {
+	w.Lines = lines
+	if lines-w.written.Lines < checkpointLines && w.now().Sub(w.written.At) < checkpointPause {
 		return nil
 	}
-	return cli.Usage("%s says that %s of %s were imported by another import, which is not finished: %s; this one "+
-		"goes to %s. Finish that import, or start this one with --restart",
-		checkpointPath(file), units.Many(all[i].Lines, "line"), file, all[i].destination, d)
+	return w.write()
 }
 
-// write replaces the checkpoints of a file as a whole; where there are none, there is no file of
-// them.
-func (all checkpoints) write(file string) error {
-	path := checkpointPath(file)
-	if len(all) == 0 {
-		return os.Remove(path)
+// end keeps what was reached. Where nothing was, all is as it was found: what was imported before
+// still is, also when it was to be once more.
+func (w *checkpointWriter) end(finished bool) error {
+	switch {
+	case finished || w.Lines != w.begun:
+		w.Finished = finished
+		return w.write()
+	case w.before == nil:
+		return os.Remove(checkpointPath(w.path))
+	default:
+		return file.Replace(checkpointPath(w.path), w.before)
 	}
-	text, err := json.Marshal(checkpointsFile{all})
-	if err != nil {
-		return err
-	}
-
-	return replace(path, append(text, '\n'))
 }
 
-// replace leaves either the old file or the new one, and nothing else.
-func replace(path string, text []byte) error {
-	temporary := path + ".tmp"
-	// Of a run that was killed; or somebody's link, in a folder where others may write: what it
-	// leads to is not ours.
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+func (w *checkpointWriter) write() error {
+	if err := w.read.to(w.Lines); err != nil {
+		return fmt.Errorf("%s: %w", w.path, err)
 	}
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	w.SHA256, w.At = w.read.sum(), w.now().UTC()
+	text, err := json.Marshal(w.checkpoint)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(text)
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(temporary, path)
+	if err := file.Replace(checkpointPath(w.path), append(text, '\n')); err != nil {
+		return err
 	}
-	if err != nil {
-		_ = os.Remove(temporary) // the disk is full
+	w.written = w.checkpoint
+
+	return nil
+}
+
+// lineHash reads a file from its beginning, line by line, and keeps only the hash of what it has
+// read.
+type lineHash struct {
+	in    *bufio.Reader
+	hash  hash.Hash
+	lines int
+}
+
+func newLineHash(in io.ReaderAt) *lineHash {
+	return &lineHash{in: bufio.NewReader(whole(in)), hash: sha256.New()}
+}
+
+// whole reads a file from its beginning, wherever others are in it.
+func whole(in io.ReaderAt) io.Reader { return io.NewSectionReader(in, 0, math.MaxInt64) }
+
+// to goes on until it has so many lines; io.EOF if there are fewer. A last one without a line feed
+// counts like one that has it, so that more lines can follow.
+func (h *lineHash) to(lines int) error {
+	for ; h.lines < lines; h.lines++ {
+		line, err := h.in.ReadBytes('\n')
+		if len(line) == 0 || err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		_, _ = h.hash.Write(append(bytes.TrimSuffix(line, []byte{'\n'}), '\n')) // never fails
 	}
 
-	return err
+	return nil
+}
+
+// sum is the SHA-256 of its lines.
+func (h *lineHash) sum() string { return hex.EncodeToString(h.hash.Sum(nil)) }
+
+// more tells whether there is anything but blanks behind it.
+func (h *lineHash) more() bool {
+	for {
+		line, err := h.in.ReadBytes('\n')
+		if len(bytes.TrimSpace(line)) > 0 || err != nil {
+			return len(bytes.TrimSpace(line)) > 0
+		}
+	}
 }

@@ -24,9 +24,8 @@ type queue interface {
 	Browse(context.Context, dlq.Filter) iter.Seq2[dlq.DeadLetter, error]
 	Get(ctx context.Context, uuid string) (dlq.DeadLetter, error)
 	Stat(context.Context, dlq.Filter) (dlq.Stat, error)
-	Replay(context.Context, dlq.ReplayOptions) (dlq.ReplayReport, error)
-	Purge(context.Context, dlq.PurgeOptions) (dlq.Report, error)
-	Move(context.Context, dlq.MoveOptions) (dlq.Report, error)
+	Plan(context.Context, dlq.Plan) (dlq.Plan, error)
+	Run(context.Context, dlq.Plan) (dlq.Report, error)
 	Export(context.Context, io.Writer, dlq.ExportOptions) (dlq.Report, error)
 	Import(context.Context, io.Reader, dlq.ImportOptions) (dlq.Report, error)
 }

@@ -39,130 +39,97 @@ func (e *edits) add(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("edit", "edit-all")
 }
 
-// change is what is done to a message: one that is prepared before any is touched.
-type change struct {
-	body    []byte
-	newBody bool
-	set     map[string]string
-	remove  []string
-	removed map[string]bool // those that a message had
-}
-
-func (c *change) any() bool { return c.newBody || len(c.set)+len(c.remove) > 0 }
-
-// apply is called by one goroutine at a time.
-func (c *change) apply(m *amqp091.Publishing) error {
-	if c.newBody {
-		m.Body = c.body
+// edit prepares what a replay is to change, and narrows its filter to the one message that it is
+// for.
+func (t *tool) edit(ctx context.Context, q queue, o *operation, e edits) (err error) {
+	c := o.plan.Change
+	if e.body == "" && !c.Any() && !e.editor {
+		o.plan.Change = nil
+		return nil
 	}
-	for _, name := range c.remove {
-		if _, has := m.Headers[name]; has {
-			c.removed[name] = true
-			delete(m.Headers, name)
+	o.watchRemoved()
+	if e.body != "" {
+		body, err := t.read(e.body)
+		if err != nil {
+			return fmt.Errorf("--body: %w", err)
+		}
+		c.Body = ptr(string(body))
+	}
+	if e.all {
+		return nil
+	}
+
+	deadLetter, err := t.single(ctx, q, o.plan.Filter, e)
+	if err != nil {
+		return err
+	}
+	for _, name := range c.Remove {
+		if _, has := deadLetter.Message.Headers[name]; !has {
+			return cli.Usage("--remove-header: the message has no header %q", name)
 		}
 	}
-	for name, value := range c.set {
-		if m.Headers == nil {
-			m.Headers = amqp091.Table{}
+	if e.editor {
+		body, err := t.openEditor(deadLetter)
+		if err != nil {
+			return err
 		}
-		m.Headers[name] = value
+		if bytes.Equal(body, deadLetter.Message.Body) && !c.Any() {
+			return cli.Usage("the body was not changed, so nothing was done; to replay it unchanged, omit --edit")
+		}
+		c.Body = ptr(string(body))
 	}
+	o.plan.Filter.Where = only(deadLetter)
 
 	return nil
 }
 
-// remarks are what was done otherwise than the flags sound.
-func (c *change) remarks(o outcome) []string {
-	var all []string
-	for _, name := range c.remove {
-		if o.Done > 0 && !c.removed[name] {
-			all = append(all, fmt.Sprintf("--remove-header %s: none of the %s had it", name,
-				units.Many(o.Done, "message")))
+func ptr[T any](value T) *T { return &value }
+
+// watchRemoved remarks on headers to remove that no message had.
+func (e *operation) watchRemoved() {
+	names, removed := e.plan.Change.Remove, map[string]bool{}
+	e.plan.Edit = func(m *amqp091.Publishing) error {
+		for _, name := range names {
+			_, has := m.Headers[name]
+			removed[name] = removed[name] || has
 		}
+		return nil
 	}
-	return all
+	e.remarks = func(r dlq.Report) (all []string) {
+		for _, name := range names {
+			if r.Done > 0 && !removed[name] {
+				all = append(all, fmt.Sprintf("--remove-header %s: none of the %s had it", name,
+					units.Many(r.Done, "message")))
+			}
+		}
+		return all
+	}
 }
-
-// edit prepares what a replay is to change, and narrows the filter to the one message that it is
-// for.
-func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c *change) (_ dlq.Filter,
-	_ func(*amqp091.Publishing) error, err error) {
-	if !c.any() && !e.editor {
-		return filter, nil, nil
-	}
-	if e.body != "" {
-		if c.body, err = t.read(e.body); err != nil {
-			return filter, nil, fmt.Errorf("--body: %w", err)
-		}
-	}
-	if e.all {
-		return filter, c.apply, nil
-	}
-
-	deadLetter, err := t.single(ctx, q, filter, e)
-	if err != nil {
-		return filter, nil, err
-	}
-	for _, name := range c.remove {
-		if _, has := deadLetter.Message.Headers[name]; !has {
-			return filter, nil, cli.Usage("--remove-header: the message has no header %q", name)
-		}
-	}
-	if e.editor {
-		if c.body, err = t.openEditor(deadLetter); err != nil {
-			return filter, nil, err
-		}
-		c.newBody = true
-		if bytes.Equal(c.body, deadLetter.Message.Body) && len(c.set)+len(c.remove) == 0 {
-			return filter, nil, cli.Usage("the body was not changed, so nothing was done; to replay it unchanged, " +
-				"omit --edit")
-		}
-	}
-	filter.Where = only(deadLetter)
-
-	return filter, c.apply, nil
-}
-
-// maxHeaderName is how many bytes AMQP has for the name of a header.
-const maxHeaderName = 255
 
 // check gives what is known of a change before a broker is asked, or says what is wrong with the
 // flags.
-func (e *edits) check() (*change, error) {
-	c := &change{newBody: e.body != "", set: map[string]string{}, removed: map[string]bool{}}
+func (e *edits) check() (*dlq.Change, error) {
+	c := &dlq.Change{Set: map[string]dlq.HeaderValue{}, Remove: e.remove}
 	for _, header := range e.set {
 		name, value, ok := strings.Cut(header, "=")
 		if !ok || name == "" {
 			return c, cli.Usage("--set-header: must be name=value, got %q", header)
 		}
-		if _, twice := c.set[name]; twice || slices.Contains(e.remove, name) {
+		if _, twice := c.Set[name]; twice {
 			return c, cli.Usage("--set-header: %q is there twice", name)
 		}
-		c.set[name] = value
+		c.Set[name] = dlq.HeaderValue{Value: value}
 	}
-	c.remove = e.remove
-	for _, name := range append(sortedKeys(c.set), e.remove...) {
-		switch {
-		case name == "":
-			return c, cli.Usage("--remove-header: must be the name of a header, got an empty text")
-		case len(name) > maxHeaderName:
-			return c, cli.Usage("%q... is too long for the name of a header: it has %d bytes, and AMQP allows %d",
-				name[:20], len(name), maxHeaderName)
-		case isForeign(name):
-			return c, cli.Usage("%q belongs to watermill-retry or to the broker: only other headers can be changed",
-				name)
-		}
-	}
-	if e.all && !c.any() {
+	if e.all && e.body == "" && !c.Any() {
 		return c, cli.Usage("--edit-all: wanted a change: --body, --set-header or --remove-header")
 	}
 
-	return c, nil
+	return c, asUsage(c.Validate())
 }
 
 // checkEditor refuses to open an editor where the work in it would be lost.
-func (t *tool) checkEditor(e edits, f operationFlags) error {
-	if e.editor && !f.yes && (f.dryRun || t.JSON || !t.InIsTerminal) {
+func (t *tool) checkEditor(e edits, o *operation) error {
+	if e.editor && !o.yes && (o.dryRun || t.JSON || !t.InIsTerminal) {
 		return cli.Usage("--edit: a dry run would discard the edit: add --yes, or read the message with dlq show")
 	}
 	return nil

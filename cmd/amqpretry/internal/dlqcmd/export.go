@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/file"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
@@ -76,11 +77,11 @@ With -o and --json: one object on standard output, {"queue", "file", "total", "m
 
 // noteReaders says that the shell has made a file which others can read.
 func (t *tool) noteReaders() {
-	file, ok := t.Stdout().(*os.File)
+	out, ok := t.Stdout().(*os.File)
 	if !ok {
 		return
 	}
-	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+	if info, err := out.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
 		t.Note("Others can read the output file (mode %04o), and the messages in it. Use umask 077, or -o FILE.",
 			info.Mode().Perm())
 	}
@@ -101,7 +102,7 @@ func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportO
 	bar.Close()
 	t.Note("%s: %s of %s exported", q.Name(), units.Thousands(report.Done), units.Many(report.Total, "message"))
 	t.noteUnseen(q, report.Consumers, report.Hidden)
-	for _, l := range leftBehind(outcome{Report: report}) {
+	for _, l := range report.Left {
 		t.Note("%s not: %s", units.Many(l.Messages, "message"), l.Why)
 	}
 	if err == nil && len(report.Left) > 0 {
@@ -116,22 +117,22 @@ func (t *tool) exportFile(ctx context.Context, q queue, path string, force bool,
 	if err := mayWrite(path, force); err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".amqpretry-*.jsonl") // has mode 0600
+	out, err := os.CreateTemp(filepath.Dir(path), ".amqpretry-*.jsonl") // has mode 0600
 	if err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
-	defer func() { _ = os.Remove(file.Name()) }()
-	report, failed := t.exportTo(ctx, q, file, o)
+	defer func() { _ = os.Remove(out.Name()) }()
+	report, failed := t.exportTo(ctx, q, out, o)
 	if failed != nil && !isIncomplete(failed) && !errors.As(failed, new(*cli.ExitError)) {
-		return errors.Join(failed, file.Close())
+		return errors.Join(failed, out.Close())
 	}
-	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+	if err := errors.Join(out.Sync(), out.Close()); err != nil {
 		return fmt.Errorf("--output: %w", err)
 	}
-	if err := publish(file.Name(), path, force); err != nil {
+	if err := publish(out.Name(), path, force); err != nil {
 		return err
 	}
-	syncFolder(filepath.Dir(path))
+	file.SyncFolder(filepath.Dir(path))
 	if t.JSON {
 		failed = errors.Join(failed, t.PrintJSON(struct {
 			Queue   string `json:"queue"`

@@ -10,6 +10,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -54,7 +56,7 @@ type fake struct {
 	deadAgain int
 	silent    bool
 
-	replayed  dlq.ReplayOptions
+	replayed  dlq.Plan
 	published []amqp091.Publishing
 	imported  []string // the lines
 	runs      int      // those that were not dry
@@ -160,28 +162,130 @@ func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
 	return s, nil
 }
 
-// drain takes out what matches, and gives it to send first.
-func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer,
-	progress func(dlq.Progress), send func(dlq.DeadLetter) dlq.LeftReason) (dlq.Report, error) {
-	r := dlq.Report{Progress: dlq.Progress{Total: len(f.deadLetters)}, Left: map[dlq.LeftReason]int{}}
+func (f *fake) Plan(ctx context.Context, p dlq.Plan) (dlq.Plan, error) {
+	limit := p.Limit
+	p.Limit = 0
+	report, err := f.drain(ctx, p, true)
+	p.Limit, p.Counted = limit, &report
+
+	return p, err
+}
+
+func (f *fake) Run(ctx context.Context, p dlq.Plan) (dlq.Report, error) {
+	f.replayed = p
+	if p.Counted != nil {
+		p.Limit = p.Most()
+	}
+	r, err := f.drain(ctx, p, false)
+	if p.Counted != nil && err == nil && r.Done == p.Counted.Can() {
+		r.Matched, r.Left = p.Counted.Matched, p.Counted.Left
+	}
+
+	return r, err
+}
+
+// canary tells what becomes of the canary of a plan, and how many go then.
+func (f *fake) canary(p dlq.Plan) (canary dlq.CanaryReport, limit int) {
+	if p.Messages == 0 {
+		return canary, p.Limit
+	}
+	canary = dlq.CanaryReport{Watched: len(f.deadLetters) > p.Messages, Sent: p.Messages, DeadLettered: f.deadAgain,
+		Handled: p.Messages - f.deadAgain}
+	if f.silent {
+		canary.Handled, canary.Unresolved = 0, p.Messages-f.deadAgain
+	}
+	if limit = p.Limit; f.deadAgain+canary.Unresolved > p.Tolerate {
+		canary.Stopped = canary.String()
+		limit = p.Messages
+	}
+	if p.OnChange != nil {
+		p.OnChange(canary)
+	}
+
+	return canary, limit
+}
+
+// send publishes a message, or tells why not.
+func (f *fake) send(p dlq.Plan, l dlq.DeadLetter, dryRun bool) dlq.LeftReason {
+	switch {
+	case p.Kind == dlq.Replay && l.Unreadable != "":
+		return dlq.LeftUnreadable
+	case p.Kind == dlq.Replay && l.Queue != f.mainQueue && !p.Foreign:
+		return dlq.LeftForeign
+	case dryRun || p.Kind == dlq.Purge:
+		return ""
+	}
+	m := l.Message
+	if p.Edit != nil {
+		if err := p.Edit(&m); err != nil {
+			return dlq.LeftEdit
+		}
+	}
+	if c := p.Change; c != nil {
+		if c.Body != nil {
+			m.Body = []byte(*c.Body)
+		}
+		headers := amqp091.Table{}
+		for name, value := range m.Headers {
+			if !slices.Contains(c.Remove, name) {
+				headers[name] = value
+			}
+		}
+		for name, value := range c.Set {
+			headers[name] = value.Value
+		}
+		m.Headers = headers
+	}
+	f.published = append(f.published, m)
+
+	return ""
+}
+
+// drain takes out what matches, and sends it before.
+func (f *fake) drain(ctx context.Context, p dlq.Plan, dryRun bool) (dlq.Report, error) {
+	r := dlq.Report{Progress: dlq.Progress{Total: len(f.deadLetters)}, Left: []dlq.Left{}}
 	if _, _, err := f.Ready(ctx); err != nil {
 		return r, err
 	}
+	if target := cmp.Or(p.To, f.mainQueue); p.Kind == dlq.Replay && f.missing == target {
+		return r, &dlq.NoQueueError{Queue: target, What: "target"}
+	}
+	if p.To == f.name {
+		return r, &config.FieldError{Path: "Plan.To", Wanted: "another queue", Found: p.To}
+	}
+	if p.Kind == dlq.Replay {
+		r.Run = "RUN"
+	}
+	limit := p.Limit
 	if !dryRun {
 		f.runs++
 		if f.onReplay != nil {
 			f.onReplay()
 		}
+		r.Canary, limit = f.canary(p)
 	}
+	left := map[dlq.LeftReason]int{}
 	var kept []dlq.DeadLetter
 	defer func() { f.deadLetters = kept }()
+	err := f.each(ctx, p, limit, dryRun, &r, left, &kept)
+	for why, n := range left {
+		r.Left = append(r.Left, dlq.Left{Why: why, Messages: n})
+	}
+	slices.SortFunc(r.Left, func(a, b dlq.Left) int { return b.Messages - a.Messages })
+
+	return r, err
+}
+
+func (f *fake) each(ctx context.Context, p dlq.Plan, limit int, dryRun bool, r *dlq.Report,
+	left map[dlq.LeftReason]int, kept *[]dlq.DeadLetter) error {
+	undo := p.Undo
 	for i, l := range f.deadLetters {
 		sent := r.Done
 		if dryRun {
 			sent = r.Matched
 		}
 		if limit > 0 && sent >= limit || r.Done == f.failAfter && f.failWith != nil && !dryRun || ctx.Err() != nil {
-			kept = append(kept, f.deadLetters[i:]...)
+			*kept = append(*kept, f.deadLetters[i:]...)
 			if ctx.Err() != nil || f.failWith != nil {
 				r.Unsettled, r.Refused = f.unsettled, f.refused
 			}
@@ -191,96 +295,39 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 				}
 			}
 			if ctx.Err() != nil {
-				return r, ctx.Err()
+				return ctx.Err()
 			}
-			return r, f.failWith
+			return f.failWith
 		}
 		r.Seen++
-		if !filter.Matches(&l, now) {
-			kept = append(kept, l)
+		if !p.Filter.Matches(&l, now) {
+			*kept = append(*kept, l)
 			continue
 		}
 		r.Matched++
-		if left := send(l); left != "" || dryRun {
-			kept = append(kept, l)
-			if left != "" {
-				r.Left[left]++
+		if why := f.send(p, l, dryRun); why != "" || dryRun {
+			*kept = append(*kept, l)
+			if why != "" {
+				left[why]++
 			}
 			continue
 		}
 		if undo != nil {
 			if err := json.NewEncoder(undo).Encode(l); err != nil {
-				kept = append(kept, f.deadLetters[i:]...)
-				return r, err
+				*kept = append(*kept, f.deadLetters[i:]...)
+				return err
 			}
 		}
 		r.Done++
-		if progress != nil {
-			progress(r.Progress)
+		if p.Progress != nil {
+			p.Progress(r.Progress)
 		}
 		if f.after != nil {
 			f.after(r.Done)
 		}
 	}
-	return r, nil
-}
 
-func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayReport, error) {
-	f.replayed = o
-	target := cmp.Or(o.To, f.mainQueue)
-	if f.missing == target {
-		return dlq.ReplayReport{}, &dlq.NoQueueError{Queue: target, What: "target"}
-	}
-	limit := o.Limit
-	canary := dlq.CanaryReport{}
-	if !o.DryRun && o.Canary.Messages > 0 {
-		canary = dlq.CanaryReport{Watched: len(f.deadLetters) > o.Canary.Messages, Sent: o.Canary.Messages,
-			DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
-		if f.silent {
-			canary.Handled = 0
-		}
-		if f.deadAgain+canary.Unresolved() > o.Canary.Tolerate {
-			canary.Stopped = canary.String()
-			limit = o.Canary.Messages
-		}
-		if o.Canary.OnChange != nil {
-			o.Canary.OnChange(canary)
-		}
-	}
-	r, err := f.drain(ctx, o.Filter, limit, o.DryRun, o.Undo, o.Progress, func(l dlq.DeadLetter) dlq.LeftReason {
-		switch {
-		case l.Unreadable != "":
-			return dlq.LeftUnreadable
-		case l.Queue != f.mainQueue && !o.Foreign:
-			return dlq.LeftForeign
-		case o.DryRun:
-			return ""
-		}
-		p := l.Message
-		if o.Edit != nil {
-			if err := o.Edit(&p); err != nil {
-				return dlq.LeftEdit
-			}
-		}
-		f.published = append(f.published, p)
-		return ""
-	})
-	return dlq.ReplayReport{Report: r, Run: "RUN", Canary: canary}, err
-}
-
-func (f *fake) Purge(ctx context.Context, o dlq.PurgeOptions) (dlq.Report, error) {
-	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(dlq.DeadLetter) dlq.LeftReason {
-		return ""
-	})
-}
-
-func (f *fake) Move(ctx context.Context, o dlq.MoveOptions) (dlq.Report, error) {
-	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(l dlq.DeadLetter) dlq.LeftReason {
-		if !o.DryRun {
-			f.published = append(f.published, l.Message)
-		}
-		return ""
-	})
+	return nil
 }
 
 func (f *fake) Export(ctx context.Context, w io.Writer, o dlq.ExportOptions) (dlq.Report, error) {

@@ -183,7 +183,7 @@ func TestUnsettled(t *testing.T) {
 
 // An undo file of a run that has taken nothing out puts nothing back.
 func TestUndoFileOfARunThatDidNothing(t *testing.T) {
-	note := operation{}.undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
+	note := (&operation{}).undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
 	assert.Equal(t, "Undo file: u. All its messages are still in orders.dlq: an import would duplicate them",
 		note)
 	assert.NotContains(t, note, "puts")
@@ -211,7 +211,7 @@ func TestInterruptedRunsAreNamedSo(t *testing.T) {
 
 // Nobody is told that messages are where they were when they are not.
 func TestInterruptedRunThatHasChangedTheOrder(t *testing.T) {
-	err := interrupted(&operationFlags{}, "",
+	err := interrupted(&undoFlags{}, "",
 		errors.Join(context.Canceled, &dlq.OrderError{Queue: "orders.dlq", Left: 9}))
 	assert.EqualError(t, err, "interrupted: the remaining messages are in the queue, in another order; run the same "+
 		"command to continue")
@@ -222,7 +222,7 @@ func TestOptionsAreFlags(t *testing.T) {
 	wrong := func(field, wanted string) error { return &config.FieldError{Path: field, Wanted: wanted, Found: "9"} }
 	f := orders(deadLetters(1)...)
 	f.failWith = fmt.Errorf("x: %w",
-		errors.Join(wrong("ReplayOptions.Canary.Watch", "0 (1 minute) to 25m, as RabbitMQ takes back"),
+		errors.Join(wrong("Plan.Canary.Watch", "0 (1 minute) to 25m, as RabbitMQ takes back"),
 			wrong("Filter.Fields[0].Path", "at most MaxReplays (2)")))
 	code, _, errs := f.run(t, nil, "replay", "orders", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitUsage, code)

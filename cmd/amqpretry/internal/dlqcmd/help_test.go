@@ -9,13 +9,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
 // keys are the names of the fields of a struct in JSON, in their order.
 func keys(of reflect.Type) (all []string) {
 	for i := range of.NumField() {
-		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" {
+		field := of.Field(i)
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case field.Anonymous:
+			all = append(all, keys(field.Type)...)
+		case name != "" && name != "-" && name != "truncated": // which only an import has
 			all = append(all, name)
 		}
 	}
@@ -30,7 +36,7 @@ func TestHelpListsTheKeys(t *testing.T) {
 		require.NoError(t, err)
 		all := keys(reflect.TypeFor[report]())
 		if command == "replay" {
-			all = append(all, keys(reflect.TypeFor[canaryReport]())...)
+			all = append(all, keys(reflect.TypeFor[dlq.CanaryReport]())...)
 		}
 		for _, key := range all {
 			if only := key == "run" || key == "canary"; only && command != "replay" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/file"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
@@ -25,11 +26,12 @@ func (t *tool) importing() *cobra.Command {
 		Long: `Publish the messages of a file from "dlq export", or of an undo file, to the dead-letter queue of
 QUEUE, or to another queue (--to). FILE is - for standard input.
 
-FILE.imported records the progress, separately for each broker, virtual host, queue and set of
-filters. Run the same command again after an interruption, a kill, or an unreadable line: it
-continues there. After a kill, up to some hundred messages may be in the queue twice. You may fix or
-append lines after that position, but not change those before it. A second import of a complete file
-publishes only appended lines; --restart publishes all lines. Standard input has no such record.
+FILE.imported records the progress, with the broker, virtual host, queue and filters. Run the same
+command again after an interruption, a kill, or an unreadable line: it continues there. After a kill,
+up to some hundred messages may be in the queue twice. You may fix or append lines after that
+position, but not change those before it. A second import of a complete file publishes only appended
+lines; --restart publishes all lines. An import of the file to another place is refused without
+--restart, which begins a new record. Standard input has no such record.
 
 An undo file of a purge puts deleted messages back. An undo file of a replay or a move contains
 messages that were sent to another queue, where they may have been handled: the command asks first,
@@ -112,24 +114,24 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 		return t.importReader(ctx, q, t.In, i, o, 0)
 	}
 
-	file, err := os.Open(i.path)
+	in, err := os.Open(i.path)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = file.Close() }()
-	if err := lock(file); err != nil {
+	defer func() { _ = in.Close() }()
+	if err := file.Lock(in); err != nil {
 		return cli.Usage("%s: another import of this file is running: %v", i.path, err)
 	}
 	if i.dryRun {
-		return t.importReader(ctx, q, file, i, o, t.lines(file))
+		return t.importReader(ctx, q, in, i, o, t.lines(in))
 	}
-	w, err := t.checkpointWriter(ctx, q, file, i)
+	w, err := t.checkpoint(ctx, q, in, i)
 	if err != nil {
 		return err
 	}
-	o.Skip, o.Imported = w.reached.Lines, w.imported
+	o.Skip, o.Imported = w.Lines, w.imported
 	i.messages = func() (int, error) {
-		report, err := q.Import(ctx, from(file, 0), dlq.ImportOptions{Filter: i.filter, To: i.to, Skip: o.Skip,
+		report, err := q.Import(ctx, whole(in), dlq.ImportOptions{Filter: i.filter, To: i.to, Skip: o.Skip,
 			DryRun: true})
 		if errors.As(err, new(*dlq.LineError)) {
 			err = nil // the import ends there, too
@@ -144,16 +146,16 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 		return err
 	}
 
-	err = t.importReader(ctx, q, file, i, o, t.lines(file))
+	err = t.importReader(ctx, q, in, i, o, t.lines(in))
 	if kept := w.end(err == nil); kept != nil {
 		return errors.Join(err, fmt.Errorf("cannot record the progress: %w", kept))
 	}
-	if err != nil && w.reached.Lines > 0 {
+	if err != nil && w.Lines > 0 {
 		same := "the same command"
 		if i.restart {
 			same += " without --restart"
 		}
-		t.Note("%s of %s imported; %s continues after them", units.Many(w.reached.Lines, "line"), i.path, same)
+		t.Note("%s of %s imported; %s continues after them", units.Many(w.Lines, "line"), i.path, same)
 	}
 
 	return err
@@ -193,42 +195,6 @@ func (t *tool) confirmImport(q queue, i importing, news string) error {
 	}
 
 	return t.Confirm(question, false)
-}
-
-// checkpointWriter finds out where the import of a file begins.
-func (t *tool) checkpointWriter(ctx context.Context, q queue, file *os.File, i importing) (*checkpointWriter, error) {
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file; - reads standard input", i.path)
-	}
-	broker, err := t.broker(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := readCheckpoints(i.path)
-	if err != nil && (!i.restart || !errors.As(err, new(unknown))) {
-		return nil, err
-	}
-	d := destination{Broker: broker, Queue: cmp.Or(i.to, q.Name()), Filter: i.filters}
-	w := &checkpointWriter{file: i.path, now: t.Now, read: newLineHash(file), before: all,
-		reached: checkpoint{destination: d}}
-	if i.restart {
-		return w, nil
-	}
-	b, ok := all.of(d)
-	if !ok {
-		return w, all.allow(i.path, d)
-	}
-	today, err := b.compare(w.read)
-	if err != nil {
-		return nil, err
-	}
-	w.reached.Lines, err = b.resume(i.path, today)
-
-	return w, err
 }
 
 func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importing, o dlq.ImportOptions,
@@ -290,18 +256,21 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report, whol
 	target := cmp.Or(i.to, q.Name())
 	if t.JSON {
 		return t.PrintJSON(struct {
-			Queue     string `json:"queue"`
-			MainQueue string `json:"main_queue"`
-			File      string `json:"file"`
-			DryRun    bool   `json:"dry_run"`
-			Skipped   int    `json:"skipped_lines"`
-			Lines     int    `json:"lines"`
-			Matched   int    `json:"matched"`
-			Done      int    `json:"done"`
-			Truncated bool   `json:"truncated"`
-			targetReport
-		}{target, q.MainQueue(), i.path, i.dryRun, skipped, skipped + r.Seen, r.Matched, r.Done, r.Truncated,
-			targetResult(r, r.Matched)})
+			Queue     string      `json:"queue"`
+			MainQueue string      `json:"main_queue"`
+			File      string      `json:"file"`
+			DryRun    bool        `json:"dry_run"`
+			Skipped   int         `json:"skipped_lines"`
+			Lines     int         `json:"lines"`
+			Matched   int         `json:"matched"`
+			Done      int         `json:"done"`
+			Truncated bool        `json:"truncated"`
+			Target    *dlq.Target `json:"target,omitempty"`
+			Warnings  []string    `json:"warnings,omitempty"`
+			WouldDrop int         `json:"would_drop,omitempty"`
+			Dropped   int         `json:"dropped,omitempty"`
+		}{target, q.MainQueue(), i.path, i.dryRun, skipped, skipped + r.Seen, r.Matched, r.Done, r.Truncated, r.Target,
+			r.Warnings, r.WouldDrop, r.Dropped})
 	}
 	what := units.Many(r.Seen, "message")
 	if !whole {
@@ -312,7 +281,7 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report, whol
 		err = t.printSafe("%s: %s, of which %s and can be imported into %s. This was a dry run", i.path, what,
 			matching(r.Matched), target)
 		if err == nil {
-			err = t.printWarnings(r, r.Matched, 0)
+			err = t.printWarnings(r)
 		}
 	} else {
 		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, what, matching(r.Matched),

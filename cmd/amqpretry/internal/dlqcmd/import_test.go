@@ -2,6 +2,7 @@ package dlqcmd
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -26,41 +27,30 @@ func one(t *testing.T, f *fake, args ...string) (code int, imported, errs string
 	return code, imported, errs
 }
 
-// An import into one place is not forgotten because of one into another.
-func TestImportRemembersEachPlace(t *testing.T) {
+// An import into another place is another import: not taken for the first one, nor begun unasked.
+func TestImportToAnotherPlaceIsAnotherImport(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(3))
 	f := orders()
-	places := [][]string{nil, {"--to", "parked"}, {"--reason", "exhausted"}}
-	for _, place := range places {
+	code, imported, errs := one(t, f)
+	assert.Equal(t, cli.ExitOK, code, errs)
+	assert.Equal(t, numbered(3), imported)
+	for _, place := range [][]string{{"--to", "parked"}, {"--reason", "exhausted"}} {
 		code, imported, errs := one(t, f, place...)
+		assert.Equal(t, cli.ExitUsage, code)
+		assert.Contains(t, errs, "3 lines of f.jsonl were imported by another import, which is finished: queue")
+		assert.Empty(t, imported)
+		code, imported, errs = one(t, f, append(place, "--restart")...)
 		assert.Equal(t, cli.ExitOK, code, errs)
 		assert.Equal(t, numbered(3), imported)
+		code, _, errs = one(t, f, place...)
+		assert.Equal(t, cli.ExitUsage, code)
+		assert.Contains(t, errs, "f.jsonl was already imported at ")
 	}
-	for _, place := range places {
-		code, imported, errs := one(t, f, place...)
-		assert.Equal(t, cli.ExitUsage, code, place)
-		assert.Contains(t, errs, "f.jsonl was already imported at ", place)
-		assert.Empty(t, imported, place)
-	}
-}
-
-// Of two imports that were interrupted each goes on where it was.
-func TestImportGoesOnInEachPlace(t *testing.T) {
-	t.Chdir(t.TempDir())
-	write(t, "f.jsonl", numbered(9))
-	f := orders()
-	f.failAfter, f.failWith = 2, errBroken
-	_, _, _ = one(t, f)
-	f.failAfter = 5
-	_, _, errs := one(t, f, "--to", "parked", "--restart")
-	assert.Contains(t, errs, "5 lines of f.jsonl imported")
-	f.failWith = nil
-
-	_, imported, errs := one(t, f)
-	assert.Equal(t, strings.TrimPrefix(numbered(9), numbered(2)), imported, errs)
-	_, imported, errs = one(t, f, "--to", "parked")
-	assert.Equal(t, strings.TrimPrefix(numbered(9), numbered(5)), imported, errs)
+	code, imported, errs = one(t, f)
+	assert.Equal(t, cli.ExitUsage, code)
+	assert.Contains(t, errs, "another import")
+	assert.Empty(t, imported)
 }
 
 // A file whose end is missing is imported up to there, and goes on there when it has come.
@@ -226,16 +216,14 @@ func TestLineHash(t *testing.T) {
 		require.NoError(t, p.to(lines))
 		assert.NotContains(t, sums, p.sum())
 		sums[p.sum()] = lines
-		more, err := p.more()
-		require.NoError(t, err)
-		assert.Equal(t, lines < 5, more)
+		assert.Equal(t, lines < 5, p.more())
 	}
 	step := newLineHash(strings.NewReader(whole + "\n"))
 	for lines := range 6 {
 		require.NoError(t, step.to(lines))
 		assert.Equal(t, lines, sums[step.sum()], "in steps it is the same, and with a line feed at the end")
 	}
-	require.ErrorIs(t, step.to(6), errShorter)
+	require.ErrorIs(t, step.to(6), io.EOF)
 }
 
 // With the lines of real messages, which are read for what they are.

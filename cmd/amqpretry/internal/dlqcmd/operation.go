@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,40 +16,23 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done
-// dry, to show what it would do.
+// operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is
+// counted, to show what it would do.
 type operation struct {
-	verb, past string // replay, replayed
-	to         string // where to; empty for nowhere
-	do         func(context.Context, step) (outcome, error)
-	remarks    func(outcome) []string // further things to say of what was done; nil for none
-	messages   []dlq.DeadLetter       // those that the command line names; none if it names none
-	byPosition bool                   // it names one by its position
+	undoFlags
+	filters     *filters
+	plan        dlq.Plan
+	yes, dryRun bool
+	verb, past  string                    // replay, replayed
+	remarks     func(dlq.Report) []string // further things to say of what was done; nil for none
+	messages    []dlq.DeadLetter          // those that the command line names; none if it names none
+	byPosition  bool                      // it names one by its position
+	to          string                    // where to; empty for nowhere
 }
 
-// step is what differs between the dry run and the real one.
-type step struct {
-	dryRun   bool
-	limit    int
-	undo     io.Writer
-	progress func(dlq.Progress)
-	// settled is called with the outcome before the rest goes back in order, which can take long;
-	// nil for a dry run.
-	settled func(outcome, error)
-}
-
-// reported is what package dlq calls for a run that has nothing to say but its report.
-func (s step) reported(r dlq.Report, err error) {
-	if s.settled != nil {
-		s.settled(outcome{Report: r}, err)
-	}
-}
-
+// outcome is what an operation has done.
 type outcome struct {
 	dlq.Report
-	run     string
-	canary  *dlq.CanaryReport // nil without one
-	editing error
 	// whole is true when the queue was seen to its end, so that it is known how many match.
 	whole   bool
 	limited bool // ended by --limit
@@ -59,50 +40,60 @@ type outcome struct {
 	undone int
 }
 
-// seen is an outcome with how far it has come, of a run that could take so many; 0 is all.
-func (o outcome) seen(limit int, err error) outcome {
-	o.limited = err == nil && limit > 0 && o.Done >= limit
-	o.whole = err == nil && !o.stopped() && !o.limited
-	return o
-}
-
-// stopped tells whether the canary has stopped it.
-func (o outcome) stopped() bool { return o.canary != nil && o.canary.Stopped != "" }
-
-// asPlanned is an outcome that has ended when all was done that was shown and asked for: what lies
-// behind that is known from then.
-func (o outcome) asPlanned(planned outcome) outcome {
-	o.whole, o.limited, o.Matched = true, false, max(o.Matched, planned.Matched)
-	if planned.left() > o.left() {
-		o.Left, o.editing = planned.Left, planned.editing
-	}
-	return o
-}
-
-func (o outcome) left() int {
-	left := 0
-	for _, n := range o.Left {
-		left += n
-	}
-	return left
-}
-
-// operationFlags are what all operations have.
-type operationFlags struct {
-	undoFlags
-	yes, dryRun bool
-	limit       int
-}
-
-func (f *operationFlags) add(cmd *cobra.Command) { f.addFor(cmd, "QUEUE"+suffix) }
-
-// addFor adds them to a command about a queue whose name is written like that in the help.
-func (f *operationFlags) addFor(cmd *cobra.Command, queue string) {
-	cmd.Flags().BoolVar(&f.yes, "yes", false, "run without asking for confirmation")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what the command would do, and stop")
-	cmd.Flags().IntVar(&f.limit, "limit", 0, "maximum number of messages, oldest first; 0 means all matches")
+// add adds the flags of all operations to a command about a queue whose name is written like that
+// in the help.
+func (e *operation) add(cmd *cobra.Command, queue string) {
+	cmd.Flags().BoolVar(&e.yes, "yes", false, "run without asking for confirmation")
+	cmd.Flags().BoolVar(&e.dryRun, "dry-run", false, "print what the command would do, and stop")
+	cmd.Flags().IntVar(&e.plan.Limit, "limit", 0, "maximum number of messages, oldest first; 0 means all matches")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
-	f.undoFlags.add(cmd, queue)
+	e.undoFlags.add(cmd, queue)
+}
+
+// addRate adds the flags of those that send messages.
+func (e *operation) addRate(cmd *cobra.Command) {
+	cmd.Flags().Var((*rate)(&e.plan.Rate), "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker "+
+		"confirms)")
+	cmd.Flags().BoolVar(&e.plan.AllowDrop, "allow-drop", false, allowDropHelp)
+}
+
+// take makes a command about the messages of a dead-letter queue do the operation. check looks at
+// the arguments before a broker is asked, and prepare at the queue; nil for nothing.
+func (t *tool) take(cmd *cobra.Command, e *operation, check func(m messages, args []string) error,
+	prepare func(context.Context, queue) error) {
+	filters := filterFlags(cmd)
+	e.add(cmd, "QUEUE"+suffix)
+	e.filters = filters
+	cmd.Args = cobra.MinimumNArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		ctx := cmd.Context()
+		if e.plan.Filter, err = filters.build(); err != nil {
+			return err
+		}
+		m, err := parseMessages(args[1:])
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(check(m, args), checkQueue("--to", e.plan.To), e.check(), m.checkYes(e.yes)); err != nil {
+			return err
+		}
+		if err := asUsage(e.plan.Validate()); err != nil {
+			return err
+		}
+
+		return t.with(ctx, args[0], func(q queue) error {
+			if e.messages, e.plan.Filter, err = t.choose(ctx, q, m, e.plan.Filter); err != nil {
+				return err
+			}
+			e.byPosition = len(m.positions) > 0
+			if prepare != nil {
+				if err := prepare(ctx, q); err != nil {
+					return err
+				}
+			}
+			return t.run(ctx, q, e)
+		})
+	}
 }
 
 const operationJSON = `
@@ -124,7 +115,7 @@ With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen
   consumers  other consumers of the queue; the messages that they hold are not visible`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
-func interrupted(f *operationFlags, undo string, failed error) error {
+func interrupted(f *undoFlags, undo string, failed error) error {
 	where, next := "still in the queue", "the same command"
 	if errors.As(failed, new(*dlq.OrderError)) {
 		where = "in the queue, in another order"
@@ -137,114 +128,105 @@ func interrupted(f *operationFlags, undo string, failed error) error {
 }
 
 // run does an operation, or says what it would do.
-func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags) error {
-	if f.limit < 0 {
-		return cli.Usage("--limit: must be 0 or more, got %d", f.limit)
+func (t *tool) run(ctx context.Context, q queue, e *operation) error {
+	if e.to = e.plan.To; e.plan.Kind == dlq.Replay {
+		e.to = cmp.Or(e.to, q.MainQueue())
 	}
-	var planned outcome
-	limit := f.limit
-	if !f.yes {
+	if !e.yes {
 		var err error
-		planned, err = t.step(ctx, q, e, step{dryRun: true}) // all that match, whatever the limit
+		progress, end := t.watch(q, "count", 0)
+		e.plan.Progress = progress
+		e.plan, err = q.Plan(ctx, e.plan)
+		end()
 		if err != nil {
 			return err
 		}
-		if err := t.printPlan(q, e, planned, limit); err != nil {
+		if err := t.printPlan(q, e); err != nil {
 			return err
 		}
-		t.noteUnseen(q, planned.Consumers, planned.Hidden)
+		t.noteUnseen(q, e.plan.Counted.Consumers, e.plan.Counted.Hidden)
 		switch {
-		case planned.Can() == 0:
+		case e.plan.Counted.Can() == 0:
 			return nil
-		case f.dryRun || t.JSON || !t.InIsTerminal:
+		case e.dryRun || t.JSON || !t.InIsTerminal:
 			t.Warn("This was a dry run: nothing was %s. %s", e.past, e.doIt())
 			return nil
 		}
-		// Those that were shown, and none that has come meanwhile.
-		limit = planned.Can()
-		if f.limit > 0 {
-			limit = min(limit, f.limit)
-		}
-		if err := t.Confirm(e.question(limit), false); err != nil {
+		if err := t.Confirm(e.question(e.plan.Most()), false); err != nil {
 			return err
 		}
 	}
 
-	undo, err := f.create(e.verb, q, t.Now())
+	undo, err := e.create(e.verb, q, t.Now())
 	if err != nil {
 		return err
 	}
+	limit := e.plan.Limit
+	if e.plan.Counted != nil {
+		limit = e.plan.Most()
+	}
+	progress, end := t.watch(q, e.verb, limit)
+	defer end()
 	var (
-		done    outcome
 		path    string
 		told    bool
 		notTold error
 	)
-	tell := func(o outcome, failed error) { // at once: a second ^C ends the process
+	e.plan.Undo, e.plan.Progress = undo.writer(), progress
+	e.plan.Settled = func(r dlq.Report, failed error) { // at once: a second ^C ends the process
+		end()
 		told = true
-		if done = o.seen(limit, failed); done.limited && limit != f.limit {
-			done = done.asPlanned(planned)
-		}
+		done := outcome{Report: r}
+		done.limited = failed == nil && e.plan.Limit > 0 && r.Done >= e.plan.Limit
+		done.whole = failed == nil && r.Canary.Stopped == "" && !done.limited
 		path, notTold = undo.close()
 		if (failed != nil || notTold != nil) && path != "" {
 			done.undone = linesOf(path)
 		}
 		// What has failed before it began has no numbers.
-		if failed == nil && notTold == nil || done.Seen > 0 || t.JSON {
+		if failed == nil && notTold == nil || r.Seen > 0 || t.JSON {
 			if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
 				notTold = errors.Join(notTold, err)
 			}
 		}
 	}
-	o, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer(), settled: tell})
+	done, failed := q.Run(ctx, e.plan)
 	if !told {
-		tell(o, failed)
+		e.plan.Settled(done, failed)
 	}
-	if failed == nil && f.yes {
+	if failed == nil && e.yes {
 		defer t.noteUnseen(q, done.Consumers, done.Hidden)
 	}
 	failed = errors.Join(failed, notTold)
 
 	switch {
 	case failed != nil && ctx.Err() != nil:
-		return interrupted(f, path, failed)
+		return interrupted(&e.undoFlags, path, failed)
 	case failed != nil:
 		return failed
-	case done.stopped() || done.left() > 0:
+	case done.Canary.Stopped != "" || done.LeftBehind() > 0:
 		return &cli.ExitError{Code: cli.ExitIncomplete}
 	default:
 		return nil
 	}
 }
 
-// step runs once, with a progress bar.
-func (t *tool) step(ctx context.Context, q queue, e operation, s step) (outcome, error) {
-	title := e.verb
-	if s.dryRun {
-		title = "count"
-	}
+// watch shows how far a run is that takes so many at most, 0 being all, and tells of a wait for its
+// begin.
+func (t *tool) watch(q queue, title string, limit int) (progress func(dlq.Progress), end func()) {
 	bar := t.Progress(title+" "+q.Name(), 0)
-	defer bar.Close()
 	begun := t.tellOfWait(q)
-	defer begun()
-	if settled := s.settled; settled != nil {
-		s.settled = func(o outcome, err error) {
-			bar.Close()
-			settled(o, err)
-		}
-	}
-	s.progress = func(p dlq.Progress) {
+
+	return func(p dlq.Progress) {
 		begun()
-		if s.limit > 0 && !s.dryRun {
-			bar.SetTotal(min(s.limit, p.Total))
+		if limit > 0 {
+			bar.SetTotal(min(limit, p.Total))
 			bar.Set(p.Done)
 			return
 		}
 		bar.SetTotal(p.Total)
 		bar.Set(p.Seen)
-	}
-
-	return e.do(ctx, s)
+	}, func() { begun(); bar.Close() }
 }
 
 // startWait is how long a run may take to its first message before the user is told.
@@ -266,7 +248,7 @@ func (t *tool) tellOfWait(q queue) (begun func()) {
 }
 
 // question is what is asked before it is done.
-func (e operation) question(n int) string {
+func (e *operation) question(n int) string {
 	verb := strings.ToUpper(e.verb[:1]) + e.verb[1:]
 	if e.to == "" {
 		return fmt.Sprintf("%s %s?", verb, units.Many(n, "message"))
@@ -275,7 +257,7 @@ func (e operation) question(n int) string {
 }
 
 // doIt tells how to do what a dry run has shown.
-func (e operation) doIt() string {
+func (e *operation) doIt() string {
 	if e.byPosition {
 		return "To do it, pass UUIDs instead of positions, with --yes; or answer the question on a terminal."
 	}
@@ -283,7 +265,7 @@ func (e operation) doIt() string {
 }
 
 // where is " to orders".
-func (e operation) where() string {
+func (e *operation) where() string {
 	if e.to == "" {
 		return ""
 	}
@@ -291,9 +273,9 @@ func (e operation) where() string {
 }
 
 // printPlan says what would be done.
-func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
+func (t *tool) printPlan(q queue, e *operation) error {
+	o, limit := outcome{Report: *e.plan.Counted, whole: true}, e.plan.Limit
 	if t.JSON {
-		o.whole = true
 		return t.PrintJSON(result(q, e, o, "", true))
 	}
 	if len(e.messages) > 0 {
@@ -316,19 +298,18 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 	if err := t.printSafe("%s", text); err != nil {
 		return err
 	}
-
-	if err := t.printWarnings(o.Report, o.Can(), limit); err != nil {
+	if err := t.printWarnings(o.Report); err != nil {
 		return err
 	}
 
-	return t.printLeft(o, "cannot")
+	return t.printLeft(o.Report, "cannot")
 }
 
 // printOutcome says what was done.
-func (t *tool) printOutcome(q queue, e operation, o outcome, undo string) error {
+func (t *tool) printOutcome(q queue, e *operation, o outcome, undo string) error {
 	err := t.printDone(q, e, o, undo)
 	if e.remarks != nil {
-		for _, remark := range e.remarks(o) {
+		for _, remark := range e.remarks(o.Report) {
 			t.Note("%s", remark)
 		}
 	}
@@ -339,7 +320,7 @@ func (t *tool) printOutcome(q queue, e operation, o outcome, undo string) error 
 	return err
 }
 
-func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
+func (t *tool) printDone(q queue, e *operation, o outcome, undo string) error {
 	if t.JSON {
 		return t.PrintJSON(result(q, e, o, undo, false))
 	}
@@ -364,18 +345,18 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 	if err == nil {
 		err = t.printDropped(o.Report)
 	}
-	if err == nil && o.canary != nil {
-		err = t.printSafe("%s", canaryLine(*o.canary))
+	if err == nil && e.plan.Messages > 0 {
+		err = t.printSafe("%s", canaryLine(o.Canary))
 	}
 	if err == nil {
-		err = t.printLeft(o, "left")
+		err = t.printLeft(o.Report, "left")
 	}
 
 	return err
 }
 
 // unsettled says where messages are that were on their way when a run has ended.
-func (e operation) unsettled(q queue, n int, undo string) string {
+func (e *operation) unsettled(q queue, n int, undo string) string {
 	switch {
 	case e.to == "" && undo == "":
 		return fmt.Sprintf("%s more may be deleted: their removal from %s is not confirmed", units.Thousands(n),
@@ -389,7 +370,7 @@ func (e operation) unsettled(q queue, n int, undo string) string {
 }
 
 // undoNote says what an undo file is good for.
-func (e operation) undoNote(q queue, o outcome, path string, flags []string) string {
+func (e *operation) undoNote(q queue, o outcome, path string, flags []string) string {
 	if o.Done == 0 {
 		return fmt.Sprintf("Undo file: %s. All its messages are still in %s: an import would duplicate them",
 			path, q.Name())
@@ -419,40 +400,20 @@ var ways = map[dlq.LeftReason]string{
 	dlq.LeftTooLarge:   "--remove-header makes room",
 }
 
-func (t *tool) printLeft(o outcome, what string) error {
-	if o.left() == 0 {
+func (t *tool) printLeft(r dlq.Report, what string) error {
+	if r.LeftBehind() == 0 {
 		return nil
 	}
 	var rows [][]string
-	for _, l := range leftBehind(o) {
+	for _, l := range r.Left {
 		rows = append(rows, []string{units.Thousands(l.Messages), string(l.Why), ways[l.Why]})
 	}
 
-	if err := t.Table([]string{what, "why", "what to do"}, rows); err != nil || o.editing == nil {
+	if err := t.Table([]string{what, "why", "what to do"}, rows); err != nil || r.EditError == nil {
 		return err
 	}
 
-	return t.printSafe("The first message that could not be edited: %v", o.editing)
-}
-
-// left is how many could not go, and why.
-type left struct {
-	Why      dlq.LeftReason `json:"why"`
-	Messages int            `json:"messages"`
-}
-
-func leftBehind(o outcome) []left {
-	all := []left{}
-	for why, n := range o.Left {
-		if n > 0 {
-			all = append(all, left{why, n})
-		}
-	}
-	slices.SortFunc(all, func(a, b left) int {
-		return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.Why, b.Why))
-	})
-
-	return all
+	return t.printSafe("The first message that could not be edited: %v", r.EditError)
 }
 
 // report is an outcome for programs.
@@ -461,21 +422,12 @@ type report struct {
 	MainQueue string `json:"main_queue"`
 	To        string `json:"to,omitempty"`
 	DryRun    bool   `json:"dry_run"`
-	Total     int    `json:"total"`
-	Seen      int    `json:"seen"`
 	Matched   *int   `json:"matched,omitempty"` // nil: not known
-	Done      int    `json:"done"`
-	Unsettled int    `json:"unsettled"`
-	Refused   int    `json:"refused"`
-	Hidden    int    `json:"hidden"`
-	Consumers int    `json:"consumers"`
-	Left      []left `json:"left"`
-	Undo      string `json:"undo,omitempty"`
-	Run       string `json:"run,omitempty"`
-	targetReport
+	dlq.Report
 
-	Messages []namedMessage `json:"messages,omitempty"`
-	Canary   *canaryReport  `json:"canary,omitempty"`
+	Undo     string            `json:"undo,omitempty"`
+	Messages []namedMessage    `json:"messages,omitempty"`
+	Canary   *dlq.CanaryReport `json:"canary,omitempty"`
 }
 
 // namedMessage is a message that the command line names.
@@ -484,21 +436,17 @@ type namedMessage struct {
 	UUID     string `json:"uuid"`
 }
 
-func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
-	var named []namedMessage
+func result(q queue, e *operation, o outcome, undo string, dryRun bool) report {
+	r := report{Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Report: o.Report, Undo: undo}
 	for _, l := range e.messages {
-		named = append(named, namedMessage{l.Position, l.UUID})
+		r.Messages = append(r.Messages, namedMessage{l.Position, l.UUID})
 	}
-	var matched *int
 	if o.whole {
-		matched = &o.Matched
+		r.Matched = &o.Matched
+	}
+	if e.plan.Messages > 0 && !dryRun {
+		r.Canary = &o.Canary
 	}
 
-	return report{
-		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
-		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
-		Consumers: o.Consumers, Left: leftBehind(o), Undo: undo, Run: o.run, Messages: named,
-		Canary:       canaryResult(o.canary),
-		targetReport: targetResult(o.Report, o.Can()),
-	}
+	return r
 }

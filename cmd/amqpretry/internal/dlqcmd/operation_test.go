@@ -261,10 +261,10 @@ func TestCanaryLine(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, "Canary: 4 of 10 handled, 6 without a result yet when it was interrupted. The other messages were "+
 		"not sent",
-		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Watched: true, Stopped: "4 of 10 handled, 6 without a " +
+		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Unresolved: 6, Watched: true, Stopped: "4 of 10 handled, 6 without a " +
 			"result yet when it was interrupted"}))
 	assert.Equal(t, "Canary: 4 of 5 handled, 1 without a result yet",
-		canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Watched: true}), "one was tolerated")
+		canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Unresolved: 1, Watched: true}), "one was tolerated")
 	assert.Equal(t, "Canary: not watched, because no other messages were to follow",
 		canaryLine(dlq.CanaryReport{Sent: 5}))
 }

@@ -3,7 +3,6 @@ package dlqcmd
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 
@@ -19,16 +18,16 @@ var flagOf = map[string]string{
 	"Filter.MaxReplays":    "max-replays",
 	"Filter.NeverReplayed": "never-replayed", "Filter.Headers": "header", "Filter.Fields": "json-field",
 	"To": "to", "Limit": "limit", "Rate": "rate", "Canary.Messages": "canary", "Canary.Watch": "watch",
-	"Canary.Tolerate": "tolerate", "Addresses": "address",
+	"Canary.Tolerate": "tolerate", "Addresses": "address", "Change.Set": "set-header", "Change.Remove": "remove-header",
 }
 
 var (
 	// element is what follows the name of an option that has several values.
 	element = regexp.MustCompile(`\[.*$`)
 	// optionsType is where an option belongs: to a flag it is all one.
-	optionsType = regexp.MustCompile(`^[A-Z][a-z]+Options\.`)
+	optionsType = regexp.MustCompile(`^([A-Z][a-z]+Options|Plan)\.`)
 	// another is an option that is named in the words about one.
-	another = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`)
+	another = regexp.MustCompile(`\b[A-Z][a-z]+\.?[A-Z][A-Za-z]+\b`)
 )
 
 // asUsage makes wrong usage of what package dlq says about its options, in the words of the command
@@ -43,12 +42,12 @@ func asUsage(err error) error {
 		path := strings.TrimPrefix(optionsType.ReplaceAllString(o.Path, ""), "Config.")
 		name := cmp.Or(flagOf[element.ReplaceAllString(path, "")], path)
 		wanted := another.ReplaceAllStringFunc(o.Wanted, func(word string) string {
-			if flag := flagOf["Filter."+word]; flag != "" {
+			if flag := cmp.Or(flagOf["Filter."+word], flagOf[word]); flag != "" {
 				return "--" + flag
 			}
 			return word
 		})
-		all[i] = fmt.Errorf("--%s: must be %s, got %s", name, wanted, o.Found)
+		all[i] = &config.FieldError{Path: "--" + name, Problem: o.Problem, Wanted: wanted, Found: o.Found}
 	}
 
 	return cli.Usage("%w", errors.Join(all...))

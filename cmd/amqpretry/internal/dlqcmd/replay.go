@@ -1,7 +1,6 @@
 package dlqcmd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -55,87 +54,37 @@ func (t *tool) replay() *cobra.Command {
   amqpretry dlq replay orders --canary 10 --rate 100/s --yes
   amqpretry dlq replay orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --edit
   amqpretry dlq replay orders --handler bill --to orders.repair --limit 100 --yes`,
-		Args: cobra.MinimumNArgs(1),
 	}
-	filters := filterFlags(cmd)
 	var (
-		flags operationFlags
+		e     = operation{plan: dlq.Plan{Kind: dlq.Replay}, verb: "replay", past: "replayed"}
 		edits edits
-		pace  rate
-		o     dlq.ReplayOptions
+		p     = &e.plan
 	)
-	cmd.Flags().Var(cli.Text(&o.To), "to", "target queue (default: QUEUE)")
-	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
-	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "number of messages to send first; the others wait for "+
-		"their results")
-	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: maximum wait for the results")
-	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: number of messages that may be "+
-		"dead-lettered again or dropped")
-	cmd.Flags().BoolVar(&o.AllowDrop, "allow-drop", false, allowDropHelp)
-	cmd.Flags().BoolVar(&o.Foreign, "foreign", false, "include messages that failed in another queue, by their headers")
+	cmd.Flags().Var(cli.Text(&p.To), "to", "target queue (default: QUEUE)")
+	e.addRate(cmd)
+	cmd.Flags().IntVar(&p.Messages, "canary", 0, "number of messages to send first; the others wait for their results")
+	cmd.Flags().DurationVar(&p.Watch, "watch", 15*time.Minute, "with --canary: maximum wait for the results")
+	cmd.Flags().IntVar(&p.Tolerate, "tolerate", 0, "with --canary: number of messages that may be dead-lettered again "+
+		"or dropped")
+	cmd.Flags().BoolVar(&p.Foreign, "foreign", false, "include messages that failed in another queue, by their headers")
 	edits.add(cmd)
-	flags.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-		var err error
-		if o.Filter, err = filters.build(); err != nil {
+	check := func(m messages, _ []string) error {
+		if err := checkCanary(cmd, &p.Canary); err != nil {
 			return err
 		}
-		if err := checkCanary(cmd, &o.Canary); err != nil {
-			return err
-		}
-		m, err := parseMessages(args[1:])
-		if err != nil {
-			return err
-		}
-		if m.given() && o.Canary.Messages > 0 {
+		if m.given() && p.Messages > 0 {
 			return cli.Usage("--canary and MESSAGE exclude each other: a canary is a part of what a filter selects")
 		}
-		edits.others = filters.others(cmd)
-		change, err := edits.check()
-		if err := errors.Join(checkQueue("--to", o.To), flags.check(), err, m.checkYes(flags.yes),
-			t.checkEditor(edits, flags)); err != nil {
-			return err
-		}
-		o.Rate = float64(pace)
+		edits.others = e.filters.others(cmd)
+		var err error
+		p.Change, err = edits.check()
 
-		return t.with(ctx, args[0], func(q queue) error {
-			if o.To == q.Name() {
-				return cli.Usage("--to: %q is the dead-letter queue itself", o.To)
-			}
-			var found []dlq.DeadLetter
-			if found, o.Filter, err = t.choose(ctx, q, m, o.Filter); err != nil {
-				return err
-			}
-			if o.Filter, o.Edit, err = t.edit(ctx, q, o.Filter, edits, change); err != nil {
-				return err
-			}
-			t.tellOfCanary(&o.Canary)
-			e := replaying(q, o)
-			e.remarks, e.messages, e.byPosition = change.remarks, found, len(m.positions) > 0
-			return t.run(ctx, q, e, &flags)
-		})
+		return errors.Join(err, t.checkEditor(edits, &e))
 	}
+	t.take(cmd, &e, check, func(ctx context.Context, q queue) error {
+		t.tellOfCanary(&p.Canary)
+		return t.edit(ctx, q, &e, edits)
+	})
 
 	return cmd
-}
-
-func replaying(q queue, o dlq.ReplayOptions) operation {
-	return operation{verb: "replay", past: "replayed", to: cmp.Or(o.To, q.MainQueue()),
-		do: func(ctx context.Context, s step) (outcome, error) {
-			o.DryRun, o.Limit, o.Undo, o.Progress = s.dryRun, s.limit, s.undo, s.progress
-			became := func(r dlq.ReplayReport) outcome {
-				done := outcome{Report: r.Report, run: r.Run, editing: r.EditError}
-				if o.Canary.Messages > 0 && !s.dryRun {
-					done.canary = &r.Canary
-				}
-				return done
-			}
-			if o.Settled = nil; s.settled != nil {
-				o.Settled = func(r dlq.ReplayReport, err error) { s.settled(became(r), err) }
-			}
-			r, err := q.Replay(ctx, o)
-
-			return became(r), err
-		}}
 }

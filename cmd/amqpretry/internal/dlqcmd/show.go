@@ -91,6 +91,12 @@ func (t *tool) named(ctx context.Context, q queue, m messages) (dlq.DeadLetter, 
 func (t *tool) printDeadLetter(q queue, l dlq.DeadLetter) error {
 	p := &printer{tool: t}
 	p.section("Message", t.about(q, l))
+
+	return p.message(l)
+}
+
+// message prints all of a message behind its first section.
+func (p *printer) message(l dlq.DeadLetter) error {
 	p.table("History", []string{"call", "at", "reason", "error type", "error"}, history(l))
 	p.section("Properties", properties(&l.Message))
 	p.table("Headers", []string{"name", "type", "value"}, headers(l.Message.Headers))
@@ -99,7 +105,7 @@ func (t *tool) printDeadLetter(q queue, l dlq.DeadLetter) error {
 	}
 	p.title(fmt.Sprintf("Body (%s)", units.Many(len(l.Message.Body), "byte")))
 	if p.err == nil {
-		p.err = t.printBody(l.Message.Body)
+		p.err = p.tool.printBody(l.Message.Body)
 	}
 
 	return p.err
@@ -174,9 +180,12 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 		{"came here by", route(l.CameBy)},
 		{"trace", l.Trace},
 		{"removed headers", l.Removed},
-		{"cannot be read", told(l.Unreadable != "", l.Unreadable+" (headers: they are not shown, and the message "+
-			"cannot be copied)")},
+		{"cannot be read", unreadable(l)},
 	}
+}
+
+func unreadable(l dlq.DeadLetter) string {
+	return told(l.Unreadable != "", l.Unreadable+" (headers: they are not shown, and the message cannot be copied)")
 }
 
 func told(is bool, text string) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/file"
 )
 
 const undoHelp = `
@@ -63,7 +64,7 @@ func (f *undoFlags) create(verb string, q queue, now time.Time) (*undo, error) {
 			path = undoName(q.Name(), verb, now, fmt.Sprintf("-%d", i))
 		}
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	opened, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return nil, cli.Usage("undo file: %s already exists: pass another name with --undo; nothing was removed from "+
@@ -72,9 +73,9 @@ func (f *undoFlags) create(verb string, q queue, now time.Time) (*undo, error) {
 		return nil, fmt.Errorf("undo file: %w; pass another place with --undo, or --no-undo; nothing was removed "+
 			"from %q", err, q.Name())
 	}
-	syncFolder(filepath.Dir(path))
+	file.SyncFolder(filepath.Dir(path))
 
-	return &undo{file, path}, nil
+	return &undo{opened, path}, nil
 }
 
 func exists(path string) bool {
@@ -108,13 +109,13 @@ func (u *undo) close() (path string, err error) {
 
 // linesOf counts the lines of a file; 0 if it cannot be read.
 func linesOf(path string) int {
-	file, err := os.Open(path)
+	opened, err := os.Open(path)
 	if err != nil {
 		return 0
 	}
-	defer func() { _ = file.Close() }()
+	defer func() { _ = opened.Close() }()
 
-	return countLines(file)
+	return countLines(opened)
 }
 
 var notInFileNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
@@ -127,14 +128,4 @@ func undoName(queue, verb string, now time.Time, number string) string {
 	name = name[:min(len(name), maxNameInFile)]
 
 	return fmt.Sprintf("%s-%s-%s%s.jsonl", name, verb, now.UTC().Format("20060102T150405Z"), number)
-}
-
-// syncFolder makes a new name in a folder outlive a crash, where the system can do that.
-func syncFolder(path string) {
-	folder, err := os.Open(path)
-	if err != nil {
-		return
-	}
-	_ = folder.Sync()
-	_ = folder.Close()
 }

@@ -212,22 +212,19 @@ func (u *unroutable) send() *cobra.Command {
   amqpretry delays send --target-exchange events --target-key paid --to billing`,
 		Args: cobra.NoArgs,
 	}
-	var (
-		chosen selection
-		flags  operationFlags
-		pace   rate
-	)
+	var chosen selection
+	e := operation{plan: dlq.Plan{Kind: dlq.Replay, Foreign: true}, verb: "send", past: "sent"}
+	to := &e.plan.To
 	chosen.add(cmd)
-	to := cmd.Flags().String("to", "", "`queue` to which the messages go (default: that of --target)")
-	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
-	allowDrop := cmd.Flags().Bool("allow-drop", false, allowDropHelp)
-	flags.addFor(cmd, "LADDER.unroutable")
+	cmd.Flags().StringVar(to, "to", "", "`queue` to which the messages go (default: that of --target)")
+	e.addRate(cmd)
+	e.add(cmd, "LADDER.unroutable")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !chosen.given() {
 			return cli.Usage("wanted --target QUEUE, --target-exchange EXCHANGE or --foreign; `amqpretry delays show` " +
 				"lists the targets")
 		}
-		if err := errors.Join(chosen.check(), checkQueue("--to", *to), flags.check()); err != nil {
+		if err := errors.Join(chosen.check(), checkQueue("--to", *to), e.check()); err != nil {
 			return err
 		}
 		if *to == "" {
@@ -236,29 +233,26 @@ func (u *unroutable) send() *cobra.Command {
 		if *to == "" {
 			return cli.Usage("--to: wanted a queue, as the messages were for no queue")
 		}
-		ladder, err := u.one(cmd, &chosen)
-		if err != nil {
-			return err
-		}
-		if *to == ladder.Unroutable() {
-			return cli.Usage("--to: %q is the unroutable queue itself", *to)
-		}
-
-		return u.withUnroutable(cmd.Context(), ladder, chosen.queue, func(q queue) error {
-			return u.run(cmd.Context(), q, sending(q, dlq.ReplayOptions{
-				Filter: chosen.filter(ladder), To: *to, Rate: float64(pace), Foreign: true, AllowDrop: *allowDrop,
-			}), &flags)
-		})
+		return u.take(cmd, &e, &chosen)
 	}
 
 	return cmd
 }
 
-func sending(q queue, o dlq.ReplayOptions) operation {
-	e := replaying(q, o)
-	e.verb, e.past = "send", "sent"
+// take does an operation with the selected messages of a ladder.
+func (u *unroutable) take(cmd *cobra.Command, e *operation, chosen *selection) error {
+	ladder, err := u.one(cmd, chosen)
+	if err != nil {
+		return err
+	}
+	if e.plan.To == ladder.Unroutable() {
+		return cli.Usage("--to: %q is the unroutable queue itself", e.plan.To)
+	}
+	e.plan.Filter = chosen.filter(ladder)
 
-	return e
+	return u.withUnroutable(cmd.Context(), ladder, chosen.queue, func(q queue) error {
+		return u.run(cmd.Context(), q, e)
+	})
 }
 
 func (u *unroutable) discard() *cobra.Command {
@@ -273,36 +267,23 @@ elsewhere it needs --yes. A message is deleted after it is in the undo file, on 
   amqpretry delays discard --foreign --undo foreign.jsonl --yes`,
 		Args: cobra.NoArgs,
 	}
-	var (
-		chosen selection
-		flags  operationFlags
-	)
+	var chosen selection
+	e := operation{plan: dlq.Plan{Kind: dlq.Purge}, verb: "discard", past: "discarded"}
 	chosen.add(cmd)
 	all := cmd.Flags().Bool("all", false, "delete all unroutable messages of the ladder")
 	cmd.MarkFlagsMutuallyExclusive("all", "target")
 	cmd.MarkFlagsMutuallyExclusive("all", "target-exchange")
 	cmd.MarkFlagsMutuallyExclusive("all", "foreign")
-	flags.addFor(cmd, "LADDER.unroutable")
+	e.add(cmd, "LADDER.unroutable")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !chosen.given() && !*all {
 			return cli.Usage("wanted --target QUEUE, --target-exchange EXCHANGE, --foreign or --all")
 		}
-		if err := errors.Join(chosen.check(), flags.check()); err != nil {
-			return err
-		}
-		ladder, err := u.one(cmd, &chosen)
-		if err != nil {
+		if err := errors.Join(chosen.check(), e.check()); err != nil {
 			return err
 		}
 
-		return u.withUnroutable(cmd.Context(), ladder, chosen.queue, func(q queue) error {
-			return u.run(cmd.Context(), q, operation{verb: "discard", past: "discarded",
-				do: func(ctx context.Context, s step) (outcome, error) {
-					r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: chosen.filter(ladder), Limit: s.limit,
-						DryRun: s.dryRun, Undo: s.undo, Progress: s.progress, Settled: s.reported})
-					return outcome{Report: r}, err
-				}}, &flags)
-		})
+		return u.take(cmd, &e, &chosen)
 	}
 
 	return cmd

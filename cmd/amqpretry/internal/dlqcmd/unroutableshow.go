@@ -252,16 +252,8 @@ func (u *unroutable) printOne(q queue, d delayed) error {
 		{"error", l.Error},
 		{"error type", l.ErrorType},
 		{"calls", told(l.Calls > 0, strconv.Itoa(l.Calls))},
-		{"cannot be read", told(l.Unreadable != "", l.Unreadable+" (headers: they are not shown, and the message "+
-			"cannot be copied)")},
+		{"cannot be read", unreadable(l)},
 	})
-	p.table("History", []string{"call", "at", "reason", "error type", "error"}, history(l))
-	p.section("Properties", properties(&l.Message))
-	p.table("Headers", []string{"name", "type", "value"}, headers(l.Message.Headers))
-	p.title(fmt.Sprintf("Body (%s)", units.Many(len(l.Message.Body), "byte")))
-	if p.err == nil {
-		p.err = u.printBody(l.Message.Body)
-	}
 
-	return p.err
+	return p.message(l)
 }

@@ -1,5 +1,5 @@
-// Package docs runs the command lines of docs/reference/command-line and
-// docs/reference/package-dlq.md.
+// Package docs runs the command lines of docs/reference/command-line, of
+// docs/reference/package-dlq.md and of two pages of docs/how-to.
 package docs
 
 import (
@@ -29,9 +29,9 @@ const docs = "../../../../docs"
 
 // pages are those with command lines, in the order in which they are run: each finds what the one
 // before has left.
-var pages = []string{"reference/command-line/README.md", "reference/command-line/browse.md",
-	"reference/command-line/change.md", "reference/command-line/topology.md", "reference/command-line/doctor.md",
-	"reference/command-line/delays.md", "reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
+var pages = []string{"reference/command-line/README.md", "reference/command-line/dlq.md",
+	"reference/command-line/topology.md", "reference/command-line/doctor.md",
+	"how-to/operate-exact-delays.md", "reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
 
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""

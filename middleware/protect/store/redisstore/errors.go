@@ -57,7 +57,7 @@ func advice(err error) string {
 	case redis.IsReadOnlyError(err):
 		return "connect to the master: by a Sentinel or Cluster client, or its address"
 	case redis.IsPermissionError(err):
-		return "allow the Redis user what docs/reference/store-redis.md lists"
+		return "allow the Redis user what docs/reference/stores.md#redis lists"
 	case redis.IsAuthError(err):
 		return "set user and password of the Redis client"
 	case redis.IsLoadingError(err), redis.IsClusterDownError(err), redis.IsMasterDownError(err),

@@ -11,7 +11,7 @@
 // Redis can forget. After a failover or a crash a claim or a mark may be missing. Then a message
 // may be handled twice, or a limit lets a few more calls through. No message is lost, since the
 // messages are in RabbitMQ. [Check] reports the settings that make this more likely, and
-// docs/reference/store-redis.md says how to set them.
+// docs/reference/stores.md#redis says how to set them.
 package redisstore
 
 import (

@@ -532,7 +532,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		require.ErrorContains(t, begin(t, &redis.Options{Addr: server.addr}),
 			"; set user and password of the Redis client")
 		require.ErrorContains(t, begin(t, &redis.Options{Addr: server.addr, Username: "poor", Password: "x"}),
-			"; allow the Redis user what docs/reference/store-redis.md lists")
+			"; allow the Redis user what docs/reference/stores.md#redis lists")
 	})
 	t.Run("too few replicas", func(t *testing.T) {
 		server := startServer(t, "--min-replicas-to-write", "1")
@@ -555,7 +555,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	})
 }
 
-// A user with the permissions of docs/reference/store-redis.md can do everything, and no more.
+// A user with the permissions of docs/reference/stores.md#redis can do everything, and no more.
 func TestPermissions(t *testing.T) {
 	server := startServer(t)
 	require.NoError(t, server.client().Do(t.Context(), "ACL", "SETUSER", "orders", "on", ">secret", "~orders:*",

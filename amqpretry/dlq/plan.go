@@ -1,0 +1,198 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// Kind is what a plan does with dead letters.
+type Kind string
+
+const (
+	// Replay sends dead letters back to the queue that has failed them, where they begin a new
+	// life: at the first attempt, without deadline, with the history of before. They go straight to
+	// the queue, so that no other subscriber sees them again. Dead letters of the same run are
+	// never replayed again.
+	Replay Kind = "replay"
+	// Move moves dead letters to another queue, as they are: a dead letter stays one, with its
+	// headers.
+	Move Kind = "move"
+	// Purge deletes dead letters, one by one and no other: what comes meanwhile stays. With an undo
+	// file each is deleted only when that has it. For retention that file is the archive.
+	Purge Kind = "purge"
+)
+
+// Plan says what a run does with which dead letters, and how carefully. Queue.Plan counts first
+// what it would do; Queue.Run does it.
+type Plan struct {
+	// Kind is what is done with them.
+	Kind Kind `json:"kind"`
+	// Filter selects the messages. The zero value selects all.
+	Filter Filter `json:"-"`
+	// To is the queue to which the messages go. For a replay empty means the main queue, which has
+	// failed them.
+	To string `json:"to,omitempty"`
+	// Limit is how many at most; 0 means all that match.
+	Limit int `json:"limit,omitempty"`
+	// Rate is how many a second at most; 0 means as fast as the broker confirms them.
+	Rate float64 `json:"rate,omitempty"`
+	// Canary goes first in a replay. The zero Canary means none.
+	Canary
+	// Foreign ones are replayed as well: dead letters whose headers say that another queue has
+	// failed them.
+	Foreign bool `json:"foreign,omitempty"`
+	// AllowDrop sends messages although the target would drop some of them: see DropError.
+	AllowDrop bool `json:"allow_drop,omitempty"`
+	// Edit changes a message before it is replayed: its body, its properties, and its own headers,
+	// which are all that it gets to see of them. An error leaves the message where it is. Nil means
+	// none.
+	Edit func(*amqp091.Publishing) error `json:"-"`
+	// Change is made to each message after Edit. Nil means none.
+	Change *Change `json:"edit,omitempty"`
+	// By is who edits, for the history: the default is the user and host of the process.
+	By string `json:"-"`
+	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has
+	// a method Sync() error, as files have, that is called before as well. Nil means none.
+	Undo io.Writer `json:"-"`
+	// Progress is told of every step, from one goroutine. Nil means nobody.
+	Progress func(Progress) `json:"-"`
+	// Settled is called once with the report and the error of a run that has begun, when no message
+	// is on its way any more. Giving the others back in order may take long after that: see
+	// Config.OnOrder. Nil means nobody.
+	Settled func(Report, error) `json:"-"`
+	// Counted is what Queue.Plan has counted. Nil before.
+	Counted *Report `json:"-"`
+}
+
+// Validate reports everything that cannot be right, as joined *[config.FieldError]s.
+func (p Plan) Validate() error {
+	errs := []error{p.Filter.Validate(), checkRun("Plan", p.Limit, p.Rate), p.Change.Validate()}
+	check := func(ok bool, field, wanted, found string) {
+		if !ok {
+			errs = append(errs, &config.FieldError{Path: "Plan." + field, Wanted: wanted, Found: found})
+		}
+	}
+
+	check(slices.Contains([]Kind{Replay, Move, Purge}, p.Kind), "Kind", "replay, move or purge", quoted(string(p.Kind)))
+	check(p.To == "" || p.Kind != Purge, "To", "empty for a purge", quoted(p.To))
+	check(p.To != "" || p.Kind != Move, "To", "the queue to which the messages go", quoted(p.To))
+	check(len(p.To) <= longestName, "To", "at most 255 bytes", itoa(len(p.To)))
+	check(p.Messages == 0 || p.Messages > 0 && p.Kind == Replay, "Canary.Messages", "0 (none), or with a replay more",
+		itoa(p.Messages))
+	check(p.Watch >= 0, "Canary.Watch", "0 (15 minutes) or more", p.Watch.String())
+	check(p.Tolerate == 0 || p.Tolerate > 0 && p.Tolerate < p.Messages, "Canary.Tolerate",
+		fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", p.Messages), itoa(p.Tolerate))
+	check(p.Change == nil && p.Edit == nil || p.Kind == Replay, "Change", "nil, or with a replay", "a change")
+
+	return errors.Join(errs...)
+}
+
+// Most is how many messages the run of a plan is about that was counted.
+func (p Plan) Most() int {
+	n, _ := p.Counted.most(p.Limit)
+
+	return n
+}
+
+// Plan counts what a plan would do, and changes nothing. The plan that it returns has that in
+// Counted, and its filter selects exactly the messages that were counted: neither those that come
+// later, nor those that take their places.
+func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
+	wanted, now := plan.Filter, time.Now()
+	var counted []uint64
+	dry := plan
+	dry.Undo, dry.Settled, dry.Limit = nil, nil, 0 // all that match, whatever the limit
+	dry.Filter = Filter{Where: func(l *DeadLetter) bool {
+		matches := wanted.Matches(l, now)
+		if matches {
+			counted = append(counted, identity(l))
+		}
+
+		return matches
+	}}
+	err := errors.Join(wanted.Validate(), checkRun("Plan", plan.Limit, 0))
+	report := Report{Left: []Left{}}
+	if err == nil {
+		report, err = q.run(ctx, dry, true)
+	}
+	report.weigh(plan.Limit)
+	plan.Counted, plan.Filter = &report, onlyCounted(counted, wanted)
+
+	return plan, err
+}
+
+// onlyCounted selects what was counted with a filter. It says the same as often as it is asked, as
+// a run with a canary goes through the queue twice.
+func onlyCounted(counted []uint64, wanted Filter) Filter {
+	slices.Sort(counted)
+
+	return Filter{Where: func(l *DeadLetter) bool {
+		_, was := slices.BinarySearch(counted, identity(l))
+
+		return was && (wanted.Where == nil || wanted.Where(l))
+	}}
+}
+
+// Check returns a *[DropError] if the target would lose some of the messages that were counted, and
+// the plan does not allow that.
+func (p Plan) Check() error {
+	if p.AllowDrop {
+		return nil
+	}
+
+	return p.Counted.Target.Check(p.Counted.most(p.Limit))
+}
+
+// Run does what a plan says. It can be interrupted at any moment and run again: what was not done
+// is where it was. Of what is on its way when the process is killed, up to 256 messages, some may then
+// be both in the dead-letter queue and in the target.
+//
+// A plan that was counted does no more than was counted. With a Canary, that many go first, and the
+// others only when those were handled.
+func (q *Queue) Run(ctx context.Context, plan Plan) (Report, error) { return q.run(ctx, plan, false) }
+
+// limit is how many a run takes at most.
+func (p Plan) limit() int {
+	if p.Counted != nil && p.Counted.Can() > 0 {
+		return p.Most()
+	}
+
+	return p.Limit
+}
+
+// asCounted is a report of a run that has ended when all was done that was counted: what lies
+// behind that is known from then.
+func (p Plan) asCounted(r Report, err error) Report {
+	if err != nil || p.Counted == nil || r.Done < p.limit() || r.Done == p.Limit {
+		return r
+	}
+	r.Matched = max(r.Matched, p.Counted.Matched)
+	if p.Counted.LeftBehind() > r.LeftBehind() {
+		r.Left, r.EditError = p.Counted.Left, p.Counted.EditError
+	}
+
+	return r
+}
+
+// seed of all hashes of messages: they are compared within one process.
+var seed = maphash.MakeSeed()
+
+// identity tells dead letters from each other: by their UUID, when and how often they have failed,
+// and their body. Two with the same are copies of one message. It takes 8 bytes.
+func identity(l *DeadLetter) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	maphash.WriteComparable(&h, [4]any{l.UUID, l.LastFailure.UnixMilli(), l.Replays, l.Calls})
+	_, _ = h.Write(l.Message.Body)
+
+	return h.Sum64()
+}
