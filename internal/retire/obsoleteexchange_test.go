@@ -107,10 +107,10 @@ func TestObsoleteExchanges(t *testing.T) {
 				topology.Names{}))
 			require.NoError(t, err)
 			if test.found == "" {
-				assert.Empty(t, found)
+				assert.Empty(t, found.Exchanges)
 			} else {
-				assert.Equal(t, []retire.Exchange{{Name: test.found, Queue: "orders"}}, found)
-				require.NoError(t, retire.DeleteExchange(t.Context(), api, found[0]))
+				assert.Equal(t, []retire.Exchange{{Name: test.found, Queue: "orders"}}, found.Exchanges)
+				require.NoError(t, retire.DeleteExchange(t.Context(), api, found.Exchanges[0]))
 				assert.Equal(t, []string{"exchanges/%2F/" + test.found}, test.api.deleted)
 			}
 			if test.usedBy == "" {
@@ -154,7 +154,7 @@ func TestObsoleteExchangesWithOwnNames(t *testing.T) {
 	found, err := retire.Find(t.Context(), client(t, server), names,
 		strategyPlan(t, cycle(), names))
 	require.NoError(t, err)
-	assert.Equal(t, []retire.Exchange{{Name: "no-7s-orders", Queue: "orders"}}, found)
+	assert.Equal(t, []retire.Exchange{{Name: "no-7s-orders", Queue: "orders"}}, found.Exchanges)
 }
 
 func client(t *testing.T, server *httptest.Server) *httpapi.Client {

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
@@ -430,17 +431,17 @@ func (l *lab) withoutPermissions(t *testing.T) {
 
 	v := l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
 	assert.Equal(t, cli.ExitFound, v.code)
-	for _, p := range needs(topics) {
+	for _, p := range inspect.Needs(topics) {
 		_, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation,
 			p.Kind, p.Name))
 		// To bind takes two permissions, and the broker asks for that on the queue first.
-		assert.Equal(t, p.Operation != read || p.Kind != rabbitmq.KindExchange, found, "%+v", p)
+		assert.Equal(t, p.Operation != inspect.Read || p.Kind != rabbitmq.KindExchange, found, "%+v", p)
 	}
 
 	poor[cli.EnvManagement] = l.api
 	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
 	var fix string
-	for _, p := range needs(topics) {
+	for _, p := range inspect.Needs(topics) {
 		f, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation,
 			p.Kind, p.Name))
 		assert.True(t, found, "%+v", p)
@@ -457,7 +458,7 @@ func (l *lab) withoutPermissions(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	for _, p := range needs(topics) {
+	for _, p := range inspect.Needs(topics) {
 		if p.Kind == rabbitmq.KindQueue && p.Name == "healthy" {
 			less := strings.ReplaceAll(fix, "healthy|", "")
 			l.run(less)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
@@ -29,33 +30,31 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 	t.Helper()
 	plan, err := topology.New("orders", policy, topology.Names{})
 	require.NoError(t, err)
-	f := Facts{
+	f := Facts{Commands: commands("/", false, false), Facts: inspect.Facts{
 		VHost: "/", User: "service", Version: "4.0.5", PolicyFile: "retry.yaml",
-		Topics:  []Topic{{"orders", policy, plan}},
-		Blocked: seen(""),
-		Refused: seen[[]Permission](nil),
-		Granted: seen(httpapi.Permissions{User: "service", VHost: "/", Configure: ".*", Write: ".*",
+		Topics:  []inspect.Topic{{"orders", policy, plan}},
+		Blocked: inspect.Known(""),
+		Refused: inspect.Known[[]inspect.Permission](nil),
+		Granted: inspect.Known(httpapi.Permissions{User: "service", VHost: "/", Configure: ".*", Write: ".*",
 			Read: ".*"}),
-		Nodes: seen([]httpapi.Node{{Name: "a", Running: true, MemoryAlarm: ptr(false),
+		Nodes: inspect.Known([]httpapi.Node{{Name: "a", Running: true, MemoryAlarm: ptr(false),
 			DiskAlarm: ptr(false)}}),
-		Flags: seen([]httpapi.FeatureFlag{{Name: "quorum_queue", State: "enabled"},
+		Flags: inspect.Known([]httpapi.FeatureFlag{{Name: "quorum_queue", State: "enabled"},
 			{Name: "stream_queue", State: "enabled"}}),
-		Limits:           seen(map[string]int64{}),
-		Policies:         seen[[]httpapi.Policy](nil),
-		OperatorPolicies: seen[[]httpapi.Policy](nil),
-		Obsolete:         seen[[]retire.Queue](nil),
-
-		ObsoleteExchanges: seen[[]retire.Exchange](nil),
-		Queues:            map[string]Queue{}, Exchanges: map[string]Exchange{},
-	}
+		Limits:           inspect.Known(map[string]int64{}),
+		Policies:         inspect.Known[[]httpapi.Policy](nil),
+		OperatorPolicies: inspect.Known[[]httpapi.Policy](nil),
+		Obsolete:         inspect.Known(retire.Found{}),
+		Queues:           map[string]inspect.Queue{}, Exchanges: map[string]inspect.Exchange{},
+	}}
 	put := func(name string, arguments amqp.Table) {
 		q := httpapi.Queue{Name: name, VHost: "/", Type: arguments[amqp.QueueTypeArg].(string), State: "running",
 			Arguments: httpapi.Arguments(arguments),
 			Members:   []string{"a"}, Online: []string{"a"}, Messages: ptr[int64](0), Ready: ptr[int64](0),
 			Unacked: ptr[int64](0), Undeliverable: ptr[int64](0),
 			Consumers: ptr[int64](0), Effective: httpapi.Arguments{}}
-		f.Queues[name] = Queue{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Details: seen(q)}
-		f.All = seen(append(f.All.Value, q))
+		f.Queues[name] = inspect.Queue{Exists: inspect.Known(true), Conflict: inspect.Known[*topology.ConflictError](nil), Details: inspect.Known(q)}
+		f.All = inspect.Known(append(f.All.Value, q))
 	}
 	put("orders", plan.WithMainArguments(topology.ProtectArguments("orders.dlq")))
 	for _, q := range plan.Queues {
@@ -73,8 +72,8 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		exchanges, bindings = slices.Concat(exchanges, shared.Exchanges), slices.Concat(bindings, shared.Bindings)
 	}
 	for _, x := range exchanges {
-		found := Exchange{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Type: x.Type,
-			Bindings: seen[[]httpapi.Binding](nil)}
+		found := inspect.Exchange{Exists: inspect.Known(true), Conflict: inspect.Known[*topology.ConflictError](nil), Type: x.Type,
+			Bindings: inspect.Known[[]httpapi.Binding](nil)}
 		for _, b := range bindings {
 			if b.Exchange == x.Name {
 				found.Bindings.Value = append(found.Bindings.Value,
@@ -88,7 +87,7 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 }
 
 // change changes what is known of a queue.
-func (f Facts) change(queue string, how func(*Queue, *httpapi.Queue)) {
+func (f Facts) change(queue string, how func(*inspect.Queue, *httpapi.Queue)) {
 	q := f.Queues[queue]
 	q.Details.Value.Arguments = maps.Clone(q.Details.Value.Arguments)
 	how(&q, &q.Details.Value)
@@ -150,21 +149,22 @@ func TestNothingCouldBeSeen(t *testing.T) {
 
 func nothingCouldBeSeen(t *testing.T, f Facts, anyway ...string) {
 	t.Helper()
-	blindFacts := Facts{Topics: f.Topics, VHost: "/", User: "service", PolicyFile: "retry.yaml"}
+	blindFacts := Facts{Commands: f.Commands, Facts: inspect.Facts{Topics: f.Topics, VHost: "/", User: "service",
+		PolicyFile: "retry.yaml"}}
 	const why = "nobody told"
-	blindFacts.Blocked, blindFacts.Refused, blindFacts.Granted = unseen[string](why), unseen[[]Permission](why),
-		unseen[httpapi.Permissions](why)
-	blindFacts.Nodes, blindFacts.Flags = unseen[[]httpapi.Node](why), unseen[[]httpapi.FeatureFlag](why)
-	blindFacts.Limits, blindFacts.All, blindFacts.Obsolete = unseen[map[string]int64](why),
-		unseen[[]httpapi.Queue](why), unseen[[]retire.Queue](why)
-	blindFacts.Queues, blindFacts.Exchanges = map[string]Queue{}, map[string]Exchange{}
+	blindFacts.Blocked, blindFacts.Refused, blindFacts.Granted = inspect.Unseen[string](why), inspect.Unseen[[]inspect.Permission](why),
+		inspect.Unseen[httpapi.Permissions](why)
+	blindFacts.Nodes, blindFacts.Flags = inspect.Unseen[[]httpapi.Node](why), inspect.Unseen[[]httpapi.FeatureFlag](why)
+	blindFacts.Limits, blindFacts.All, blindFacts.Obsolete = inspect.Unseen[map[string]int64](why),
+		inspect.Unseen[[]httpapi.Queue](why), inspect.Unseen[retire.Found](why)
+	blindFacts.Queues, blindFacts.Exchanges = map[string]inspect.Queue{}, map[string]inspect.Exchange{}
 	for name := range f.Queues {
-		blindFacts.Queues[name] = Queue{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why),
-			Details: unseen[httpapi.Queue](why)}
+		blindFacts.Queues[name] = inspect.Queue{Exists: inspect.Unseen[bool](why), Conflict: inspect.Unseen[*topology.ConflictError](why),
+			Details: inspect.Unseen[httpapi.Queue](why)}
 	}
 	for name := range f.Exchanges {
-		blindFacts.Exchanges[name] = Exchange{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why),
-			Bindings: unseen[[]httpapi.Binding](why)}
+		blindFacts.Exchanges[name] = inspect.Exchange{Exists: inspect.Unseen[bool](why), Conflict: inspect.Unseen[*topology.ConflictError](why),
+			Bindings: inspect.Unseen[[]httpapi.Binding](why)}
 	}
 	unseenOnes := map[string]bool{}
 	for _, finding := range diagnose(blindFacts) {
@@ -185,7 +185,7 @@ func TestChecks(t *testing.T) {
 	}
 	under := func(f *Facts, queue string, operator bool, definition httpapi.Arguments) {
 		p := policy("p", 3, definition)
-		f.change(queue, func(_ *Queue, q *httpapi.Queue) {
+		f.change(queue, func(_ *inspect.Queue, q *httpapi.Queue) {
 			q.Effective = definition
 			if operator {
 				q.OperatorPolicy = &p.Name
@@ -194,15 +194,15 @@ func TestChecks(t *testing.T) {
 			}
 		})
 		if operator {
-			f.OperatorPolicies = seen([]httpapi.Policy{p})
+			f.OperatorPolicies = inspect.Known([]httpapi.Policy{p})
 		} else {
-			f.Policies = seen([]httpapi.Policy{p})
+			f.Policies = inspect.Known([]httpapi.Policy{p})
 		}
 	}
 	const retry, dlq = "orders.retry.1m", "orders.dlq"
-	fanout := func(f *Facts) Exchange {
+	fanout := func(f *Facts) inspect.Exchange {
 		x := f.Exchanges["orders.retry"]
-		x.Conflict = seen(&topology.ConflictError{Argument: "type", Wanted: "headers", Found: "fanout"})
+		x.Conflict = inspect.Known(&topology.ConflictError{Argument: "type", Wanted: "headers", Found: "fanout"})
 		f.Exchanges["orders.retry"] = x
 		return x
 	}
@@ -228,7 +228,7 @@ func TestChecks(t *testing.T) {
 		{"disk", "alarms", Problem, "broker", "disk alarm on node a", "rabbitmqctl --node 'a' set_disk_free_limit",
 			func(f *Facts) { f.Nodes.Value[0].DiskAlarm = ptr(true) }},
 		{"blocked", "alarms", Problem, "broker", "low on memory", "rabbitmq-diagnostics alarms", func(f *Facts) {
-			f.Nodes, f.Blocked = unseen[[]httpapi.Node]("x"), seen("low on memory")
+			f.Nodes, f.Blocked = inspect.Unseen[[]httpapi.Node]("x"), inspect.Known("low on memory")
 		}},
 		{"down", "nodes", Warning, "broker", "node b is down", "", func(f *Facts) {
 			f.Nodes.Value = append(f.Nodes.Value, httpapi.Node{Name: "b"})
@@ -240,44 +240,46 @@ func TestChecks(t *testing.T) {
 			`rabbitmqctl set_vhost_limits -p '/' '{"max-connections":5,"max-queues":3}'`, func(f *Facts) {
 				f.Limits.Value = map[string]int64{"max-queues": 2, "max-connections": 5}
 				f.All.Value = f.All.Value[:2]
-				f.Queues[dlq] = Queue{Exists: seen(false)}
+				f.Queues[dlq] = inspect.Queue{Exists: inspect.Known(false)}
 			}},
 		{"refused", "permissions", Problem, `user "service"`, `no read permission on queue "orders"`, "",
-			func(f *Facts) { f.Refused = seen([]Permission{{read, "queue", "orders", "x", true}}) }},
+			func(f *Facts) {
+				f.Refused = inspect.Known([]inspect.Permission{{inspect.Read, "queue", "orders", "x", true}})
+			}},
 		{"not granted", "permissions", Warning, `user "service"`, `no configure permission on queue "orders"`,
 			"'(^mine$)|^(orders|orders\\.retry|", func(f *Facts) {
-				f.Granted.Value.Configure, f.Refused = "^mine$", unseen[[]Permission]("x")
+				f.Granted.Value.Configure, f.Refused = "^mine$", inspect.Unseen[[]inspect.Permission]("x")
 			}},
 		{"cannot bind", "permissions", Warning, `user "service"`, `no read permission on exchange "orders.retry"`,
 			"'(^orders$)|^(", func(f *Facts) { f.Granted.Value.Read = "^orders$" }},
 		{"granted nothing", "permissions", Problem, `user "service"`, `no write permission on exchange "orders.retry"`,
 			"list_user_permissions", func(f *Facts) {
-				f.Granted = unseen[httpapi.Permissions]("x")
-				f.Refused = seen(needs(f.Topics))
+				f.Granted = inspect.Unseen[httpapi.Permissions]("x")
+				f.Refused = inspect.Known(inspect.Needs(f.Topics))
 			}},
 
 		{"main is gone", "exists", Problem, `main queue "orders"`, "no such queue", "start the service",
-			func(f *Facts) { f.Queues["orders"] = Queue{Exists: seen(false)} }},
+			func(f *Facts) { f.Queues["orders"] = inspect.Queue{Exists: inspect.Known(false)} }},
 		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology " +
-			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = Queue{Exists: seen(false)} }},
+			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = inspect.Queue{Exists: inspect.Known(false)} }},
 		{"without a policy file", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
 			"# Start the service that consumes \"orders\": it declares what is missing. Or write its policies to a " +
 				"file (policyfile.Format),\n# and run:\n#   amqpretry topology apply --policies FILE 'orders'",
 			func(f *Facts) {
 				f.PolicyFile = ""
-				f.Queues[dlq] = Queue{Exists: seen(false)}
+				f.Queues[dlq] = inspect.Queue{Exists: inspect.Known(false)}
 			}},
 		{"under the default policy", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
 			"amqpretry topology apply 'orders'", func(f *Facts) {
 				*f = healthyUnder(t, config.Policy{})
 				f.PolicyFile = ""
-				f.Queues[dlq] = Queue{Exists: seen(false)}
+				f.Queues[dlq] = inspect.Queue{Exists: inspect.Known(false)}
 			}},
 		{"exchange is gone", "exists", Problem, `exchange "orders.retry"`, "no such exchange", "topology apply",
-			func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
+			func(f *Facts) { f.Exchanges["orders.retry"] = inspect.Exchange{Exists: inspect.Known(false)} }},
 		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1",
 			"amqpretry topology apply --recreate --policies 'retry.yaml' 'orders'", func(f *Facts) {
-				f.change(retry, func(q *Queue, _ *httpapi.Queue) {
+				f.change(retry, func(q *inspect.Queue, _ *httpapi.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "60000", Found: "1"}
 				})
 			}},
@@ -288,14 +290,14 @@ func TestChecks(t *testing.T) {
 			"topology apply --policies 'retry.yaml' 'orders'\n#   amqpretry dlq import 'orders' " +
 			"dead-letters-orders.jsonl",
 			func(f *Facts) {
-				f.change(dlq, func(q *Queue, _ *httpapi.Queue) {
+				f.change(dlq, func(q *inspect.Queue, _ *httpapi.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum",
 						Found: "classic"}
 				})
 			}},
 		{"dead letters pushed out by an argument", "arguments", Problem, `dead-letter queue "orders.dlq"`,
 			"x-max-length, wanted another value, found 5", "amqpretry dlq purge", func(f *Facts) {
-				f.change(dlq, func(q *Queue, d *httpapi.Queue) {
+				f.change(dlq, func(q *inspect.Queue, d *httpapi.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-max-length", Found: "5"}
 					d.Arguments["x-max-length"] = int64(5)
 				})
@@ -310,7 +312,7 @@ func TestChecks(t *testing.T) {
 			"list_bindings -p '/' source_name destination_name routing_key\n# Note those of others, which are lost. " +
 				"Then delete the exchange, and declare it as planned:\n#   rabbitmqctl eval 'ok", func(f *Facts) {
 				x := fanout(f)
-				x.Bindings = seen([]httpapi.Binding{{VHost: "/", Exchange: "orders.retry", Queue: "audit"}})
+				x.Bindings = inspect.Known([]httpapi.Binding{{VHost: "/", Exchange: "orders.retry", Queue: "audit"}})
 				f.Exchanges["orders.retry"] = x
 			}},
 		{"unbound", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.dlq"`, "topology apply",
@@ -331,11 +333,11 @@ func TestChecks(t *testing.T) {
 			}},
 
 		{"queue is down", "available", Problem, `main queue "orders"`, "it is down", "", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.State = "down" })
+			f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.State = "down" })
 		}},
 		{"no majority", "available", Problem, `dead-letter queue "orders.dlq"`, "1 of its 3 nodes",
 			"rabbitmq-queues quorum_status --vhost '/' 'orders.dlq'", func(f *Facts) {
-				f.change(dlq, func(_ *Queue, q *httpapi.Queue) { q.Members = []string{"a", "b", "c"} })
+				f.change(dlq, func(_ *inspect.Queue, q *httpapi.Queue) { q.Members = []string{"a", "b", "c"} })
 			}},
 		{"one of three", "available", Warning, `main queue "orders"`, "on 1 of 3 nodes", "rabbitmq-queues add_member " +
 			"--vhost '/' 'orders' 'b'", func(f *Facts) {
@@ -343,22 +345,22 @@ func TestChecks(t *testing.T) {
 				httpapi.Node{Name: "c", Running: true})
 		}},
 		{"classic main", "types", Note, `main queue "orders"`, "classic", "", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Type = "classic" })
+			f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Type = "classic" })
 		}},
 		{"makes room", "overflow", Warning, `main queue "orders"`, "x-max-length: 9, and overflow: drop-head",
 			`'{"max-priority":3,"overflow":"reject-publish"}'`, func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 					q.Arguments["x-max-length"] = int64(9)
 					delete(q.Arguments, "x-overflow")
 				})
 				under(f, "orders", false, httpapi.Arguments{"max-priority": int64(3)})
 			}},
 		{"stream", "types", Problem, `main queue "orders"`, "a stream", "consume from a queue", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Type = "stream" })
+			f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Type = "stream" })
 		}},
 		{"classic retry", "types", Warning, `retry queue "orders.retry.1m"`, "classic queue in front of a quorum",
 			"take classic_queues: true out", func(f *Facts) {
-				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Type = "classic" })
+				f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) { q.Type = "classic" })
 			}},
 
 		{"operator's TTL", "policies", Problem, `retry queue "orders.retry.1m"`,
@@ -383,7 +385,7 @@ func TestChecks(t *testing.T) {
 		{"nobody's policy", "policies", Problem, `retry queue "orders.retry.1m"`, "expires: 7, from the policies of " +
 			"the broker", "rabbitmqctl list_policies -p '/'", func(f *Facts) {
 			under(f, retry, false, httpapi.Arguments{"expires": int64(7)})
-			f.Policies = unseen[[]httpapi.Policy]("x")
+			f.Policies = inspect.Unseen[[]httpapi.Policy]("x")
 		}},
 		{"dead letters expire", "policies", Problem, `dead-letter queue "orders.dlq"`, "message-ttl: 5", "set_policy",
 			func(f *Facts) { under(f, dlq, false, httpapi.Arguments{"message-ttl": int64(5)}) }},
@@ -407,33 +409,33 @@ func TestChecks(t *testing.T) {
 
 		{"drops at 20", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20, the default",
 			"set_policy -p '/' --priority 100", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 					q.Arguments = httpapi.Arguments{"x-queue-type": "quorum"}
 				})
 			}},
 		{"drops at its policy's", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 4",
 			`--priority 100 --apply-to queues 'amqpretry.orders' '^orders$' '{"dead-letter-exchange":"","dead-letter-routing-key":"orders.dlq","dead-letter-strategy":"at-least-once","delivery-limit":1000,"max-priority":3`, func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 					q.Arguments = httpapi.Arguments{"x-queue-type": "quorum", "x-delivery-limit": int64(9)}
 				})
 				under(f, "orders", false, httpapi.Arguments{"delivery-limit": int64(4), "max-priority": int64(3)})
 			}},
 		{"drops with no queue behind", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20",
 			"amqpretry topology apply --policies 'retry.yaml' 'orders' &&\nrabbitmqctl set_policy", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Arguments = httpapi.Arguments{} })
-				f.Queues[dlq] = Queue{Exists: seen(false)}
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Arguments = httpapi.Arguments{} })
+				f.Queues[dlq] = inspect.Queue{Exists: inspect.Known(false)}
 			}},
 		{"exchange is not there", "dead-letter-target", Problem, `main queue "orders"`, `"nowhere" does not exist`,
 			"amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 					q.Arguments["x-dead-letter-exchange"] = "nowhere"
 				})
-				f.Exchanges["nowhere"] = Exchange{Exists: seen(false)}
+				f.Exchanges["nowhere"] = inspect.Exchange{Exists: inspect.Known(false)}
 			}},
 		{"queue is not there", "dead-letter-target", Problem, `main queue "orders"`,
 			`queue "elsewhere", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies " +
 				"'retry.yaml' 'orders'", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 					q.Arguments["x-dead-letter-routing-key"] = "elsewhere"
 				})
 			}},
@@ -442,56 +444,56 @@ func TestChecks(t *testing.T) {
 				"'retry.yaml' 'orders'", func(f *Facts) {
 				f.Topics[0].Plan, f.Topics[0].Policy = topology.Plan{Queue: "orders"},
 					config.Policy{Mode: config.ModeOff}
-				f.Queues[dlq] = Queue{Exists: seen(false)}
+				f.Queues[dlq] = inspect.Queue{Exists: inspect.Known(false)}
 			}},
 		{"cycle", "dead-letter-target", Problem, `main queue "orders"`,
 			`"orders.retry.1m", which has a TTL and dead-letters back`, "An argument of the queue", func(f *Facts) {
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 					q.Arguments["x-dead-letter-routing-key"] = retry
 				})
 			}},
 		{"stuck", "stuck", Warning, `retry queue "orders.retry.1m"`, "3 messages due", "list_queues", func(f *Facts) {
-			f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
+			f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
 		}},
 		{"stuck behind a limit that is gone", "stuck", Warning, `retry queue "orders.retry.1m"`, "although it has room",
 			`"max-length":1000000000,"max-priority":3,"overflow":"reject-publish"}'`, func(f *Facts) {
 				f.Version = "3.10.8"
-				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
+				f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
 				under(f, "orders", false, httpapi.Arguments{"max-priority": int64(3)})
 			}},
 		{"stuck behind one that is not", "stuck", Warning, `retry queue "orders.retry.1m"`, "is full", "raise its limit",
 			func(f *Facts) {
 				f.Version = "3.10.8"
-				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Messages = ptr[int64](5) })
+				f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Messages = ptr[int64](5) })
 				under(f, "orders", false, httpapi.Arguments{"max-length": int64(5), "overflow": "reject-publish"})
 			}},
 		{"stuck for good", "stuck", Problem, `retry queue "orders.retry.1m"`, `the main queue "orders" does not exist`,
 			"start the service", func(f *Facts) {
-				f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
-				f.Queues["orders"] = Queue{Exists: seen(false)}
+				f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) { q.Undeliverable = ptr[int64](3) })
+				f.Queues["orders"] = inspect.Queue{Exists: inspect.Known(false)}
 			}},
 		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 messages due", "", func(f *Facts) {
-			f.change(retry, func(_ *Queue, q *httpapi.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
+			f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
 		}},
 		{"thief", "retry-consumers", Problem, `retry queue "orders.retry.1m"`, "2 consumers", "list_consumers -p '/'",
-			func(f *Facts) { f.change(retry, func(q *Queue, _ *httpapi.Queue) { q.Consumers = 2 }) }},
+			func(f *Facts) { f.change(retry, func(q *inspect.Queue, _ *httpapi.Queue) { q.Consumers = 2 }) }},
 		{"single", "single-active-consumer", Note, `main queue "orders"`, "single active", "", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Arguments["x-single-active-consumer"] = true })
+			f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Arguments["x-single-active-consumer"] = true })
 		}},
 		{"dead letters that AMQP would not count", "dead-letters", Unseen, "broker", "orders.dlq", "", func(f *Facts) {
 			f.Version = "4.4.0"
-			f.change(dlq, func(q *Queue, _ *httpapi.Queue) { q.Details = unseen[httpapi.Queue]("no API") })
+			f.change(dlq, func(q *inspect.Queue, _ *httpapi.Queue) { q.Details = inspect.Unseen[httpapi.Queue]("no API") })
 		}},
 		{"dead letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages",
 			"amqpretry dlq stat 'orders'", func(f *Facts) {
-				f.change(dlq, func(q *Queue, _ *httpapi.Queue) { q.Ready = 7 })
+				f.change(dlq, func(q *inspect.Queue, _ *httpapi.Queue) { q.Ready = 7 })
 			}},
 		{"dead letters are consumed", "dead-letters", Note, `dead-letter queue "orders.dlq"`, "2 consumers", "",
-			func(f *Facts) { f.change(dlq, func(q *Queue, _ *httpapi.Queue) { q.Consumers = 2 }) }},
+			func(f *Facts) { f.change(dlq, func(q *inspect.Queue, _ *httpapi.Queue) { q.Consumers = 2 }) }},
 		{"obsolete", "obsolete", Note, `retry queue "orders.retry.2m"`, "no policy uses it", "amqpretry topology prune",
 			func(f *Facts) {
-				f.Obsolete.Value = []retire.Queue{{Queue: topology.Queue{Name: "orders.retry.2m",
+				f.Obsolete.Value.Queues = []retire.Queue{{Queue: topology.Queue{Name: "orders.retry.2m",
 					Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}}
 			}},
 	} {
@@ -514,7 +516,7 @@ func TestChecks(t *testing.T) {
 // A queue without statistics has no policies that could be judged.
 func TestNoStatistics(t *testing.T) {
 	f := healthy(t)
-	f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Effective = nil })
+	f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Effective = nil })
 	for _, check := range []string{"policies", "delivery-limit", "dead-letter-target"} {
 		found := slices.DeleteFunc(diagnose(f), func(f Finding) bool { return f.Check != check })
 		require.Len(t, found, 1)
@@ -529,8 +531,8 @@ func TestSharedQueuesAreToldOnce(t *testing.T) {
 	f := healthyUnder(t, config.Policy{Delays: []time.Duration{time.Minute}, Strategy: config.StrategyShared})
 	plan, err := topology.New("payments", f.Topics[0].Policy, topology.Names{})
 	require.NoError(t, err)
-	f.Topics = append(f.Topics, Topic{"payments", f.Topics[0].Policy, plan})
-	f.Queues["retry.1m"] = Queue{Exists: seen(false)}
+	f.Topics = append(f.Topics, inspect.Topic{"payments", f.Topics[0].Policy, plan})
+	f.Queues["retry.1m"] = inspect.Queue{Exists: inspect.Known(false)}
 	told := slices.DeleteFunc(diagnose(f), func(f Finding) bool { return f.Object != `retry queue "retry.1m"` })
 	assert.Len(t, told, 1, "%+v", told)
 }
@@ -540,20 +542,20 @@ func TestPermissionsThatTheBrokerGives(t *testing.T) {
 	f := healthy(t)
 	f.Granted.Value.Configure = "^mine$"
 	assert.Empty(t, lookPermissions(f))
-	assert.Empty(t, lacking(needs(f.Topics), httpapi.Permissions{Configure: "(?=x)", Write: "(?>x)",
+	assert.Empty(t, lacking(inspect.Needs(f.Topics), httpapi.Permissions{Configure: "(?=x)", Write: "(?>x)",
 		Read: "(?<!x)y"}), "Go cannot read them")
-	assert.Len(t, lacking(needs(f.Topics), httpapi.Permissions{}), len(needs(f.Topics)))
+	assert.Len(t, lacking(inspect.Needs(f.Topics), httpapi.Permissions{}), len(inspect.Needs(f.Topics)))
 }
 
 // Where nothing of a topic is, that is what is said, and nothing of its parts.
 func TestNothingOfATopic(t *testing.T) {
 	f := healthy(t)
-	f.VHost = "v'2"
+	f.VHost, f.Commands = "v'2", commands("v'2", false, false)
 	for name := range f.Queues {
-		f.Queues[name] = Queue{Exists: seen(false)}
+		f.Queues[name] = inspect.Queue{Exists: inspect.Known(false)}
 	}
 	for name := range f.Exchanges {
-		f.Exchanges[name] = Exchange{Exists: seen(false)}
+		f.Exchanges[name] = inspect.Exchange{Exists: inspect.Known(false)}
 	}
 	found := lookExists(f)
 	require.Len(t, found, 1)
@@ -562,17 +564,17 @@ func TestNothingOfATopic(t *testing.T) {
 		found[0].Found)
 	assert.Contains(t, found[0].Fix, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
 
-	assert.Equal(t, `amqpretry dlq stat --vhost='v'\''2' -- '-x'`, f.amqpretry("dlq stat", "-x"))
-	f.VHost = "/"
-	assert.Equal(t, `amqpretry dlq stat -- '-x'`, f.amqpretry("dlq stat", "-x"))
-	f.VHostByFlag = true // the URI may have another one
-	assert.Equal(t, `amqpretry dlq stat --vhost='/' -- '-x'`, f.amqpretry("dlq stat", "-x"))
-	f.ByFlag = true
+	assert.Equal(t, `amqpretry dlq stat --vhost='v'\''2' -- '-x'`, f.AMQPRetry("dlq stat", "-x"))
+	f.VHost, f.Commands = "/", commands("/", false, false)
+	assert.Equal(t, `amqpretry dlq stat -- '-x'`, f.AMQPRetry("dlq stat", "-x"))
+	f.Commands = commands("/", true, false) // the URI may have another one
+	assert.Equal(t, `amqpretry dlq stat --vhost='/' -- '-x'`, f.AMQPRetry("dlq stat", "-x"))
+	f.Commands = commands("/", true, true)
 	assert.Contains(t, lookExists(f)[0].Fix, "# with the same --uri\namqpretry topology apply")
 
-	f.Queues["orders.dlq"] = Queue{Exists: seen(true)}
+	f.Queues["orders.dlq"] = inspect.Queue{Exists: inspect.Known(true)}
 	assert.Len(t, lookExists(f), 3, "main queue, retry queue, exchange")
-	f.Queues["orders.dlq"], f.All = Queue{Exists: unseen[bool]("x")}, unseen[[]httpapi.Queue]("x")
+	f.Queues["orders.dlq"], f.All = inspect.Queue{Exists: inspect.Unseen[bool]("x")}, inspect.Unseen[[]httpapi.Queue]("x")
 	assert.Len(t, lookExists(f), 4, "and what was not seen")
 }
 
@@ -591,7 +593,7 @@ func TestChecksOfVersions(t *testing.T) {
 		"4.3.0": "crashed consumers that often"} {
 		f := healthy(t)
 		f.Version = version
-		f.change("orders.dlq", func(_ *Queue, q *httpapi.Queue) {
+		f.change("orders.dlq", func(_ *inspect.Queue, q *httpapi.Queue) {
 			q.Effective = httpapi.Arguments{"delivery-limit": int64(5)}
 		})
 		assert.Equal(t, Problem, find(f, "policies"), version)
@@ -601,7 +603,7 @@ func TestChecksOfVersions(t *testing.T) {
 		// from 4.0 on a negative limit is none
 		f := healthy(t)
 		f.Version = version
-		f.change("orders.dlq", func(_ *Queue, q *httpapi.Queue) {
+		f.change("orders.dlq", func(_ *inspect.Queue, q *httpapi.Queue) {
 			q.Effective = httpapi.Arguments{"delivery-limit": int64(-1)}
 		})
 		assert.Equal(t, severity, find(f, "policies"), version)
@@ -609,11 +611,11 @@ func TestChecksOfVersions(t *testing.T) {
 	for version, severity := range map[string]Severity{"3.10.8": OK, "4.0.5": Problem, "4.3.6": Problem} {
 		f := healthy(t)
 		f.Version = version
-		f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Arguments = httpapi.Arguments{} })
+		f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Arguments = httpapi.Arguments{} })
 		assert.Equal(t, severity, find(f, "delivery-limit"), version)
 	}
-	assert.Contains(t, counts("4.3.6"), "Since RabbitMQ 4.3 a nack does not count")
-	assert.Contains(t, counts("4.2.9"), ". Nacks, rejects")
+	assert.Contains(t, (Facts{Facts: inspect.Facts{Version: "4.3.6"}}).counts(), "Since RabbitMQ 4.3 a nack does not count")
+	assert.Contains(t, (Facts{Facts: inspect.Facts{Version: "4.2.9"}}).counts(), ". Nacks, rejects")
 }
 
 // Without queues nothing is said of queues.

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
@@ -33,7 +34,7 @@ const theLadder = `ladder "amqpretry.delay.v1.100ms.10x6"`
 func TestChecksOfExactDelays(t *testing.T) {
 	const landing = "orders.landing"
 	holds := func(f *Facts, queue string, n int64) {
-		f.change(queue, func(_ *Queue, q *httpapi.Queue) { q.Messages, q.Undeliverable = &n, &n })
+		f.change(queue, func(_ *inspect.Queue, q *httpapi.Queue) { q.Messages, q.Undeliverable = &n, &n })
 	}
 	for name, test := range map[string]struct {
 		check    string
@@ -46,18 +47,18 @@ func TestChecksOfExactDelays(t *testing.T) {
 		"due, main queue is gone": {"landing", Problem, `landing queue "orders.landing"`,
 			`7 messages due, and the main queue "orders" does not exist`, "start the service",
 			func(f *Facts, _ topology.Ladder) {
-				f.Queues["orders"] = Queue{Exists: seen(false)}
+				f.Queues["orders"] = inspect.Queue{Exists: inspect.Known(false)}
 				holds(f, landing, 7)
 			}},
 		"due, main queue is down": {"landing", Problem, `landing queue "orders.landing"`, "is down", "start its nodes",
 			func(f *Facts, _ topology.Ladder) {
 				holds(f, landing, 1)
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) { q.Members = []string{"a", "b", "c"} })
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Members = []string{"a", "b", "c"} })
 			}},
 		"due, main queue is full": {"landing", Warning, `landing queue "orders.landing"`, "is full", "consume from it",
 			func(f *Facts, _ topology.Ladder) {
 				holds(f, landing, 1)
-				f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+				f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 					q.Messages, q.Effective = ptr[int64](5), httpapi.Arguments{"max-length": int64(5),
 						"overflow": "reject-publish"}
 				})
@@ -66,33 +67,33 @@ func TestChecksOfExactDelays(t *testing.T) {
 			func(f *Facts, _ topology.Ladder) { holds(f, landing, 1) }},
 		"unroutable": {"unroutable", Warning, theLadder, `3 messages that no target takes: 2 for "gone", 1 for no known`,
 			"amqpretry delays show --ladder 'amqpretry.delay.v1.100ms.10x6'", func(f *Facts, l topology.Ladder) {
-				f.change(l.Unroutable(), func(_ *Queue, q *httpapi.Queue) { q.Messages = ptr[int64](3) })
-				f.Unroutable = map[string]Seen[map[string]int]{
-					l.Unroutable(): seen(map[string]int{`"gone"`: 2, "no known target": 1})}
+				f.change(l.Unroutable(), func(_ *inspect.Queue, q *httpapi.Queue) { q.Messages = ptr[int64](3) })
+				f.Unroutable = map[string]inspect.Seen[map[string]int]{
+					l.Unroutable(): inspect.Known(map[string]int{`"gone"`: 2, "no known target": 1})}
 			}},
 		"unroutable, and nobody has looked": {"unroutable", Warning, theLadder, "3 messages that no target takes", "",
 			func(f *Facts, l topology.Ladder) {
-				f.change(l.Unroutable(), func(q *Queue, _ *httpapi.Queue) { q.Ready = 3 })
-				f.Unroutable = map[string]Seen[map[string]int]{l.Unroutable(): unseen[map[string]int]("unsafe")}
+				f.change(l.Unroutable(), func(q *inspect.Queue, _ *httpapi.Queue) { q.Ready = 3 })
+				f.Unroutable = map[string]inspect.Seen[map[string]int]{l.Unroutable(): inspect.Unseen[map[string]int]("unsafe")}
 			}},
 		"half of the ladder is gone": {"exists", Problem, theLadder, "27 objects (delay queue", "topology apply",
 			func(f *Facts, l topology.Ladder) {
 				for level := range 3 {
 					for digit := 1; digit < 10; digit++ {
-						f.Queues[l.WaitQueue(level, digit)] = Queue{Exists: seen(false)}
+						f.Queues[l.WaitQueue(level, digit)] = inspect.Queue{Exists: inspect.Known(false)}
 					}
 				}
 			}},
 		"a level is gone": {"exists", Problem, theLadder, `exchange "amqpretry.delay.v1.100ms.10x6.level-2": there is no`,
 			"topology apply", func(f *Facts, l topology.Ladder) {
-				f.Exchanges[l.Level(2)] = Exchange{Exists: seen(false)}
+				f.Exchanges[l.Level(2)] = inspect.Exchange{Exists: inspect.Known(false)}
 			}},
 		"landing queue is gone": {"exists", Problem, `landing queue "orders.landing"`, "no such queue", "topology apply",
-			func(f *Facts, _ topology.Ladder) { f.Queues[landing] = Queue{Exists: seen(false)} }},
+			func(f *Facts, _ topology.Ladder) { f.Queues[landing] = inspect.Queue{Exists: inspect.Known(false)} }},
 		"another TTL": {"arguments", Problem, theLadder, `delay queue "amqpretry.delay.v1.100ms.10x6.30s": not declared as ` +
 			"planned: x-message-ttl", "amqpretry delays stat --policies 'retry.yaml' 'orders'\n# If it has 0 messages",
 			func(f *Facts, l topology.Ladder) {
-				f.change(l.WaitQueue(2, 3), func(q *Queue, _ *httpapi.Queue) {
+				f.change(l.WaitQueue(2, 3), func(q *inspect.Queue, _ *httpapi.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "30000", Found: "1"}
 				})
 			}},
@@ -119,29 +120,29 @@ func TestChecksOfExactDelays(t *testing.T) {
 		"a policy of all": {"policies", Problem, theLadder, "55 objects (queue for unroutable",
 			`'amqpretry.amqpretry.delay.v1.100ms.10x6' '^amqpretry\.delay\.v1\.100ms\.10x6\.' '{`,
 			func(f *Facts, l topology.Ladder) {
-				f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Definition: httpapi.Arguments{
+				f.Policies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "p", Definition: httpapi.Arguments{
 					"expires": int64(7)}}})
 				for _, q := range l.Shared().Queues {
-					f.change(q.Name, func(_ *Queue, d *httpapi.Queue) {
+					f.change(q.Name, func(_ *inspect.Queue, d *httpapi.Queue) {
 						d.Policy, d.Effective = ptr("p"), httpapi.Arguments{"expires": int64(7)}
 					})
 				}
 			}},
 		"a bounded landing queue": {"policies", Problem, `landing queue "orders.landing"`, "max-length: 9", "list_policies",
 			func(f *Facts, _ topology.Ladder) {
-				f.change(landing, func(_ *Queue, d *httpapi.Queue) {
+				f.change(landing, func(_ *inspect.Queue, d *httpapi.Queue) {
 					d.Effective = httpapi.Arguments{"max-length": int64(9)}
 				})
 			}},
 		"a bounded queue for unroutable messages": {"policies", Problem, theLadder, "max-length: 9", "list_policies",
 			func(f *Facts, l topology.Ladder) {
-				f.change(l.Unroutable(), func(_ *Queue, d *httpapi.Queue) {
+				f.change(l.Unroutable(), func(_ *inspect.Queue, d *httpapi.Queue) {
 					d.Effective = httpapi.Arguments{"max-length": int64(9), "overflow": "reject-publish"}
 				})
 			}},
 		"a bounded delay queue": {"policies", Problem, theLadder, "max-length-bytes: 9", "list_policies",
 			func(f *Facts, l topology.Ladder) {
-				f.change(l.WaitQueue(0, 1), func(_ *Queue, d *httpapi.Queue) {
+				f.change(l.WaitQueue(0, 1), func(_ *inspect.Queue, d *httpapi.Queue) {
 					d.Effective = httpapi.Arguments{"max-length-bytes": int64(9)}
 				})
 			}},
@@ -149,13 +150,13 @@ func TestChecksOfExactDelays(t *testing.T) {
 			func(f *Facts, l topology.Ladder) { holds(f, l.WaitQueue(0, 1), 32) }},
 		"a thief": {"retry-consumers", Problem, theLadder, "1 consumer", "list_consumers",
 			func(f *Facts, l topology.Ladder) {
-				f.change(l.WaitQueue(0, 1), func(q *Queue, _ *httpapi.Queue) { q.Consumers = 1 })
+				f.change(l.WaitQueue(0, 1), func(q *inspect.Queue, _ *httpapi.Queue) { q.Consumers = 1 })
 			}},
 		"no permissions": {"permissions", Problem, `user "service"`,
 			`6 objects (exchange "amqpretry.delay.v1.100ms.10x6.level-0", exchange`,
 			`|amqpretry\.delay\.v1\.100ms\.10x6\..*|`, func(f *Facts, _ topology.Ladder) {
-				f.Granted = unseen[httpapi.Permissions]("x")
-				f.Refused = seen(needs(f.Topics))
+				f.Granted = inspect.Unseen[httpapi.Permissions]("x")
+				f.Refused = inspect.Known(inspect.Needs(f.Topics))
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +189,7 @@ func TestLimitsOfALadder(t *testing.T) {
 		{"orders.landing", drop, "messages are lost"},
 	} {
 		f, _ := exactly(t)
-		f.change(test.queue, func(_ *Queue, d *httpapi.Queue) {
+		f.change(test.queue, func(_ *inspect.Queue, d *httpapi.Queue) {
 			d.Effective = httpapi.Arguments{"max-length": int64(9), "overflow": test.overflow}
 		})
 		found, _ := find(diagnose(f), "policies", "", "max-length: 9")
@@ -196,7 +197,7 @@ func TestLimitsOfALadder(t *testing.T) {
 		assert.Contains(t, found.Means, test.means)
 
 		f, _ = exactly(t)
-		f.change(test.queue, func(q *Queue, d *httpapi.Queue) {
+		f.change(test.queue, func(q *inspect.Queue, d *httpapi.Queue) {
 			d.Arguments["x-max-length"], d.Arguments["x-overflow"] = int64(9), test.overflow
 			q.Conflict.Value = &topology.ConflictError{Argument: "x-max-length", Wanted: "none", Found: "9"}
 		})
@@ -204,16 +205,16 @@ func TestLimitsOfALadder(t *testing.T) {
 		assert.Equal(t, Problem, found.Severity)
 		assert.Contains(t, found.Means, test.means)
 
-		f.change(test.queue, func(q *Queue, _ *httpapi.Queue) { q.Details = unseen[httpapi.Queue](noAPI) })
+		f.change(test.queue, func(q *inspect.Queue, _ *httpapi.Queue) { q.Details = inspect.Unseen[httpapi.Queue](inspect.NoAPI) })
 		found, _ = find(diagnose(f), "arguments", "", "x-max-length")
 		assert.Contains(t, found.Means, test.means, "nobody tells what a full queue does")
 	}
 
 	// One policy for all: each kind of queue has its meaning, and one command removes all keys.
-	f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Definition: httpapi.Arguments{
+	f.Policies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "p", Definition: httpapi.Arguments{
 		"max-length": int64(9), "overflow": drop}}})
 	for _, q := range ladder.Shared().Queues {
-		f.change(q.Name, func(_ *Queue, d *httpapi.Queue) {
+		f.change(q.Name, func(_ *inspect.Queue, d *httpapi.Queue) {
 			d.Policy, d.Effective = ptr("p"), f.Policies.Value[0].Definition
 		})
 	}
@@ -260,11 +261,11 @@ func TestNamedLadderThatIsAbsent(t *testing.T) {
 func TestLadderThatCouldNotBeSeen(t *testing.T) {
 	f, ladder := exactly(t)
 	for name, q := range f.Queues {
-		q.Conflict, q.Details = unseen[*topology.ConflictError](noAPI), unseen[httpapi.Queue](noAPI)
+		q.Conflict, q.Details = inspect.Unseen[*topology.ConflictError](inspect.NoAPI), inspect.Unseen[httpapi.Queue](inspect.NoAPI)
 		f.Queues[name] = q
 	}
 	for name, x := range f.Exchanges {
-		x.Bindings = unseen[[]httpapi.Binding](noAPI)
+		x.Bindings = inspect.Unseen[[]httpapi.Binding](inspect.NoAPI)
 		f.Exchanges[name] = x
 	}
 	found := map[string]string{}
@@ -283,7 +284,7 @@ func TestLadderThatCouldNotBeSeen(t *testing.T) {
 
 	f, ladder = exactly(t)
 	for digit := 1; digit <= mostParts; digit++ {
-		f.change(ladder.WaitQueue(0, digit), func(_ *Queue, q *httpapi.Queue) { q.Effective = nil })
+		f.change(ladder.WaitQueue(0, digit), func(_ *inspect.Queue, q *httpapi.Queue) { q.Effective = nil })
 	}
 	unknown, _ := find(diagnose(f), "policies", broker, "")
 	assert.Equal(t, "not seen: policies of the broker ("+ladder.WaitQueue(0, 1)+", "+ladder.WaitQueue(0, 2)+", "+

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -27,18 +28,18 @@ func TestOneFixForALadder(t *testing.T) {
 		"p2": {"message-ttl": int64(9e9), "max-age": "1D"},
 		"o":  {"expires": int64(7)},
 	}
-	f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p2", Priority: 7, Definition: definitions["p2"]},
+	f.Policies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "p2", Priority: 7, Definition: definitions["p2"]},
 		{VHost: "/", Name: "p", Definition: definitions["p"]}})
-	f.OperatorPolicies = seen([]httpapi.Policy{{VHost: "/", Name: "o", Priority: 3, Definition: definitions["o"]}})
+	f.OperatorPolicies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "o", Priority: 3, Definition: definitions["o"]}})
 	for _, q := range ladder.Shared().Queues {
 		name := "p"
 		if q.Name == ladder.Unroutable() {
 			name = "p2"
 		}
-		f.change(q.Name, func(_ *Queue, d *httpapi.Queue) {
+		f.change(q.Name, func(_ *inspect.Queue, d *httpapi.Queue) {
 			d.Policy, d.Effective = &name, definitions[name]
 			if q.Name == ladder.WaitQueue(0, 1) {
-				d.OperatorPolicy, d.Effective = ptr("o"), together(definitions["p"], definitions["o"])
+				d.OperatorPolicy, d.Effective = ptr("o"), inspect.Together(definitions["p"], definitions["o"])
 			}
 		})
 	}
@@ -67,13 +68,13 @@ func fixesOf(findings []Finding, checks ...string) []string {
 func TestOneFixForAMainQueue(t *testing.T) {
 	f := healthy(t)
 	definition := httpapi.Arguments{"expires": int64(5), "max-length": int64(9), "max-priority": int64(3)}
-	f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
-	f.OperatorPolicies = seen([]httpapi.Policy{{VHost: "/", Name: "o", Definition: httpapi.Arguments{
+	f.Policies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
+	f.OperatorPolicies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "o", Definition: httpapi.Arguments{
 		"message-ttl": int64(7)}}})
-	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+	f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 		q.Arguments = httpapi.Arguments{"x-queue-type": "quorum"}
 		q.Policy, q.OperatorPolicy = ptr("p"), ptr("o")
-		q.Effective = together(definition, f.OperatorPolicies.Value[0].Definition)
+		q.Effective = inspect.Together(definition, f.OperatorPolicies.Value[0].Definition)
 	})
 	fixes := fixesOf(diagnose(f), "policies", "delivery-limit", "dead-letter-target")
 	require.Len(t, fixes, 1, "%v", fixes)
@@ -84,7 +85,7 @@ func TestOneFixForAMainQueue(t *testing.T) {
 
 	// Protected, the queue keeps its own arguments, and the limit goes, as the queue drops
 	// messages.
-	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+	f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 		q.Arguments = httpapi.Arguments(topology.ProtectArguments("orders.dlq"))
 		delete(q.Arguments, "x-overflow")
 	})
@@ -98,9 +99,9 @@ func TestOneFixForAMainQueue(t *testing.T) {
 func TestMeaningsOnALadder(t *testing.T) {
 	f, ladder := exactly(t)
 	definition := httpapi.Arguments{"message-ttl": int64(1500), "dead-letter-routing-key": "x"}
-	f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Definition: definition}})
+	f.Policies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "p", Definition: definition}})
 	for _, q := range ladder.Shared().Queues {
-		f.change(q.Name, func(_ *Queue, d *httpapi.Queue) { d.Policy, d.Effective = ptr("p"), definition })
+		f.change(q.Name, func(_ *inspect.Queue, d *httpapi.Queue) { d.Policy, d.Effective = ptr("p"), definition })
 	}
 	found := diagnose(f)
 	for part, means := range map[string]string{
@@ -116,7 +117,7 @@ func TestMeaningsOnALadder(t *testing.T) {
 	}
 
 	f, _ = exactly(t)
-	f.change(ladder.WaitQueue(1, 2), func(_ *Queue, d *httpapi.Queue) {
+	f.change(ladder.WaitQueue(1, 2), func(_ *inspect.Queue, d *httpapi.Queue) {
 		d.Effective = httpapi.Arguments{"message-ttl": int64(1500)}
 	})
 	finding, _ := find(diagnose(f), "policies", theLadder, "message-ttl")
@@ -127,12 +128,12 @@ func TestMeaningsOnALadder(t *testing.T) {
 func TestSharesOfTargets(t *testing.T) {
 	f, ladder := exactly(t)
 	shares := map[string]int{`"a"`: 600, `"b"`: 400}
-	f.Unroutable = map[string]Seen[map[string]int]{ladder.Unroutable(): seen(shares)}
+	f.Unroutable = map[string]inspect.Seen[map[string]int]{ladder.Unroutable(): inspect.Known(shares)}
 	for n, want := range map[int64]string{
 		7500: `7500 messages that no target takes: of the first 1000: 600 for "a", 400 for "b"`,
 		1000: `1000 messages that no target takes: 600 for "a", 400 for "b"`,
 	} {
-		f.change(ladder.Unroutable(), func(_ *Queue, q *httpapi.Queue) { q.Messages = &n })
+		f.change(ladder.Unroutable(), func(_ *inspect.Queue, q *httpapi.Queue) { q.Messages = &n })
 		found, _ := find(diagnose(f), "unroutable", theLadder, "")
 		assert.Equal(t, want, found.Found)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
@@ -52,29 +53,29 @@ func TestStatisticsThatAreFresh(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := healthy(t)
-			f.Policies, f.OperatorPolicies = seen(test.policies), seen(test.operators)
-			f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+			f.Policies, f.OperatorPolicies = inspect.Known(test.policies), inspect.Known(test.operators)
+			f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 				q.Policy, q.OperatorPolicy, q.Effective = &test.policy, &test.operator, test.effective
 			})
-			assert.Equal(t, test.fresh, f.current(object{Name: "orders", Role: roleMain}, f.Queues["orders"]))
+			assert.Equal(t, test.fresh, f.Current(inspect.Object{Name: "orders", Role: inspect.RoleMain}, f.Queues["orders"]))
 		})
 	}
 
-	for role, numbers := range map[role][2]bool{roleMain: {true, true}, roleRetry: {true, false},
-		roleDelay: {true, false}, roleDeadLetter: {false, false}, roleLanding: {false, false}} {
+	for role, numbers := range map[inspect.Role][2]bool{inspect.RoleMain: {true, true}, inspect.RoleRetry: {true, false},
+		inspect.RoleDelay: {true, false}, inspect.RoleDeadLetter: {false, false}, inspect.RoleLanding: {false, false}} {
 		f := healthy(t)
 		q := f.Queues["orders.dlq"]
 		q.Ready = 1
-		assert.Equal(t, numbers[0], f.current(object{Role: role}, q), "%s: messages", role)
+		assert.Equal(t, numbers[0], f.Current(inspect.Object{Role: role}, q), "%s: messages", role)
 		q.Ready, q.Consumers = 0, 1
-		assert.Equal(t, numbers[1], f.current(object{Role: role}, q), "%s: consumers", role)
+		assert.Equal(t, numbers[1], f.Current(inspect.Object{Role: role}, q), "%s: consumers", role)
 	}
 }
 
 // Statistics that stay old are judged, and are not called complete.
 func TestStatisticsThatStayOld(t *testing.T) {
 	f := healthy(t)
-	f.change("orders.dlq", func(q *Queue, d *httpapi.Queue) {
+	f.change("orders.dlq", func(q *inspect.Queue, d *httpapi.Queue) {
 		q.Stale, d.Effective = true, httpapi.Arguments{"message-ttl": int64(5)}
 	})
 	all := diagnose(f)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
@@ -132,7 +133,7 @@ func testInterrupts(l *lab) {
 			began := time.Now()
 			require.NoError(l.t, cmd.Process.Signal(syscall.SIGINT))
 			await.Closed(l.t, ended, "the end")
-			assert.Less(l.t, time.Since(began), publisherTimeout, "after %d bytes", way.ends)
+			assert.Less(l.t, time.Since(began), inspect.PublisherTimeout, "after %d bytes", way.ends)
 		}
 		await.Closed(l.t, ended, "the end")
 		return cmd.ProcessState.ExitCode(), o.String(), e.String()

@@ -21,7 +21,7 @@ var rules, fine, order = readRules(rulesText)
 
 func readRules(text string) (rules map[string]Finding, fine map[string]string, order []string) {
 	rules, fine = map[string]Finding{}, map[string]string{}
-	check, name := "", ""
+	check, name, as := "", "", map[string]string{}
 	_, text, _ = strings.Cut(text, "\n\n")
 	for line := range strings.Lines(text) {
 		kind, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
@@ -41,7 +41,7 @@ func readRules(text string) (rules map[string]Finding, fine map[string]string, o
 		case "fix":
 			r.Fix = joined(r.Fix, "\n", rest)
 		case "as":
-			r = r.or(rules[rest])
+			as[name] = rest
 		default:
 			order = append(order, kind)
 			if strings.HasPrefix(kind, "[") {
@@ -51,6 +51,11 @@ func readRules(text string) (rules map[string]Finding, fine map[string]string, o
 			name, r = kind, Finding{Check: check, Severity: Severity(rest)}
 		}
 		rules[name] = r
+	}
+	for name := range as {
+		for other := as[name]; other != ""; other = as[other] {
+			rules[name] = rules[name].or(rules[other])
+		}
 	}
 	return rules, fine, order
 }

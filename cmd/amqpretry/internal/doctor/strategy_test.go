@@ -3,6 +3,7 @@ package doctor
 import (
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
@@ -25,7 +27,7 @@ func strategyPolicy(strategy config.Strategy) config.Policy {
 
 // main changes the arguments of the main queue, and what policies say of it.
 func (f Facts) main(how func(arguments, policy httpapi.Arguments)) Facts {
-	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+	f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 		definition := httpapi.Arguments{}
 		how(q.Arguments, definition)
 		if q.Arguments[amqp.QueueTypeArg] != nil {
@@ -33,7 +35,7 @@ func (f Facts) main(how func(arguments, policy httpapi.Arguments)) Facts {
 		}
 		if len(definition) > 0 {
 			q.Policy, q.Effective = ptr("p"), definition
-			f.Policies = seen([]httpapi.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
+			f.Policies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "p", Priority: 3, Definition: definition}})
 		}
 	})
 	return f
@@ -158,7 +160,7 @@ func TestDeadLetterQueueBeforeThePolicyOfAStrategy(t *testing.T) {
 	policy := strategyPolicy(config.StrategyRedelivery)
 	policy.Protect = config.ProtectionPolicy
 	f := healthyUnder(t, policy).main(bare)
-	f.Queues["orders.dlq"] = Queue{Exists: seen(false)}
+	f.Queues["orders.dlq"] = inspect.Queue{Exists: inspect.Known(false)}
 	finding, found := find(diagnose(f), "strategy", `main queue "orders"`, "found none")
 	require.True(t, found)
 	assert.Contains(t, finding.Fix, "'orders' || test $? = 4 &&\nrabbitmqctl set_policy")
@@ -169,11 +171,11 @@ func TestOperatorPolicyAgainstAStrategy(t *testing.T) {
 	policy := strategyPolicy(config.StrategyRedelivery)
 	policy.Protect = config.ProtectionPolicy
 	f := healthyUnder(t, policy).main(byPolicy)
-	f.OperatorPolicies = seen([]httpapi.Policy{{VHost: "/", Name: "o", Definition: httpapi.Arguments{
+	f.OperatorPolicies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "o", Definition: httpapi.Arguments{
 		"delivery-limit": int64(5), "overflow": "drop-head", "consumer-timeout": int64(9)}}})
-	f.change("orders", func(_ *Queue, q *httpapi.Queue) {
+	f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 		q.OperatorPolicy = ptr("o")
-		q.Effective = together(q.Effective, f.OperatorPolicies.Value[0].Definition)
+		q.Effective = inspect.Together(q.Effective, f.OperatorPolicies.Value[0].Definition)
 	})
 	fixes := fixesOf(diagnose(f), "strategy", "policies")
 	require.Len(t, fixes, 1, "%v", fixes)
@@ -185,7 +187,7 @@ func TestOperatorPolicyAgainstAStrategy(t *testing.T) {
 func TestRejectedExchange(t *testing.T) {
 	const exchange = "orders.rejected.10s"
 	f := healthyUnder(t, strategyPolicy(config.StrategyCycle))
-	f.Exchanges[exchange] = Exchange{Exists: seen(false)}
+	f.Exchanges[exchange] = inspect.Exchange{Exists: inspect.Known(false)}
 	finding, found := find(diagnose(f), "exists", `exchange "`+exchange+`"`, "no such exchange")
 	require.True(t, found)
 	assert.Contains(t, finding.Means, "After 32 of them the queue dead-letters nothing else")
@@ -204,7 +206,7 @@ func TestRejectedExchange(t *testing.T) {
 	}
 
 	f = healthyUnder(t, strategyPolicy(config.StrategyCycle))
-	f.ObsoleteExchanges = seen([]retire.Exchange{{Name: "orders.rejected.1s", Queue: "orders"}})
+	f.Obsolete = inspect.Known(retire.Found{Exchanges: []retire.Exchange{{Name: "orders.rejected.1s", Queue: "orders"}}})
 	finding, found = find(diagnose(f), "obsolete", `exchange "orders.rejected.1s"`, "nothing dead-letters to it")
 	require.True(t, found)
 	assert.Equal(t, Note, finding.Severity)
@@ -213,20 +215,12 @@ func TestRejectedExchange(t *testing.T) {
 
 // Whoever declares a main queue that dead-letters needs to write to its exchange.
 func TestPermissionsOfStrategies(t *testing.T) {
-	needed := func(policy config.Policy) []Permission { return needs(healthyUnder(t, policy).Topics) }
-	policy := strategyPolicy(config.StrategyCycle)
-	has := func(all []Permission, wanted Permission) bool {
-		for _, p := range all {
-			if p.same(wanted) {
-				return true
-			}
-		}
-		return false
+	needs := func(policy config.Policy, exchange string) {
+		wanted := inspect.Permission{Operation: inspect.Write, Kind: rabbitmq.KindExchange, Name: exchange}
+		assert.True(t, slices.ContainsFunc(inspect.Needs(healthyUnder(t, policy).Topics), wanted.Same), exchange)
 	}
-	assert.True(t, has(needed(policy), Permission{Operation: write, Kind: rabbitmq.KindExchange,
-		Name: "orders.rejected.10s"}))
-	toDefault := Permission{Operation: write, Kind: rabbitmq.KindExchange, Name: defaultExchange}
-	assert.True(t, has(needed(strategyPolicy(config.StrategyRedelivery)), toDefault))
+	needs(strategyPolicy(config.StrategyCycle), "orders.rejected.10s")
+	needs(strategyPolicy(config.StrategyRedelivery), "amq.default")
 }
 
 const strategyFile = `topics:

@@ -36,7 +36,7 @@ func (l *look) renew(queues []Object) {
 		first[o.Name] = l.Queues[o.Name].Details.Value
 	}
 	stale := func() []Object {
-		return slices.DeleteFunc(slices.Clone(queues), func(o Object) bool { return l.current(o, l.Queues[o.Name]) })
+		return slices.DeleteFunc(slices.Clone(queues), func(o Object) bool { return l.Current(o, l.Queues[o.Name]) })
 	}
 	if len(stale()) == 0 {
 		return
@@ -81,8 +81,8 @@ func (l *look) repeat(question func() bool) {
 	}
 }
 
-// current tells whether the statistics of a queue agree with what the broker says without a delay.
-func (f Facts) current(o Object, q Queue) bool {
+// Current tells whether the statistics of a queue agree with what the broker says without a delay.
+func (f Facts) Current(o Object, q Queue) bool {
 	d := q.Details.Value
 	if !q.Exists.Known || !q.Exists.Value || !q.Details.Known {
 		return true // there is nothing to wait for

@@ -11,8 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
-// noAPI is why things that only the management API tells are not seen.
-const noAPI = "this needs the management API: set AMQP_MANAGEMENT_URL, or --management-url"
+// NoAPI is why things that only the management API tells are not seen.
+const NoAPI = "this needs the management API: set AMQP_MANAGEMENT_URL, or --management-url"
 
 // look is one gathering of facts.
 type look struct {
@@ -164,7 +164,7 @@ func (l *look) fail(err error) {
 func ask[T any](l *look, question func() (T, error)) Seen[T] {
 	switch ended := l.ended(); {
 	case l.client == nil:
-		return Unseen[T](noAPI)
+		return Unseen[T](NoAPI)
 	case l.why != "":
 		return Unseen[T](l.why)
 	case ended != nil:

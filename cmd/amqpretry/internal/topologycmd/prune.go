@@ -2,7 +2,6 @@ package topologycmd
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"sync"
