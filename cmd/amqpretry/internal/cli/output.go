@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 )
 
@@ -104,6 +105,19 @@ func Times[N int | int64](n N, what string) string {
 	}
 
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// ShortDuration leaves out what is zero: 2m instead of 2m0s.
+func ShortDuration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+
+	return text
 }
 
 func upper(cells []string) []string {

@@ -7,13 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rabbitmq/amqp091-go"
-
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
-	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // ladders are those that the commands are about.
@@ -98,15 +96,15 @@ func (l *ladders) withUnroutable(ctx context.Context) ([]dlqcmd.Ladder, error) {
 	if all[0].use == unknown { // it is named
 		return []dlqcmd.Ladder{{Ladder: all[0].Ladder}}, nil
 	}
-	b, err := connect(ctx, l.session)
+	b, err := inspect.Connect(ctx, l.session.Dial, patience)
 	if err != nil {
 		return nil, err
 	}
-	defer b.close()
+	defer b.Close()
 
 	var found []dlqcmd.Ladder
 	for _, c := range all {
-		switch ready, there, err := b.ready(c.Unroutable()); {
+		switch ready, there, err := ready(b, c.Unroutable()); {
 		case err != nil:
 			return nil, err
 		case there:
@@ -117,58 +115,21 @@ func (l *ladders) withUnroutable(ctx context.Context) ([]dlqcmd.Ladder, error) {
 	return found, nil
 }
 
-// broker is asked one thing after the other, and does not wait for ever.
-type broker struct {
-	connection *amqp091.Connection
-	channel    *amqp091.Channel
-	end        context.CancelFunc
-}
-
-func connect(ctx context.Context, s *cli.Session) (*broker, error) {
-	ctx, end := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer from the broker within %s", patience))
-	connection, err := s.Dial(ctx)
-	if err != nil {
-		end()
-		return nil, err
-	}
-
-	return &broker{connection: connection, end: end}, nil
-}
-
-func (b *broker) close() {
-	_ = b.connection.Close()
-	b.end() // which closes the socket in any case
-}
-
 // ready is how many messages of a queue are ready, if it is there. The broker asks a quorum queue
-// for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
-func (b *broker) ready(queue string) (messages int, there bool, err error) {
+// for no longer than 250 ms and then says 0, so a 0 counts only when it is said again. RabbitMQ 4.3
+// and later refuse users without permissions on the queue.
+//
+// Upstream: a passive declaration takes a permission.
+func ready(b *inspect.Broker, queue string) (messages int, there bool, err error) {
 	for range 2 {
-		if b.channel == nil || b.channel.IsClosed() { // after a refusal
-			if b.channel, err = b.connection.Channel(); err != nil {
-				return 0, false, err
-			}
-		}
-		found, err := b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		var refused *amqp091.Error
+		exists, n, _ := b.Queue(queue)
 		switch {
-		case errors.As(err, &refused) && refused.Code == amqp091.NotFound:
-			return 0, false, nil
-		case err != nil:
-			return 0, false, notCounted(queue, err)
-		case found.Messages > 0:
-			return found.Messages, true, nil
+		case !exists.Known:
+			return 0, false, fmt.Errorf("cannot count the messages of queue %q: %w", queue, exists.Err)
+		case !exists.Value || n > 0:
+			return n, exists.Value, nil
 		}
 	}
 
 	return 0, true, nil
-}
-
-// notCounted explains why the broker did not say how many messages of a queue are ready. RabbitMQ
-// 4.3 and later refuse users without permissions on the queue.
-//
-// Upstream: a passive declaration takes a permission.
-func notCounted(queue string, err error) error {
-	return fmt.Errorf("cannot count the messages of queue %q: %w", queue,
-		topology.Explain(rabbitmq.UseLook, rabbitmq.KindQueue, queue, err))
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
 
-// patience is how long the broker may take for all answers.
+// patience is how long the broker may take for one answer.
 const patience = 2 * time.Minute
 
 func statCommand(s *cli.Session, l *ladders) *cobra.Command {
@@ -105,7 +106,7 @@ type waiting struct {
 
 type milliseconds int64
 
-func (m milliseconds) String() string { return short(time.Duration(m) * time.Millisecond) }
+func (m milliseconds) String() string { return cli.ShortDuration(time.Duration(m) * time.Millisecond) }
 
 func (w *waiting) add(o waiting) {
 	w.Messages += o.Messages
@@ -149,11 +150,11 @@ func (s *stat) run(ctx context.Context, queues []string) error {
 	if err != nil {
 		return err
 	}
-	b, err := connect(ctx, s.Session)
+	b, err := inspect.Connect(ctx, s.Dial, patience)
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer b.Close()
 
 	r, err := s.look(ctx, b, api, candidates, queues)
 	if err != nil {
@@ -172,7 +173,7 @@ func (s *stat) run(ctx context.Context, queues []string) error {
 // counts are the numbers of the management API, by queue; nil without one.
 type counts map[string]httpapi.Queue
 
-func (s *stat) look(ctx context.Context, b *broker, api *httpapi.Client, candidates []candidate,
+func (s *stat) look(ctx context.Context, b *inspect.Broker, api *httpapi.Client, candidates []candidate,
 	queues []string) (report, error) {
 	r := report{Ladders: []*ladderReport{}, Landing: []*landingReport{}, API: api != nil}
 	var told counts
@@ -214,12 +215,12 @@ func (s *stat) look(ctx context.Context, b *broker, api *httpapi.Client, candida
 
 // ladder counts the messages that wait in a ladder. A ladder without three of its queues is taken
 // to be missing: asking for the fifty others would be fifty errors in the log of the broker.
-func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport, error) {
+func (s *stat) ladder(b *inspect.Broker, told counts, l topology.Ladder) (*ladderReport, error) {
 	r := &ladderReport{Name: l.Name(), Levels: []*levelReport{}, Missing: []string{}}
 	r.Unroutable.Queue = l.Unroutable()
 	c := l.Config
-	for _, queue := range []string{l.Unroutable(), l.WaitQueue(c.Levels-1, c.Radix-1), l.WaitQueue(0, 1)} {
-		_, there, err := b.ready(queue)
+	for _, queue := range inspect.Signs(l) {
+		_, there, err := ready(b, queue)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +230,7 @@ func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport,
 		return r, nil
 	}
 
-	n, there, err := b.ready(l.Unroutable())
+	n, there, err := ready(b, l.Unroutable())
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +244,7 @@ func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport,
 		for digit := 1; digit < c.Radix; digit++ {
 			name := l.WaitQueue(level, digit)
 			q := all[slices.IndexFunc(all, func(q topology.Queue) bool { return q.Name == name })]
-			n, there, err := b.ready(name)
+			n, there, err := ready(b, name)
 			if err != nil {
 				return nil, err
 			}
@@ -277,12 +278,8 @@ func bound(ctx context.Context, api *httpapi.Client, l topology.Ladder) ([]*land
 	}
 	var all []*landingReport
 	for _, b := range bindings {
-		// The pattern of a target is its key with any digits.
-		levels := l.Config.Levels
-		if rest, is := strings.CutPrefix(b.Key, strings.Repeat("*.", levels)); is {
-			if target, _, ok := l.ParseKey(strings.Repeat("0.", levels) + rest); ok {
-				all = append(all, &landingReport{Queue: b.Queue, target: target})
-			}
+		if target, ok := inspect.LandingTarget(l, b); ok {
+			all = append(all, &landingReport{Queue: b.Queue, target: target})
 		}
 	}
 
@@ -300,14 +297,14 @@ func (r *report) addLanding(landing ...*landingReport) {
 
 // count counts what lies in landing queues, and leaves out empty ones, unless their queue was
 // named.
-func (r *report) count(b *broker, told counts, queues []string) error {
+func (r *report) count(b *inspect.Broker, told counts, queues []string) error {
 	kept := []*landingReport{}
 	for _, l := range r.Landing {
 		asked := l.target.Exchange == "" && slices.Contains(queues, l.target.Key)
 		found, known := told[l.Queue]
 		if l.Messages, l.Exists = found.Messages, known; told == nil || !known {
 			var err error // it may be newer than the list
-			if _, l.Exists, err = b.ready(l.Queue); err != nil {
+			if _, l.Exists, err = ready(b, l.Queue); err != nil {
 				return err
 			}
 		}
@@ -322,47 +319,40 @@ func (r *report) count(b *broker, told counts, queues []string) error {
 }
 
 func (s *stat) print(r report) error {
+	p := s.Printer()
 	if len(r.Ladders) == 0 {
 		s.Note("there is no ladder on this virtual host; pass the policy file that has it (--policies), or its name " +
 			"(--ladder)")
 	}
 	for i, l := range r.Ladders {
 		if i > 0 {
-			if _, err := fmt.Fprintln(s.Out); err != nil {
-				return err
-			}
+			p.Line("")
 		}
-		if err := s.printLadder(l, r.API); err != nil {
-			return err
-		}
+		s.printLadder(p, l, r.API)
 	}
-	if len(r.Landing) == 0 {
-		return nil
-	}
-	if len(r.Ladders) > 0 {
-		if _, err := fmt.Fprintln(s.Out); err != nil {
-			return err
+	if len(r.Landing) > 0 {
+		if len(r.Ladders) > 0 {
+			p.Line("")
 		}
+		s.printLanding(p, r)
 	}
 
-	return s.printLanding(r)
+	return p.Err()
 }
 
-func (s *stat) printLadder(l *ladderReport, api bool) error {
+func (s *stat) printLadder(p *cli.Printer, l *ladderReport, api bool) {
 	if !l.Exists {
-		_, err := fmt.Fprintf(s.Out, "ladder %s: it does not exist; %s\n", cli.Safe(l.Name), l.declare)
-		return err
+		p.Line("ladder %s: it does not exist; %s", cli.Safe(l.Name), l.declare)
+		return
 	}
-	text := fmt.Sprintf("ladder %s: %s", l.Name, times(l.Messages, "message"))
+	text := fmt.Sprintf("ladder %s: %s", l.Name, cli.Times(l.Messages, "message"))
 	if l.Messages > 0 {
 		text += fmt.Sprintf(", for at most %s from now", l.MaxWait)
 	}
-	if _, err := fmt.Fprintln(s.Out, cli.Safe(text)); err != nil {
-		return err
-	}
-	header := []string{"level", "delays", "messages", "max. wait"}
+	p.Line("%s", cli.Safe(text))
+	columns := 4
 	if api {
-		header = append(header, "overdue")
+		columns++
 	}
 	var rows [][]string
 	for _, of := range l.Levels {
@@ -370,25 +360,21 @@ func (s *stat) printLadder(l *ladderReport, api bool) error {
 			continue
 		}
 		last := of.Queues[len(of.Queues)-1]
-		row := []string{fmt.Sprint(of.Level), short(of.Queues[0].delay) + " to " + short(last.delay),
-			fmt.Sprint(of.Messages), wait(of.waiting)}
-		if api {
-			row = append(row, number(of.Undelivered))
-		}
-		rows = append(rows, row)
+		row := []string{fmt.Sprint(of.Level), cli.ShortDuration(of.Queues[0].delay) + " to " + cli.ShortDuration(last.delay),
+			fmt.Sprint(of.Messages), wait(of.waiting), number(of.Undelivered)}
+		rows = append(rows, row[:columns])
 	}
-	if err := s.Table(header, rows); err != nil {
-		return err
+	p.Table([]string{"level", "delays", "messages", "max. wait", "overdue"}[:columns], rows)
+	if p.Err() != nil {
+		return
 	}
 	if n := l.Unroutable.Messages; n > 0 {
 		s.Warn("%s: %s that no target takes; `amqpretry delays show` lists them", l.Unroutable.Queue,
-			times(n, "message"))
+			cli.Times(n, "message"))
 	}
 	if n := len(l.Missing); n > 0 {
-		s.Warn("%s: %s missing, such as %s; %s", l.Name, times(int64(n), "queue"), l.Missing[0], l.declare)
+		s.Warn("%s: %s missing, such as %s; %s", l.Name, cli.Times(n, "queue"), l.Missing[0], l.declare)
 	}
-
-	return nil
 }
 
 func wait(w waiting) string {
@@ -399,7 +385,7 @@ func wait(w waiting) string {
 	return w.MaxWait.String()
 }
 
-func (s *stat) printLanding(r report) error {
+func (s *stat) printLanding(p *cli.Printer, r report) {
 	var rows [][]string
 	var full, unknown []string
 	for _, l := range r.Landing {
@@ -414,8 +400,9 @@ func (s *stat) printLanding(r report) error {
 		}
 		rows = append(rows, []string{l.Queue, l.target.String(), messages})
 	}
-	if err := s.Table([]string{"landing queue", "target", "messages"}, rows); err != nil {
-		return err
+	p.Table([]string{"landing queue", "target", "messages"}, rows)
+	if p.Err() != nil {
+		return
 	}
 	if len(full) > 0 {
 		s.Warn("%s: if these messages stay, their target is missing, full or down: declare it (start its service), "+
@@ -429,21 +416,6 @@ func (s *stat) printLanding(r report) error {
 		s.Note("%s: the management API has no statistics yet: run the command again in 10 seconds",
 			strings.Join(unknown, ", "))
 	}
-
-	return nil
-}
-
-// short leaves out what is zero: 2m instead of 2m0s.
-func short(d time.Duration) string {
-	text := strings.TrimSuffix(d.String(), "0s")
-	if text == "" || !strings.HasSuffix(text, "m") {
-		return d.String()
-	}
-	if hours, whole := strings.CutSuffix(text, "h0m"); whole {
-		return hours + "h"
-	}
-
-	return text
 }
 
 func number(n *int64) string {
@@ -451,11 +423,4 @@ func number(n *int64) string {
 		return "?"
 	}
 	return fmt.Sprint(*n)
-}
-
-func times(n int64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

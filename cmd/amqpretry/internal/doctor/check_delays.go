@@ -28,7 +28,7 @@ func lookLanding(f Facts) []Finding {
 		if x := o.Target.Exchange; x != "" {
 			target, why = "exchange", f.says("landing.exchange", "exchange", x)
 		}
-		finding := f.says("landing.due", "n", times(n, "message"), "why", why.Found, "target", target, "fix", why.Fix)
+		finding := f.says("landing.due", "n", cli.Times(n, "message"), "why", why.Found, "target", target, "fix", why.Fix)
 		finding.Severity = why.Severity
 		return []Finding{finding}
 	}, inspect.RoleLanding)
@@ -91,7 +91,7 @@ func lookUnroutable(f Facts) []Finding {
 		if n <= 0 {
 			continue
 		}
-		finding := f.says("unroutable.messages", "n", times(n, "message"), "targets", f.forTargets(o.Name, n),
+		finding := f.says("unroutable.messages", "n", cli.Times(n, "message"), "targets", f.forTargets(o.Name, n),
 			"show", f.AMQPRetry("delays show", "--ladder", o.Ladder),
 			"send", cli.Commented(f.AMQPRetry("delays send", "--ladder="+shell.Quote(o.Ladder), "--target", "QUEUE")))
 		finding.Object = ladderLabel(o.Ladder)

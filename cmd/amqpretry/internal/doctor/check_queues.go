@@ -91,13 +91,13 @@ func lookStuck(f Facts) []Finding {
 		if n <= 0 || o.Role == inspect.RoleLanding { // which has a check of its own
 			return nil
 		}
-		finding := f.says("stuck.other", "n", times(n, "dead-lettered message"))
+		finding := f.says("stuck.other", "n", cli.Times(n, "dead-lettered message"))
 		switch {
 		case o.Role == inspect.RoleDelay:
-			finding = f.says("stuck.delay", "n", times(n, "dead-lettered message"))
+			finding = f.says("stuck.delay", "n", cli.Times(n, "dead-lettered message"))
 		case o.Role == inspect.RoleRetry && !o.Queue.Shared: // else they may be those of any queue
 			why := f.keepsMain(o.Topic.Plan.Queue)
-			finding = f.says("stuck.retry", "n", times(n, "message"), "why", why.Found, "fix", why.Fix)
+			finding = f.says("stuck.retry", "n", cli.Times(n, "message"), "why", why.Found, "fix", why.Fix)
 			finding.Severity = why.Severity
 		}
 		if n >= manyStuck {
@@ -137,7 +137,7 @@ func lookRetryConsumers(f Facts) []Finding {
 			hidden.add(o.Is.Exists.Why, o.Name)
 		}
 		if n := max(int64(o.Is.Consumers), number(o.Is.Details.Value.Consumers)); n > 0 {
-			found = append(found, f.says("retry-consumers.some", "n", times(n, "consumer")).about(o))
+			found = append(found, f.says("retry-consumers.some", "n", cli.Times(n, "consumer")).about(o))
 		}
 	}
 	return append(found, f.cannotSee(hidden, "consumers of retry queues")...)
@@ -160,10 +160,10 @@ func lookDeadLetters(f Facts) []Finding {
 			hidden.add(o.Is.Details.Why+" (RabbitMQ "+f.Version+" may hold messages, which AMQP does not count)", o.Name)
 		}
 		if n := o.Is.Consumers; n > 0 {
-			found = append(found, f.says("dead-letters.consumers", "n", times(n, "consumer")).about(o))
+			found = append(found, f.says("dead-letters.consumers", "n", cli.Times(n, "consumer")).about(o))
 		}
 		if n := max(int64(o.Is.Ready), number(o.Is.Details.Value.Messages)); n > 0 {
-			found = append(found, f.says("dead-letters.messages", "n", times(n, "message"),
+			found = append(found, f.says("dead-letters.messages", "n", cli.Times(n, "message"),
 				"fix", f.AMQPRetry("dlq stat", o.Topic.Plan.Queue)).about(o))
 		}
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"slices"
 
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
@@ -74,9 +75,9 @@ func (f Facts) absent(t inspect.Topic) bool {
 func (f Facts) nothingOf(t inspect.Topic) Finding {
 	lacks, fix := "anything", f.apply(t)
 	if f.declares(t) {
-		lacks = "the " + times(len(t.Plan.Queues), "queue")
+		lacks = "the " + cli.Times(len(t.Plan.Queues), "queue")
 		if n := len(t.Plan.Exchanges); n > 0 {
-			lacks += " and " + times(n, "exchange")
+			lacks += " and " + cli.Times(n, "exchange")
 		}
 		fix = f.says("exists.topic-fix", "fix", fix).Fix
 	}

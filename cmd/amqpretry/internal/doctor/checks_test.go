@@ -32,7 +32,7 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 	require.NoError(t, err)
 	f := Facts{Commands: commands("/", false, false), Facts: inspect.Facts{
 		VHost: "/", User: "service", Version: "4.0.5", PolicyFile: "retry.yaml",
-		Topics:  []inspect.Topic{{"orders", policy, plan}},
+		Topics:  []inspect.Topic{{Name: "orders", Policy: policy, Plan: plan}},
 		Blocked: inspect.Known(""),
 		Refused: inspect.Known[[]inspect.Permission](nil),
 		Granted: inspect.Known(httpapi.Permissions{User: "service", VHost: "/", Configure: ".*", Write: ".*",
@@ -244,7 +244,8 @@ func TestChecks(t *testing.T) {
 			}},
 		{"refused", "permissions", Problem, `user "service"`, `no read permission on queue "orders"`, "",
 			func(f *Facts) {
-				f.Refused = inspect.Known([]inspect.Permission{{inspect.Read, "queue", "orders", "x", true}})
+				f.Refused = inspect.Known([]inspect.Permission{{Operation: inspect.Read, Kind: "queue", Name: "orders", For: "x",
+					Always: true}})
 			}},
 		{"not granted", "permissions", Warning, `user "service"`, `no configure permission on queue "orders"`,
 			"'(^mine$)|^(orders|orders\\.retry|", func(f *Facts) {
@@ -531,7 +532,7 @@ func TestSharedQueuesAreToldOnce(t *testing.T) {
 	f := healthyUnder(t, config.Policy{Delays: []time.Duration{time.Minute}, Strategy: config.StrategyShared})
 	plan, err := topology.New("payments", f.Topics[0].Policy, topology.Names{})
 	require.NoError(t, err)
-	f.Topics = append(f.Topics, inspect.Topic{"payments", f.Topics[0].Policy, plan})
+	f.Topics = append(f.Topics, inspect.Topic{Name: "payments", Policy: f.Topics[0].Policy, Plan: plan})
 	f.Queues["retry.1m"] = inspect.Queue{Exists: inspect.Known(false)}
 	told := slices.DeleteFunc(diagnose(f), func(f Finding) bool { return f.Object != `retry queue "retry.1m"` })
 	assert.Len(t, told, 1, "%+v", told)

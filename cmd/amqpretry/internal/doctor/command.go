@@ -84,8 +84,7 @@ func run(ctx context.Context, s *cli.Session, known inspect.Facts, uriByFlag boo
 	}
 
 	findings := diagnose(f)
-	if err := report(s, f, findings); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
-		// the exit code is asked for as well
+	if err := cli.Read(report(s, f, findings)); err != nil {
 		return err
 	}
 	if f.Ended != nil && !errors.Is(f.Ended, errPatience) {

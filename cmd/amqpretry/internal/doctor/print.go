@@ -93,8 +93,8 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 	if why := f.incomplete(); why != "" {
 		line("\nIncomplete: %s. These are the findings until then; run doctor again for the others.", cli.Safe(why))
 	}
-	line("\n%s, %s, %s; %s; %s", times(n[Problem], "problem"), times(n[Warning], "warning"), times(n[Note], "note"),
-		times(n[OK], "check")+" without findings", f.unseenChecks(findings))
+	line("\n%s, %s, %s; %s; %s", cli.Times(n[Problem], "problem"), cli.Times(n[Warning], "warning"), cli.Times(n[Note], "note"),
+		cli.Times(n[OK], "check")+" without findings", f.unseenChecks(findings))
 	return b.String()
 }
 
@@ -122,13 +122,6 @@ func unseenByReason(findings []Finding) (whys []string, hidden map[string][]stri
 		}
 	}
 	return whys, hidden
-}
-
-func times[N int | int64](n N, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // age is how old the statistics are of which nothing tells whether they are fresh: messages on

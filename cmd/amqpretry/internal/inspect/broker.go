@@ -176,7 +176,7 @@ func exists(kind, name string, err error) Seen[bool] {
 	case amqp.NotFound:
 		return Known(false)
 	case amqp.AccessRefused: // RabbitMQ 4.3 and later
-		return Seen[bool]{Why: notPermitted, Err: topology.Explain("", kind, name, err)}
+		return Seen[bool]{Why: notPermitted, Err: topology.Explain(rabbitmq.UseLook, kind, name, err)}
 	}
 	if err != nil {
 		return failed[bool](err)

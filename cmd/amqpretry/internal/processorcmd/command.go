@@ -3,7 +3,6 @@
 package processorcmd
 
 import (
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -82,8 +81,7 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy f
 	flags.DurationVar(&o.close, "close-timeout", 10*time.Second, "longest wait for copies at the end")
 	flags.IntVar(&o.prefetch, "prefetch", amqpretry.DefaultPrefetch, "messages of a failed queue in flight at most")
 	flags.BoolVar(&o.assume, "assume-topology", false, "declare nothing: an operator has declared the retry topology")
-	flags.StringVar(&o.shared, "shared-name", "", "prefix of the names of shared retry queues, as in Names.Shared of "+
-		"the services (default retry)")
+	cli.SharedNameFlag(flags, &o.shared)
 	flags.StringVar(&o.logLevel, "log-level", "info", "least level that is logged: debug, info, warn or error")
 
 	return cmd
@@ -135,6 +133,3 @@ func logger(s *cli.Session, o options) (*slog.Logger, error) {
 
 	return slog.New(slog.NewTextHandler(s.Err, handler)), nil
 }
-
-// usage makes what is wrong with the configuration an error of the command line: nothing was done.
-func usage(err error) error { return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("%w", err)} }

@@ -26,7 +26,7 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 	}
 	policies, err := s.Policies()
 	if err != nil {
-		return usage(err)
+		return cli.Usage("%w", err)
 	}
 	m, err := newMonitor(o.listen, log)
 	if err != nil {
@@ -39,7 +39,7 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 		Logger: watermill.NewSlogLogger(log), OnEvent: m.onEvent,
 	})
 	if err != nil {
-		return usage(err)
+		return cli.Usage("%w", err)
 	}
 	defer func() { _ = processor.Close() }()
 

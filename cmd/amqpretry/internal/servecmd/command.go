@@ -3,7 +3,6 @@
 package servecmd
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -176,6 +175,3 @@ func (o options) check(loopback bool) error {
 
 	return nil
 }
-
-// usage makes what is wrong with the configuration an error of the command line: nothing was done.
-func usage(err error) error { return &cli.ExitError{Code: cli.ExitUsage, Err: fmt.Errorf("%w", err)} }

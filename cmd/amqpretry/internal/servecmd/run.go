@@ -59,7 +59,7 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 		Folder: o.folder, Audit: slog.NewJSONHandler(synced{audit}, nil), Logger: watermill.NewSlogLogger(log),
 	})
 	if err != nil {
-		return usage(err)
+		return cli.Usage("%w", err)
 	}
 	defer func() { _ = console.Close() }()
 

@@ -63,8 +63,7 @@ Exit codes: 0 done, whatever the end; 1 the policy file is invalid; 2 wrong usag
 	flags := cmd.Flags()
 	flags.StringVar(&o.topic, "topic", "orders", "topic, which selects the policy")
 	flags.StringVar(&o.queue, "queue", "", "main queue (default: the name of the topic)")
-	flags.StringVar(&o.shared, "shared-name", "", "prefix of the names of shared retry queues, as in Names.Shared of "+
-		"the services (default retry)")
+	cli.SharedNameFlag(flags, &o.shared)
 	flags.StringVar(&o.errorText, "error", "simulated error", "text of the handler's error")
 	flags.StringVar(&o.errorType, "error-type", "", "type of the handler's error, which the policy's lists match")
 	flags.IntVar(&o.permanentAt, "permanent-at", 0, "attempt whose error is permanent; 1 is the first")

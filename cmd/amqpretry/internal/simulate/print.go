@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -63,19 +62,14 @@ func printOff(s *cli.Session, o options) error {
 }
 
 func (t timeline) print(s *cli.Session, o options, policy config.Policy) error {
-	line := func(format string, args ...any) error {
-		_, err := fmt.Fprintf(s.Out, format+"\n", args...)
-		return err
-	}
+	p := s.Printer()
 	heading := fmt.Sprintf("topic %s, queue %s, mode %s", cli.Safe(t.Topic), cli.Safe(t.Queue), t.Mode)
 	columns := []string{"after", "attempt", "outcome", "then", "queue", "for"}
 	if policy.Strategy.ByBroker() {
 		heading += fmt.Sprintf(", strategy %s", t.Strategy)
 		columns = append(columns, "by")
 	}
-	if err := line("%s", heading); err != nil {
-		return err
-	}
+	p.Line("%s", heading)
 
 	rows := make([][]string, len(t.Steps))
 	for i, step := range t.Steps {
@@ -85,35 +79,23 @@ func (t timeline) print(s *cli.Session, o options, policy config.Policy) error {
 		}
 		rows[i] = row[:len(columns)]
 	}
-	if err := s.Table(columns, rows); err != nil {
-		return err
-	}
+	p.Table(columns, rows)
 	for _, text := range t.notes(o, policy) {
-		if err := line("%s", cli.Safe(text)); err != nil {
-			return err
-		}
+		p.Line("%s", cli.Safe(text))
 	}
-	if !o.headers {
-		return nil
-	}
-
 	for i, step := range t.Steps {
-		if step.Headers == nil {
+		if step.Headers == nil || !o.headers {
 			continue
 		}
-		if err := line("\nheaders in %s, step %d", cli.Safe(step.Queue), i+1); err != nil {
-			return err
-		}
+		p.Line("\nheaders in %s, step %d", cli.Safe(step.Queue), i+1)
 		var rows [][]string
 		for _, key := range slices.Sorted(maps.Keys(step.Headers)) {
 			rows = append(rows, []string{key, step.Headers[key]})
 		}
-		if err := s.Table([]string{"header", "value"}, rows); err != nil {
-			return err
-		}
+		p.Table([]string{"header", "value"}, rows)
 	}
 
-	return nil
+	return p.Err()
 }
 
 // notes are the end, and what to know of it.
@@ -122,11 +104,8 @@ func (t timeline) notes(o options, policy config.Policy) []string {
 	if t.Reason != "" {
 		end += " (" + t.Reason + ")"
 	}
-	calls := "1 call"
-	if t.Calls != 1 {
-		calls = strconv.Itoa(t.Calls) + " calls"
-	}
-	notes := []string{fmt.Sprintf("%s after %s and %s of the handler", end, between(t.ShortestTotal, t.Total), calls)}
+	notes := []string{fmt.Sprintf("%s after %s and %s of the handler", end, between(t.ShortestTotal, t.Total),
+		cli.Times(t.Calls, "call"))}
 	if t.End == string(retrytest.DeadLettered) {
 		notes[0] += fmt.Sprintf("; it is in %s", t.Steps[len(t.Steps)-1].Queue)
 	}
@@ -196,15 +175,4 @@ func between(shortest, longest millis) string {
 	return duration(shortest) + " to " + duration(longest)
 }
 
-// duration leaves out what is zero: 2m instead of 2m0s.
-func duration(m millis) string {
-	text := time.Duration(m).String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-
-	return text
-}
+func duration(m millis) string { return cli.ShortDuration(time.Duration(m)) }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -81,7 +82,7 @@ func TestPlanApplyVerify(t *testing.T) {
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)
 	assert.Empty(t, d.errs)
 	r := d.report(t)
-	assert.Equal(t, map[state]int{statePresent: 8}, r.Summary, "all was there already")
+	assert.Equal(t, map[inspect.State]int{inspect.Present: 8}, r.Summary, "all was there already")
 
 	d = l.run("verify", queue)
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)
@@ -119,13 +120,13 @@ func TestConflicts(t *testing.T) {
 	for _, o := range d.report(t).Queues[1].Objects {
 		found[strings.TrimPrefix(o.Name, queue)] = o
 	}
-	assert.Equal(t, stateConflict, found[".dlq"].State)
+	assert.Equal(t, inspect.Conflict, found[".dlq"].State)
 	assert.Equal(t, []string{"x-queue-type", "quorum"}, []string{found[".dlq"].Argument, found[".dlq"].Wanted})
-	assert.Equal(t, stateConflict, found[".retry.1s"].State)
-	assert.Equal(t, stateConflict, found[".retry"].State)
+	assert.Equal(t, inspect.Conflict, found[".retry.1s"].State)
+	assert.Equal(t, inspect.Conflict, found[".retry"].State)
 	assert.Equal(t, []string{"type", "headers", "fanout"}, []string{found[".retry"].Argument, found[".retry"].Wanted,
 		found[".retry"].Found})
-	assert.Equal(t, stateMissing, found[".retry.90s"].State)
+	assert.Equal(t, inspect.Missing, found[".retry.90s"].State)
 
 	d = l.run("verify", queue)
 	assert.Equal(t, cli.ExitFound, d.code)
@@ -138,8 +139,8 @@ func TestConflicts(t *testing.T) {
 	assert.Equal(t, 3, strings.Count(d.errs, "ways out:"), "all at once")
 	d = l.run("apply", other, queue, "--json")
 	assert.Equal(t, cli.ExitFound, d.code)
-	assert.Equal(t, 3, d.report(t).Summary[stateConflict])
-	assert.Zero(t, d.report(t).Summary[stateCreated])
+	assert.Equal(t, 3, d.report(t).Summary[inspect.Conflict])
+	assert.Zero(t, d.report(t).Summary[inspect.Created])
 	assert.Equal(t, cli.ExitFound, l.run("plan", other).code, "nothing was declared of the others either")
 }
 
@@ -323,21 +324,20 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s := &cli.Session{Getenv: func(key string) string { return l.environ[key] }}
-		connection, err := s.Dial(ctx)
+		broker, err := inspect.Connect(ctx, s.Dial, patience)
 		require.NoError(t, err)
-		broker := &broker{ctx: ctx, connection: connection}
-		found, err := broker.hasQueue(queue)
-		require.NoError(t, err)
-		assert.True(t, found)
+		defer broker.Close()
+		found, _, _ := broker.Queue(queue)
+		assert.True(t, found.Value)
 
 		b.Pause()
 		defer b.Resume()
 		time.AfterFunc(300*time.Millisecond, cancel)
 		began := time.Now()
-		for err == nil && time.Since(began) < 20*time.Second { // one more answer may be on its way
-			_, err = broker.hasQueue(queue)
+		for found.Known && time.Since(began) < 20*time.Second { // one more answer may be on its way
+			found, _, _ = broker.Queue(queue)
 		}
-		assert.ErrorIs(t, err, context.Canceled)
+		assert.ErrorIs(t, found.Err, context.Canceled)
 		assert.Less(t, time.Since(began), 20*time.Second)
 	})
 }
@@ -358,10 +358,21 @@ func (l *lab) whenUnbound(queue, delay string, do func()) {
 // has asks over a channel of its own: an answer of no closes it.
 func (l *lab) has(queue string) bool {
 	l.t.Helper()
-	found, err := (&broker{ctx: l.t.Context(), connection: l.Dial()}).hasQueue(queue)
-	require.NoError(l.t, err)
+	found, _, _ := l.broker().Queue(queue)
+	require.True(l.t, found.Known, found.Why)
 
-	return found
+	return found.Value
+}
+
+// broker is asked over a connection of its own.
+func (l *lab) broker() *inspect.Broker {
+	l.t.Helper()
+	s := &cli.Session{Getenv: func(key string) string { return l.environ[key] }}
+	broker, err := inspect.Connect(l.t.Context(), s.Dial, patience)
+	require.NoError(l.t, err)
+	l.t.Cleanup(broker.Close)
+
+	return broker
 }
 
 // as is the URI for another user.
@@ -496,10 +507,10 @@ func (l *lab) deadLetterTargets(t *testing.T) {
 		}
 		d := l.run("apply", queue, "--dead-letter-targets")
 		require.Equal(t, cli.ExitOK, d.code, "%s: %s", name, d.errs)
-		require.Contains(t, d.out, string(stateCreated), name)
+		require.Contains(t, d.out, string(inspect.Created), name)
 		d = l.run("apply", queue, "--dead-letter-targets")
 		require.Equal(t, cli.ExitOK, d.code, "%s: %s", name, d.errs)
-		assert.NotContains(t, d.out, string(stateCreated), name)
+		assert.NotContains(t, d.out, string(inspect.Created), name)
 		arrives(queue, queue+test.target)
 	}
 

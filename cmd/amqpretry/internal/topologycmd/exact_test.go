@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -89,7 +90,7 @@ func TestExactPlanApplyVerify(t *testing.T) {
 	require.Len(t, r.Ladders, 1)
 	assert.Len(t, r.Ladders[0].Objects, 22, "all of them")
 	assert.Equal(t, l.ladder.Name(), r.Ladders[0].Name)
-	assert.Equal(t, map[state]int{statePresent: 12 + 3*4, stateUnseen: 10 + 3*2}, r.Summary)
+	assert.Equal(t, map[inspect.State]int{inspect.Present: 12 + 3*4, inspect.Untold: 10 + 3*2}, r.Summary)
 	for _, q := range r.Queues {
 		i := slices.IndexFunc(q.Objects, func(o object) bool { return o.Name == q.Queue+".landing" })
 		assert.Equal(t, "quorum, messages that are due, for "+q.Queue, q.Objects[i].Detail, "no dead letters")
@@ -124,9 +125,7 @@ func TestExactHalfDeletedAndConflict(t *testing.T) {
 		assert.NotEqual(t, cli.ExitOK, d.code)
 		assert.Contains(t, d.out+d.errs, wait, "the conflict is named")
 	}
-	found, err := (&broker{ctx: t.Context(), connection: l.Dial()}).hasExchange(queue+".retry", "headers")
-	require.NoError(t, err)
-	assert.False(t, found, "nothing was declared")
+	assert.Equal(t, inspect.Known(false), l.broker().Exchange(queue+".retry"), "nothing was declared")
 	assert.Equal(t, 1, l.Depth(wait))
 }
 

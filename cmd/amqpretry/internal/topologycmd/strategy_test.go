@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -68,7 +69,7 @@ func TestMainQueuesUnderStrategies(t *testing.T) {
 	d := l.run("plan", queue, "--json")
 	assert.Equal(t, cli.ExitFound, d.code, d.errs)
 	main := d.report(t).Queues[0].Objects[0]
-	assert.Equal(t, stateConflict, main.State)
+	assert.Equal(t, inspect.Conflict, main.State)
 	assert.Contains(t, plan.MainArguments, main.Argument)
 	assert.Equal(t, "none", main.Found)
 	assert.Equal(t, queue+".rejected.1s", main.Arguments["x-dead-letter-exchange"])
