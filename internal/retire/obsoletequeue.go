@@ -57,8 +57,8 @@ type Found struct {
 	// Queues are retry queues.
 	Queues []Queue
 	// Exchanges are rejected exchanges that nothing uses: no plan, no queue or policy with this
-	// dead-letter exchange, no other exchange and no foreign binding. A retry queue to which such an
-	// exchange leads cannot be retired before the exchange, see [DeleteExchange].
+	// dead-letter exchange, no other exchange and no foreign binding. A retry queue to which such
+	// an exchange leads cannot be retired before the exchange, see [DeleteExchange].
 	Exchanges []Exchange
 }
 

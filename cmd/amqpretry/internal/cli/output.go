@@ -88,8 +88,8 @@ func (p *Printer) Table(header []string, rows [][]string) {
 // Err is why something could not be printed.
 func (p *Printer) Err() error { return p.err }
 
-// Read is an error of printing, without that of a reader who has gone: the exit code is asked for as
-// well.
+// Read is an error of printing, without that of a reader who has gone: the exit code is asked for
+// as well.
 func Read(err error) error {
 	if errors.Is(err, ErrNobodyReads) {
 		return nil

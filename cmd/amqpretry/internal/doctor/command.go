@@ -1,8 +1,8 @@
 // Package doctor is the command doctor: it looks at a broker, and says what is wrong with it for
 // retries, what that means, and what fixes it.
 //
-// Package inspect gathers the [Facts], plain values. Judging them (diagnose) is a table of small pure
-// functions, whose texts are in rules.txt.
+// Package inspect gathers the [Facts], plain values. Judging them (diagnose) is a table of small
+// pure functions, whose texts are in rules.txt.
 package doctor
 
 import (
@@ -151,8 +151,8 @@ func look(ctx context.Context, s *cli.Session, known inspect.Facts, uriByFlag bo
 	return f, nil
 }
 
-// commands go to the same virtual host. One that was given by a flag can be another than that of the
-// URI; a line to be pasted cannot repeat a URI that was given by a flag.
+// commands go to the same virtual host. One that was given by a flag can be another than that of
+// the URI; a line to be pasted cannot repeat a URI that was given by a flag.
 func commands(vhost string, byFlag, uriByFlag bool) cli.Commands {
 	c := cli.Commands{VirtualHost: vhost}
 	if vhost != "/" || byFlag {

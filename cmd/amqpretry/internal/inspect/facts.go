@@ -170,8 +170,8 @@ func (f Facts) Landing(l topology.Ladder) []Object {
 	return all
 }
 
-// LandingTarget is the target of a landing queue, by the binding of it to the delivery exchange: its
-// key is that of a message with any digits.
+// LandingTarget is the target of a landing queue, by its binding to the delivery exchange. The key
+// of that is the key of a message with any digits.
 func LandingTarget(l topology.Ladder, b httpapi.Binding) (topology.Target, bool) {
 	levels := l.Config.Levels
 	rest, is := strings.CutPrefix(b.Key, strings.Repeat("*.", levels))

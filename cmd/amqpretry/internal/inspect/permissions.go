@@ -92,8 +92,8 @@ func toConsume(t Topic) []Permission {
 	}
 }
 
-// toEnter is what it takes to publish what is to wait in a ladder: to the exchanges from which delay
-// queues are reached.
+// toEnter is what it takes to publish what is to wait in a ladder: to the exchanges from which
+// delay queues are reached.
 func toEnter(ladder *topology.Ladder) (all []Permission) {
 	shared := ladder.Shared()
 	for _, b := range shared.Bindings {

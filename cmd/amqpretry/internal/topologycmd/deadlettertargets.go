@@ -24,11 +24,7 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *inspect.Broker, r
 	for i, t := range topics {
 		d := &deadLetters{b: b, client: client}
 		err := d.targets(ctx, t, c.names())
-		for _, o := range d.created.Objects() {
-			if o.Role != inspect.RoleMain {
-				r.Queues[i].Objects = append(r.Queues[i].Objects, line(o).with(inspect.Created, ""))
-			}
-		}
+		r.Queues[i].Objects = append(r.Queues[i].Objects, d.created...)
 		if err != nil {
 			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w", t.Plan.Queue,
 				err)
@@ -40,10 +36,18 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *inspect.Broker, r
 
 // deadLetters declares the targets of one main queue.
 type deadLetters struct {
-	b      *inspect.Broker
-	client *httpapi.Client
-	// created is what was declared.
-	created inspect.Topic
+	b       *inspect.Broker
+	client  *httpapi.Client
+	created []object
+}
+
+// declare declares one object that is missing, and notes it.
+func (d *deadLetters) declare(plan topology.Plan) error {
+	for _, o := range (inspect.Topic{Plan: plan}).Objects()[1:] { // without a main queue
+		d.created = append(d.created, line(o).with(inspect.Created, ""))
+	}
+
+	return d.b.Declare(plan)
 }
 
 // targets declares the dead-letter queue under the mode off too, and the exchange, binding or queue
@@ -88,9 +92,8 @@ func (d *deadLetters) queue(q topology.Queue) error {
 	if !there.Known || there.Value {
 		return there.Err
 	}
-	d.created.Plan.Queues = append(d.created.Plan.Queues, q)
 
-	return d.b.Declare(topology.Plan{Queues: []topology.Queue{q}})
+	return d.declare(topology.Plan{Queues: []topology.Queue{q}})
 }
 
 // lead declares an exchange, if it is missing, and binds a queue to it, if it leads to none.
@@ -104,10 +107,9 @@ func (d *deadLetters) lead(ctx context.Context, target inspect.DeadLettering, qu
 		kind = all[i].Type
 	} else {
 		exchanges := []topology.Exchange{{Name: target.Exchange, Type: kind, Durable: true}}
-		if err := d.b.Declare(topology.Plan{Exchanges: exchanges}); err != nil {
+		if err := d.declare(topology.Plan{Exchanges: exchanges}); err != nil {
 			return err
 		}
-		d.created.Plan.Exchanges = exchanges
 	}
 	bindings, err := d.client.BindingsFrom(ctx, target.Exchange)
 	if err != nil && !httpapi.NotFound(err) {
@@ -117,7 +119,6 @@ func (d *deadLetters) lead(ctx context.Context, target inspect.DeadLettering, qu
 		return nil
 	}
 	key := map[string]string{amqp091.ExchangeTopic: "#", amqp091.ExchangeDirect: target.Key}[kind]
-	d.created.Plan.Bindings = []topology.Binding{{Exchange: target.Exchange, Queue: queue, Key: key}}
 
-	return d.b.Declare(topology.Plan{Bindings: d.created.Plan.Bindings})
+	return d.declare(topology.Plan{Bindings: []topology.Binding{{Exchange: target.Exchange, Queue: queue, Key: key}}})
 }

@@ -120,8 +120,8 @@ func printObjects(p *cli.Printer, objects []object) {
 	p.Table([]string{"state", "object", "name", "detail"}, rows)
 }
 
-// notable are those of the many objects of a ladder that are missing, but not all of them, which its
-// summary says, or in conflict.
+// notable are those of the many objects of a ladder that are missing or in conflict. If all are
+// missing, its summary says so.
 func (l ladderReport) notable() []object {
 	objects := inState(l.Objects, inspect.Missing)
 	if len(objects) == len(l.Objects) {
