@@ -218,41 +218,39 @@ func (s *stat) look(ctx context.Context, b *inspect.Broker, api *httpapi.Client,
 func (s *stat) ladder(b *inspect.Broker, told counts, l topology.Ladder) (*ladderReport, error) {
 	r := &ladderReport{Name: l.Name(), Levels: []*levelReport{}, Missing: []string{}}
 	r.Unroutable.Queue = l.Unroutable()
-	c := l.Config
-	for _, queue := range inspect.Signs(l) {
-		_, there, err := ready(b, queue)
-		if err != nil {
-			return nil, err
+	var failed error // nothing is asked after it
+	count := func(queue string) (messages int64, there bool) {
+		if failed != nil {
+			return 0, false
 		}
+		var n int
+		n, there, failed = ready(b, queue)
+		return int64(n), there
+	}
+	for _, queue := range inspect.Signs(l) {
+		_, there := count(queue)
 		r.Exists = r.Exists || there
 	}
-	if !r.Exists {
-		return r, nil
+	if failed != nil || !r.Exists {
+		return r, failed
 	}
 
-	n, there, err := ready(b, l.Unroutable())
-	if err != nil {
-		return nil, err
-	}
-	r.Unroutable.Messages = int64(n)
-	if !there {
+	there := false
+	if r.Unroutable.Messages, there = count(l.Unroutable()); !there {
 		r.Missing = append(r.Missing, l.Unroutable())
 	}
 	all := l.Shared().Queues
-	for level := range c.Levels {
+	for level := range l.Config.Levels {
 		of := &levelReport{Level: level}
-		for digit := 1; digit < c.Radix; digit++ {
+		for digit := 1; digit < l.Config.Radix; digit++ {
 			name := l.WaitQueue(level, digit)
 			q := all[slices.IndexFunc(all, func(q topology.Queue) bool { return q.Name == name })]
-			n, there, err := ready(b, name)
-			if err != nil {
-				return nil, err
-			}
+			n, there := count(name)
 			if !there {
 				r.Missing = append(r.Missing, name)
 				continue
 			}
-			w := waiting{Messages: int64(n), Undelivered: told[name].Undeliverable}
+			w := waiting{Messages: n, Undelivered: told[name].Undeliverable}
 			if w.Undelivered != nil {
 				w.Messages += *w.Undelivered
 			}
@@ -267,7 +265,7 @@ func (s *stat) ladder(b *inspect.Broker, told counts, l topology.Ladder) (*ladde
 		r.MaxWait = max(r.MaxWait, of.MaxWait)
 	}
 
-	return r, nil
+	return r, failed
 }
 
 // bound are the landing queues of a ladder, by the bindings of its delivery exchange.

@@ -102,8 +102,9 @@ func (f Facts) onlyPoliciesTell(what string) []Finding {
 }
 
 // recreate deletes an object and declares it as planned. A retry queue empties itself. A
-// dead-letter queue is deleted by a person who has seen that it is empty: that command is a comment. Nobody can
-// take messages out of the queues of exact delays: a person waits until they are gone.
+// dead-letter queue is deleted by a person who has seen that it is empty: that command is a
+// comment. Nobody can take messages out of the queues of exact delays: a person waits until they
+// are gone.
 func (f Facts) recreate(o inspect.Object) string {
 	deletion, declare := f.Ctl("delete_queue", shell.Quote(o.Name)), f.declare(o.Topic)
 	switch o.Role {
