@@ -179,21 +179,19 @@ func lookObsolete(f Facts) []Finding {
 		return f.cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
 	}
 	var found []Finding
-	add := func(rule, name, main string) {
+	add := func(rule, main string, o inspect.Object) {
 		for _, t := range f.Topics {
 			if t.Plan.Queue == main {
-				role, _ := map[string]inspect.Role{"obsolete.queue": inspect.RoleRetry,
-					"obsolete.exchange": inspect.RoleExchange}[rule]
-				found = append(found, f.says(rule, "fix", f.topology("prune", t)).about(inspect.Object{Name: name, Role: role}))
+				found = append(found, f.says(rule, "fix", f.topology("prune", t)).about(o))
 			}
 		}
 	}
 	for _, x := range f.Obsolete.Value.Exchanges {
-		add("obsolete.exchange", x.Name, x.Queue)
+		add("obsolete.exchange", x.Queue, inspect.Object{Name: x.Name, Role: inspect.RoleExchange})
 	}
 	for _, q := range f.Obsolete.Value.Queues {
 		main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
-		add("obsolete.queue", q.Name, main)
+		add("obsolete.queue", main, inspect.Object{Name: q.Name, Role: inspect.RoleRetry})
 	}
 	return found
 }
