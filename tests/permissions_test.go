@@ -111,7 +111,8 @@ var roles = map[string]func(*roleTest) error{
 	}),
 	"replayer": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true, Canary: dlq.Canary{Messages: 1}})
+			report, err := q.Run(r.t.Context(), dlq.Plan{Kind: dlq.Replay, Foreign: true,
+				Canary: dlq.Canary{Messages: 1}})
 			if err != nil {
 				return err
 			}

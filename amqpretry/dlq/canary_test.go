@@ -222,13 +222,14 @@ func TestCanaryHearsOthers(t *testing.T) {
 	say := func(headers amqp091.Table) {
 		_ = channel.Publish("", lock, false, false, amqp091.Publishing{Headers: headers})
 	}
-	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second,
-		OnChange: func(dlq.CanaryReport) {
-			say(nil)
-			say(amqp091.Table{header.Canary: int64(1)})
-			say(wire.Notice{Canary: wire.Canary{Queue: lock, Run: "another", Number: 1},
-				Outcome: wire.Handled}.Headers())
-		}}})
+	report, err := f.queue.Run(t.Context(), dlq.Plan{
+		Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second,
+			OnChange: func(dlq.CanaryReport) {
+				say(nil)
+				say(amqp091.Table{header.Canary: int64(1)})
+				say(wire.Notice{Canary: wire.Canary{Queue: lock, Run: "another", Number: 1},
+					Outcome: wire.Handled}.Headers())
+			}}})
 	require.NoError(t, err)
 	assert.NotEmpty(t, report.Canary.Stopped)
 	assert.Equal(t, 1, report.Canary.Unresolved)
@@ -251,7 +252,8 @@ func TestCanaryIsInterrupted(t *testing.T) {
 	f.Has(f.queue.Name(), 10)
 
 	report, err = f.queue.Run(t.Context(),
-		dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
+		dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 2,
+			OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
 	require.ErrorContains(t, err, "results was lost")
 	assert.Equal(t, "0 of 2 handled, 2 without a result yet when the connection was lost", report.Canary.Stopped)
 	assert.Equal(t, 2, report.Done)
@@ -264,7 +266,8 @@ func TestCanaryOfAll(t *testing.T) {
 		f := onBroker(t, nil)
 		f.fill(3)
 		f.service(all())
-		report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 3}, Limit: limit})
+		report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Limit: limit,
+			Canary: dlq.Canary{Messages: 3}})
 		require.NoError(t, err)
 		assert.Equal(t, 3, report.Done)
 		assert.Equal(t, dlq.CanaryReport{Sent: 3, Unresolved: 3}, report.Canary)
@@ -281,7 +284,8 @@ func TestUndoOfACanary(t *testing.T) {
 		return []wire.Outcome{wire.Handled}
 	})
 	var undo bytes.Buffer
-	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: time.Minute},
+	report, err := f.queue.Run(t.Context(), dlq.Plan{
+		Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: time.Minute},
 		Undo: &undo})
 	require.NoError(t, err)
 	require.Equal(t, 6, report.Done)

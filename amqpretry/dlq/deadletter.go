@@ -35,7 +35,8 @@ type DeadLetter struct {
 	Unreadable string
 }
 
-// Route is the exchange and the routing key that a message was published with.
+// Route is an exchange and a routing key.
+// Exchange and RoutingKey are those that the message was published with.
 type Route struct{ Exchange, RoutingKey string }
 
 // Edit is what was changed before a replay. Its JSON is also that on the wire.

@@ -41,13 +41,14 @@ func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			q, _ := f.who(dlq.Config{OrderTime: orderTime})
-			report, err := q.Run(ctx, dlq.Plan{Kind: dlq.Replay, Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
-				return l.Position%2 == 0
-			}}, Progress: func(p dlq.Progress) {
-				if p.Done >= limit {
-					cancel()
-				}
-			}})
+			report, err := q.Run(ctx, dlq.Plan{Kind: dlq.Replay,
+				Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
+					return l.Position%2 == 0
+				}}, Progress: func(p dlq.Progress) {
+					if p.Done >= limit {
+						cancel()
+					}
+				}})
 			require.ErrorIs(t, err, context.Canceled)
 			order := (*dlq.OrderError)(nil)
 			if orderTime == time.Nanosecond {

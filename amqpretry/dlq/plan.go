@@ -153,8 +153,8 @@ func (p Plan) Check() error {
 }
 
 // Run does what a plan says. It can be interrupted at any moment and run again: what was not done
-// is where it was. Of what is on its way when the process is killed, up to 256 messages, some may then
-// be both in the dead-letter queue and in the target.
+// is where it was. Of what is on its way when the process is killed, up to 256 messages, some may
+// then be both in the dead-letter queue and in the target.
 //
 // A plan that was counted does no more than was counted. With a Canary, that many go first, and the
 // others only when those were handled.

@@ -22,8 +22,8 @@ func TestOnlyCounted(t *testing.T) {
 			Message: amqp091.Publishing{Body: []byte(body)}}
 	}
 	counted := letter("a", "body", at, 1)
-	filter := onlyCounted([]uint64{identity(counted)}, Filter{OlderThan: time.Hour}) // which holds when it was counted
-	for range 2 {                                                                    // a run with a canary goes through the queue twice
+	filter := onlyCounted([]uint64{identity(counted)}, Filter{OlderThan: time.Hour})
+	for range 2 { // a run with a canary goes through the queue twice
 		assert.True(t, filter.Matches(letter("a", "body", at, 1), at))
 	}
 	assert.False(t, onlyCounted([]uint64{identity(counted)}, Filter{Where: func(*DeadLetter) bool { return false }}).

@@ -112,11 +112,12 @@ func TestSilentLink(t *testing.T) {
 			return err
 		},
 		"move": func(f *fixture, q *dlq.Queue, silence func()) error {
-			_, err := q.Run(f.t.Context(), dlq.Plan{Kind: dlq.Move, To: f.main, Rate: 100, Progress: func(p dlq.Progress) {
-				if p.Done > 0 {
-					silence()
-				}
-			}})
+			_, err := q.Run(f.t.Context(), dlq.Plan{Kind: dlq.Move, To: f.main, Rate: 100,
+				Progress: func(p dlq.Progress) {
+					if p.Done > 0 {
+						silence()
+					}
+				}})
 			return err
 		},
 		"import": func(f *fixture, q *dlq.Queue, silence func()) error {

@@ -28,7 +28,8 @@ func TestPurge(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(100)
 	var archive bytes.Buffer
-	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Purge, Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40,
+	report, err := f.queue.Run(t.Context(), dlq.Plan{
+		Kind: dlq.Purge, Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40,
 		Undo: &archive})
 	require.NoError(t, err)
 	assert.Equal(t, 40, report.Done)

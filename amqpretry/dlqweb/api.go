@@ -183,7 +183,8 @@ func (c *Console) apiImport(r *http.Request, who visitor) (any, error) {
 		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "An import is JSON Lines",
 			Do: "Send the file with Content-Type: application/jsonl."}
 	}
-	wanted := wish{Plan: dlq.Plan{Kind: kindImport}, Queue: r.PathValue("queue"), MainQueue: r.URL.Query().Get("main-queue")}
+	wanted := wish{Plan: dlq.Plan{Kind: kindImport}, Queue: r.PathValue("queue"),
+		MainQueue: r.URL.Query().Get("main-queue")}
 	run, err := c.planRun(r.Context(), wanted, who, r.Body)
 
 	return created{run, "../../runs/" + run.ID}, err

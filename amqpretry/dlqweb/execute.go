@@ -172,8 +172,8 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 	}
 
 	report, err := e.queue.Import(ctx, io.NewSectionReader(file, 0, end), dlq.ImportOptions{
-		Filter: e.runs.console.asShown(e.plan.Filter), OnlyMissing: true, FailedAgain: e.run.UndoOf != "", DryRun: e.dry,
-		Progress: e.progress, AllowDrop: e.run.AllowDrop,
+		Filter: e.runs.console.asShown(e.plan.Filter), OnlyMissing: true, FailedAgain: e.run.UndoOf != "",
+		DryRun: e.dry, Progress: e.progress, AllowDrop: e.run.AllowDrop,
 		Imported: func(lines int) error {
 			e.runs.change(e.r, false, func(r *Run) { r.Lines = lines })
 			return nil

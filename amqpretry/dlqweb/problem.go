@@ -63,7 +63,8 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusConflict, Title: "Cannot see all messages",
 			Detail: incomplete.Error(), Do: "Try again when no other consumer takes messages from the queue."}
 	case errors.As(err, &field):
-		return &problem{Status: http.StatusBadRequest, Title: "The request is invalid", Detail: inRequest.Replace(err.Error())}
+		return &problem{Status: http.StatusBadRequest, Title: "The request is invalid",
+			Detail: inRequest.Replace(err.Error())}
 	case errors.As(err, &api):
 		return &problem{Status: http.StatusBadGateway, Title: "Unexpected answer from the management API",
 			Detail: api.Error(), Do: "Check its address and user."}

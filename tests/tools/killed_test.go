@@ -213,17 +213,16 @@ func (k *killing) sign() {
 	k.t.Helper()
 	text, err := os.ReadFile(k.file)
 	require.NoError(k.t, err)
-	var kept struct{ Imports []struct{ Lines int } }
+	var kept struct{ Lines int }
 	done, err := os.ReadFile(k.file + ".imported")
 	if !errors.Is(err, fs.ErrNotExist) {
 		require.NoError(k.t, err)
 		require.NoError(k.t, json.Unmarshal(done, &kept))
-		require.Len(k.t, kept.Imports, 1)
 	}
 
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	for i := range lines {
-		if len(kept.Imports) == 0 || i >= kept.Imports[0].Lines {
+		if i >= kept.Lines {
 			lines[i] = signature.ReplaceAll(lines[i], []byte(callName(len(k.targets))))
 		}
 	}

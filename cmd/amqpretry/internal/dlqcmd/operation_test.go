@@ -247,7 +247,7 @@ func TestCanary(t *testing.T) {
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "1")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, out, "Canary: 1 of 1 handled\n")
-	assert.Equal(t, 15*time.Minute, f.replayed.Canary.Watch)
+	assert.Equal(t, 15*time.Minute, f.replayed.Watch)
 
 	f = orders(deadLetters(10)...)
 	f.silent = true
@@ -261,8 +261,9 @@ func TestCanaryLine(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, "Canary: 4 of 10 handled, 6 without a result yet when it was interrupted. The other messages were "+
 		"not sent",
-		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Unresolved: 6, Watched: true, Stopped: "4 of 10 handled, 6 without a " +
-			"result yet when it was interrupted"}))
+		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Unresolved: 6, Watched: true,
+			Stopped: "4 of 10 handled, 6 without a " +
+				"result yet when it was interrupted"}))
 	assert.Equal(t, "Canary: 4 of 5 handled, 1 without a result yet",
 		canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Unresolved: 1, Watched: true}), "one was tolerated")
 	assert.Equal(t, "Canary: not watched, because no other messages were to follow",
