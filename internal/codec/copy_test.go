@@ -120,7 +120,8 @@ func TestCopyOfAReplayLosesThePoisonKeys(t *testing.T) {
 
 func TestEachCopyHasAnIDOfItsOwn(t *testing.T) {
 	d := &amqp091.Delivery{}
-	assert.NotEqual(t, copyOf(d, wire.State{}).Headers[header.ID], copyOf(d, wire.State{}).Headers[header.ID])
+	first, second := copyOf(d, wire.State{}), copyOf(d, wire.State{})
+	assert.NotEqual(t, first.Headers[header.ID], second.Headers[header.ID])
 }
 
 func TestCopyKeepsTheFirstArrival(t *testing.T) {
