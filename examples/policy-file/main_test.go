@@ -5,19 +5,8 @@ import (
 	"io"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
-
-const rest = `template: attempt 1
-template: dead letter, permanent, calls: 1
-mail: attempt 1
-mail: attempt 2
-mail: dead letter, exhausted, calls: 2
-audit: attempt 1
-audit: dead letter, exhausted, calls: 1
-`
 
 func play(ctx context.Context, uri string, out io.Writer) error {
 	return run(ctx, uri, "retry.yaml", out)
@@ -31,20 +20,12 @@ order: attempt 1
 order: attempt 2
 order: attempt 3
 order: dead letter, exhausted, calls: 3
-`+rest)
-}
-
-func TestOutputWithTheEnvironment(t *testing.T) {
-	t.Setenv("AMQPRETRY__TOPICS__ORDERS__DELAYS", "150ms")
-	exampletest.Output(t, play, `orders.eu: [150ms]
-mails.eu: [100ms]
-orders.audit: [150ms]
-order: attempt 1
-order: attempt 2
-order: dead letter, exhausted, calls: 2
-`+rest)
-
-	t.Setenv("AMQPRETRY__TOPICS__ORDER__DELAYS", "150ms")
-	require.EqualError(t, play(t.Context(), "amqp://localhost", io.Discard),
-		"AMQPRETRY__TOPICS__ORDER__DELAYS: unknown topic ORDER, did you mean ORDERS?")
+template: attempt 1
+template: dead letter, permanent, calls: 1
+mail: attempt 1
+mail: attempt 2
+mail: dead letter, exhausted, calls: 2
+audit: attempt 1
+audit: dead letter, exhausted, calls: 1
+`)
 }
