@@ -45,7 +45,6 @@ type Retrier struct {
 	engine    *engine.Engine
 	turns     consumer.Turns
 	declared  publish.Declared
-	delays    delayedRetries
 
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
@@ -250,9 +249,7 @@ func (r *Retrier) leave(main mainQueue) {
 // and the plan. version is the broker's, or empty.
 func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
 	main := mainQueue{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
-	ctx, cancel := context.WithTimeout(r.ctx, nativeTimeout)
-	defer cancel()
-	if err := r.checkNative(ctx, queue, version); err != nil {
+	if err := checkNative(queue.Plan, version); err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, err)
 	}
 	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(queue.Name, queue.Policy, queue.Plan),

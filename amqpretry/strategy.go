@@ -1,17 +1,13 @@
 package amqpretry
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -141,63 +137,14 @@ func (r *Retrier) explainStrategy(queue *consumer.Queue, conflict *topology.Conf
 		"arguments of a queue: %w", queue.Name, queue.Plan.Strategy, queue.Topic, &explained)
 }
 
-// delayedRetries remembers which versions of the broker were seen to delay.
-type delayedRetries struct {
-	mu   sync.Mutex
-	seen map[string]bool
+// checkNative refuses the strategy native on a broker that would redeliver at once, or of which
+// nothing is known: its version is empty, or the 0.0.0 of a build from source.
+//
+// Upstream: no delayed retry, and its arguments are ignored without an error.
+func checkNative(plan topology.Plan, version string) error {
+	if plan.Strategy != config.StrategyNative || rabbitmq.DelaysRetries(version) {
+		return nil
+	}
+
+	return &topology.StrategyError{Queue: plan.Queue, Strategy: config.StrategyNative, Version: version}
 }
-
-// checkNative finds out whether the broker delays retries: by its version, and, as the nodes of a
-// cluster may have different ones, by a trial, once for each version.
-func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, version string) error {
-	if queue.Plan.Strategy != config.StrategyNative {
-		return nil
-	}
-	if rabbitmq.IgnoresDelayedRetry(version) {
-		return &topology.StrategyError{Queue: queue.Name, Strategy: config.StrategyNative, Version: version}
-	}
-
-	r.delays.mu.Lock()
-	defer r.delays.mu.Unlock()
-
-	if r.delays.seen[version] {
-		return nil
-	}
-	delays, untried := r.forwarder.DelaysRetries(ctx, queue.Name)
-	if err := nativeError(queue.Name, version, delays, untried); err != nil {
-		return err
-	}
-	if untried != nil { // by a user who may not try
-		r.options.Logger.Info("Cannot test whether the broker delays retries; trusting its version",
-			watermill.LogFields{
-				"amqp_queue_name": queue.Name, "version": version, "error": untried.Error(),
-			})
-		return nil
-	}
-	if r.delays.seen == nil {
-		r.delays.seen = map[string]bool{}
-	}
-	r.delays.seen[version] = true
-
-	return nil
-}
-
-// nativeError tells what is wrong with a broker of this version ("" for unknown) where a trial saw
-// it delay a retry, or not, or could not be made. Without a trial the version has to tell: a broker
-// that ignores the arguments redelivers at once.
-func nativeError(queue, version string, delays bool, untried error) error {
-	switch {
-	case untried == nil && !delays:
-		return &topology.StrategyError{Queue: queue, Strategy: config.StrategyNative, Version: version}
-	case untried != nil && !rabbitmq.DelaysRetries(version):
-		return fmt.Errorf("cannot test whether the broker delays retries, as the strategy %s of queue %q needs, "+
-			"and its version, %q, does not prove it; grant the user configure, write and read on "+
-			"queues named %s.trial.*, or use the strategy %s: %w",
-			config.StrategyNative, queue, version, queue, config.StrategyQueues, untried)
-	default:
-		return nil
-	}
-}
-
-// nativeTimeout is how long the trial may take.
-const nativeTimeout = 10 * time.Second

@@ -190,10 +190,9 @@ func TestHealthyFromTheStart(t *testing.T) {
 		Configure: func(c *amqp.Config) { sent.record(c) },
 		Handler:   func(*message.Message) error { return nil }})
 	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
-	before := len(sent.all()) // of the strategy native, the trial
 	svc.publish(rabbit.Numbered("ok", count)...)
 	svc.run()
 	await.Until(t, func() bool { return svc.Calls.count() == count }, "all are handled")
 	svc.close()
-	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume", "basic.ack"}, sent.all()[before:][:4])
+	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume", "basic.ack"}, sent.all()[:4])
 }

@@ -149,9 +149,9 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 	})
 }
 
-// A broker that would accept the arguments of the strategy native and ignore them is found out at
-// the start; what it was tried with is gone.
-func TestStrategy_NativeIsTried(t *testing.T) {
+// A broker that would accept the arguments of the strategy native and ignore them is refused at the
+// start.
+func TestStrategy_NativeNeedsItsVersion(t *testing.T) {
 	t.Parallel()
 	s := withPolicy(t, nativePolicy())
 	s.Handler = func(*message.Message) error { return nil }
