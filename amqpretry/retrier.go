@@ -64,8 +64,7 @@ type Retrier struct {
 // The config is made of one of watermill-amqp's: by amqpv2.New or amqpv3.New, which are for users.
 func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 	if err := errors.Join(
-		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments,
-			options), validateStrategies(conf.Queue.Arguments, options),
+		options.Validate(), validateConfig(conf, options.Concurrency), validateMainQueues(conf.Queue.Arguments, options),
 	); err != nil {
 		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
 	}
@@ -204,16 +203,12 @@ func (r *Retrier) main(topic string) mainQueue {
 // needed to consume from it.
 func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 	policy := r.policy(main)
-	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
-		return nil, err
-	}
-
 	known, err := r.registry.add(main, policy, r.options.Names)
 	if err != nil {
 		return nil, explain(main, err)
 	}
 
-	if err := r.checkStrategy(main.Topic, policy, known.Plan); err != nil {
+	if err := r.checkMainQueue(main, policy, known.Plan); err != nil {
 		r.registry.leave(main, false)
 		return nil, err
 	}
