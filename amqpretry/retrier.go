@@ -64,7 +64,8 @@ type Retrier struct {
 // The config is made of one of watermill-amqp's: by amqpv2.New or amqpv3.New, which are for users.
 func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 	if err := errors.Join(
-		options.Validate(), validateConfig(conf, options.Concurrency), validateMainQueues(conf.Queue.Arguments, options),
+		options.Validate(), validateConfig(conf, options.Concurrency),
+		validateMainQueues(conf.Queue.Arguments, options),
 	); err != nil {
 		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// The tags are the one table of fields: each library reads its own, so all say the same. encoding/json
-// would ignore max_age without a word if a field had no tag of its own.
+// The tags are the one table of fields: each library reads its own, so all say the same. A library
+// ignores max_age without a word if the field has no tag for it.
 func TestTags(t *testing.T) {
 	for _, value := range []any{config.Policies{}, config.Policy{}, config.Backoff{}, config.Ladder{}} {
 		typ := reflect.TypeOf(value)
@@ -29,7 +29,8 @@ func TestTags(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"mode", "retries", "max_age", "never_retry"}
 	for name, want := range map[string]string{
-		"Mode": "mode", "retrys": "retries", "retires": "retries", "retry": "retries", "maxAge": "max_age", "max-age": "max_age",
+		"Mode": "mode", "retrys": "retries", "retires": "retries",
+		"retry": "retries", "maxAge": "max_age", "max-age": "max_age",
 		"MAX_AGE": "max_age", "neverretry": "never_retry",
 		"": "", "x": "", "delay": "", "age": "",
 		"retries_retries_retries_retries_retries_retries_retries_retries_retries": "",

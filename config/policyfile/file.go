@@ -48,7 +48,8 @@ func Load(path string) (config.Policies, error) {
 func Parse(data []byte) (config.Policies, error) { return parse(data, "", nil) }
 
 func parse(data []byte, file string, environ []string) (config.Policies, error) {
-	d, policies := decoder{anchors: map[string]*node{}, lines: map[string]int{}, failed: map[string]bool{}}, config.Policies{}
+	var policies config.Policies
+	d := decoder{anchors: map[string]*node{}, lines: map[string]int{}, failed: map[string]bool{}}
 	if root := d.read(data); root != nil {
 		d.decode(root, reflect.ValueOf(&policies).Elem(), "", root.line)
 		d.validate(policies)

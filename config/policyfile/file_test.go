@@ -125,10 +125,10 @@ var files = []struct {
 		`line 6: default.backoff: wrong type: must be a mapping, got "5s"`,
 		"line 7: default.retry_only[0]: wrong type: must be text that is not empty, got 5 (a number)",
 		"line 7: default.retry_only[1]: wrong type: must be a value, got nothing",
-		"line 8: default.immediate: wrong type: must be a whole number in decimal digits, without sign and quotes, got 010 (a " +
-			"number)",
-		"line 9: default.crash_limit: wrong type: must be a whole number in decimal digits, without sign and quotes, got 3.0 " +
-			"(a number)",
+		"line 8: default.immediate: wrong type: must be a whole number in decimal digits, without sign and quotes, " +
+			"got 010 (a number)",
+		"line 9: default.crash_limit: wrong type: must be a whole number in decimal digits, without sign and quotes, " +
+			"got 3.0 (a number)",
 		"line 10: topics: wrong type: must be a mapping, got a list",
 	}},
 	{"durations", "default:\n  delays:\n  - 30\n  - 1d\n  - 1h 30m\n  - -5s\n  - 1x\n  - '0'\n  - 99999999999h\n  - " +
@@ -179,11 +179,11 @@ var files = []struct {
 	}},
 	{"keys that are no text", "~: 1\n", []string{"line 1: cannot be a key: must be text, in quotes if need be, got " +
 		"nothing"}},
-	{"tag", "default:\n  retries: !!int 5\n", []string{"line 2: default.retries: a tag: must be left out: what a value is, the field " +
-		"says, got !!int"}},
+	{"tag", "default:\n  retries: !!int 5\n", []string{"line 2: default.retries: a tag: must be left out: " +
+		"what a value is, the field says, got !!int"}},
 	{"unquoted type", "default:\n  never_retry:\n  - *fs.PathError\n", []string{
-		"line 3: default.never_retry[0]: unknown alias: must be in quotes if it is text; an alias needs its anchor above, &fs.PathError, got " +
-			"*fs.PathError",
+		"line 3: default.never_retry[0]: unknown alias: must be in quotes if it is text; an alias needs its anchor " +
+			"above, &fs.PathError, got *fs.PathError",
 		"line 3: default.never_retry[0]: wrong type: must be a value, got nothing",
 	}},
 	{"unquoted glob", "topics:\n  *.events: {}\n", []string{"line 2: neither YAML nor JSON: value is not allowed in " +
@@ -240,8 +240,10 @@ var files = []struct {
 	{"merged twice", "x-a: &a {retries: 1}\ndefault:\n  <<: *a\n  <<: *a\n",
 		[]string{"line 4: default.<<: duplicate key: must be given once; it is on line 3 already"}},
 	{"cycle", "default: &a\n  retries: 5\n  <<: *a\n", []string{
-		"line 3: default.<<: unknown alias: must be in quotes if it is text; an alias needs its anchor above, &a, got *a",
-		"line 3: default.<<: cannot be merged: must be an alias of a mapping, or a list of these: <<: *name, got nothing",
+		"line 3: default.<<: unknown alias: must be in quotes if it is text; an alias needs its anchor above, &a, " +
+			"got *a",
+		"line 3: default.<<: cannot be merged: must be an alias of a mapping, or a list of these: <<: *name, " +
+			"got nothing",
 	}},
 	{"fault at an anchor", "x-slow: &slow\n  max_age: 1d\ntopics:\n  a: *slow\n", []string{
 		`line 2: topics["a"].max_age: wrong type: must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own), got "1d"`,

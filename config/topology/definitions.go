@@ -214,7 +214,7 @@ func (d *definitions) binding(b Binding) {
 	add(d, object, fmt.Sprintf("%#v", one), &d.bindings, one)
 }
 
-// add adds what is not there yet under its key. The same object twice in different ways is an error.
+// add adds what is not there yet under its key. The same object in different ways is an error.
 func add[T any](d *definitions, object, key string, to *[]T, one T) {
 	other, twice := d.known[key]
 	switch {

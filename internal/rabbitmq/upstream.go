@@ -73,7 +73,8 @@ func CountsGivenBack(version string) bool { return !AtLeast(version, 4, 0) }
 //
 // Upstream: no delayed retry, and its arguments are ignored without an error;
 // rabbitmq/rabbitmq-website#2508; RabbitMQ 3.10 to 4.2; TestCheckNative,
-// TestStrategy_NativeNeedsItsVersion, TestStrategyCheck; remove when RabbitMQ 4.2 is no longer supported.
+// TestStrategy_NativeNeedsItsVersion, TestStrategyCheck; remove when RabbitMQ 4.2 is no longer
+// supported.
 func DelaysRetries(version string) bool { return AtLeast(version, 4, 3) }
 
 // RefusesOn reports whether a channel that has met a full quorum queue may go on to refuse when the
