@@ -41,7 +41,9 @@ func (r *Retrier) definitions(group string, topics []string) ([]byte, error) {
 			continue
 		}
 		policy := r.policy(main)
-		errs = append(errs, r.checkProtection(topic, main.Queue, policy))
+		if !policy.Strategy.ByBroker() { // else topology.Definitions tells
+			errs = append(errs, r.checkMainQueue(main, policy, topology.Plan{}))
+		}
 
 		queue, err := registry.add(main, policy, r.options.Names)
 		if err != nil {

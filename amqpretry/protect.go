@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
@@ -65,69 +63,12 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy, plan topolog
 	return protected
 }
 
-// validateProtection refuses arguments of the config that say otherwise than the protection that
-// policies ask for. All but one: the name of the dead-letter queue depends on the topic, see
-// checkProtection.
-func validateProtection(arguments amqp091.Table, o Options) error {
-	var asking []string
-	for _, p := range named(o) {
-		if p.protect == config.ProtectionArguments && !p.policy.Strategy.ByBroker() {
-			asking = append(asking, p.path)
-		}
-	}
-	if len(asking) == 0 {
-		return nil
-	}
-	deadLetterQueue, _ := arguments[deadLetterKey].(string)
-
-	return protectionConflicts(arguments, deadLetterQueue, strings.Join(asking, ", "))
-}
-
-const deadLetterKey = "x-dead-letter-routing-key"
-
-func protectionConflicts(arguments amqp091.Table, deadLetterQueue, asking string) error {
-	protection := topology.ProtectArguments(deadLetterQueue)
-
-	var errs []error
-	for _, key := range slices.Sorted(maps.Keys(protection)) {
-		if found, given := arguments[key]; !given || rabbitmq.SameArgument(found, protection[key]) {
-			continue
-		}
-		errs = append(errs, &config.FieldError{
-			Path: fmt.Sprintf("Config.Queue.Arguments[%q]", key),
-			Problem: fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", asking,
-				config.ProtectionArguments),
-			Wanted: "left out, or " + spelled(protection[key]),
-			Found:  spelled(arguments[key]),
-		})
-	}
-
-	return errors.Join(errs...)
-}
-
 func spelled(v any) string {
 	if s, ok := v.(string); ok {
 		return strconv.Quote(s)
 	}
 
 	return fmt.Sprint(v)
-}
-
-// checkProtection is the part of the validation that depends on the topic.
-func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) error {
-	if policy.Protect != config.ProtectionArguments || policy.Strategy.ByBroker() {
-		return nil
-	}
-
-	var err error
-	if policy.Mode == config.ModeOff {
-		// The name of the dead-letter queue becomes an argument of the main queue, though the plan
-		// does not have it.
-		_, err = topology.New(queue, onlyDeadLetters, r.options.Names)
-	}
-
-	return errors.Join(err, protectionConflicts(
-		r.config.Queue.Arguments, r.options.Names.DeadLetterQueue(queue), fmt.Sprintf("the policy of topic %q", topic)))
 }
 
 // explainMain turns what declaring a main queue gave into a typed error, with the ways out that its

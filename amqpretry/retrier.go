@@ -45,7 +45,6 @@ type Retrier struct {
 	engine    *engine.Engine
 	turns     consumer.Turns
 	declared  publish.Declared
-	delays    delayedRetries
 
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
@@ -65,8 +64,8 @@ type Retrier struct {
 // The config is made of one of watermill-amqp's: by amqpv2.New or amqpv3.New, which are for users.
 func New(conf amqpconfig.Config, options Options) (*Retrier, error) {
 	if err := errors.Join(
-		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments,
-			options), validateStrategies(conf.Queue.Arguments, options),
+		options.Validate(), validateConfig(conf, options.Concurrency),
+		validateMainQueues(conf.Queue.Arguments, options),
 	); err != nil {
 		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
 	}
@@ -205,16 +204,12 @@ func (r *Retrier) main(topic string) mainQueue {
 // needed to consume from it.
 func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 	policy := r.policy(main)
-	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
-		return nil, err
-	}
-
 	known, err := r.registry.add(main, policy, r.options.Names)
 	if err != nil {
 		return nil, explain(main, err)
 	}
 
-	if err := r.checkStrategy(main.Topic, policy, known.Plan); err != nil {
+	if err := r.checkMainQueue(main, policy, known.Plan); err != nil {
 		r.registry.leave(main, false)
 		return nil, err
 	}
@@ -250,9 +245,7 @@ func (r *Retrier) leave(main mainQueue) {
 // and the plan. version is the broker's, or empty.
 func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
 	main := mainQueue{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
-	ctx, cancel := context.WithTimeout(r.ctx, nativeTimeout)
-	defer cancel()
-	if err := r.checkNative(ctx, queue, version); err != nil {
+	if err := checkNative(queue.Plan, version); err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, err)
 	}
 	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(queue.Name, queue.Policy, queue.Plan),

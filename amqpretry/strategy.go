@@ -1,17 +1,13 @@
 package amqpretry
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -20,11 +16,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// validateStrategies refuses what broker-driven strategies cannot work with, as far as that does
-// not depend on a topic.
-func validateStrategies(arguments amqp091.Table, o Options) error {
+// validateMainQueues refuses what policies need of main queues and cannot have, as far as that does
+// not depend on a topic: see checkMainQueue.
+func validateMainQueues(arguments amqp091.Table, o Options) error {
 	var errs []error
+	var protected []string // paths of policies that ask for the same
 	for _, p := range named(o) {
+		if p.protect == config.ProtectionArguments && !p.policy.Strategy.ByBroker() {
+			protected = append(protected, p.path)
+		}
 		if !p.policy.Strategy.ByBroker() || p.policy.Validate() != nil { // which is told already
 			continue
 		}
@@ -38,13 +38,14 @@ func validateStrategies(arguments amqp091.Table, o Options) error {
 			})
 		}
 		plan, err := topology.New("queue", p.policy, topology.Names{})
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		errs = append(errs, strategyConflicts(arguments, plan, p, func(key string) bool {
+		errs = append(errs, err, p.conflicts(arguments, plan, "", func(key string) bool {
 			return strings.HasPrefix(key, "x-dead-letter-") && plan.MainArguments[key] != "at-least-once"
-		})...)
+		}))
+	}
+	if len(protected) > 0 {
+		given, _ := arguments["x-dead-letter-routing-key"].(string) // it depends on the topic
+		of := namedPolicy{path: strings.Join(protected, ", "), protect: config.ProtectionArguments}
+		errs = append(errs, of.conflicts(arguments, topology.Plan{}, given, nil))
 	}
 
 	return errors.Join(errs...)
@@ -77,44 +78,59 @@ func named(o Options) []namedPolicy {
 	return all
 }
 
-// strategyConflicts are the arguments of the config that say otherwise than a strategy needs. Those
-// that depend on the topic can be skipped.
-func strategyConflicts(
-	arguments amqp091.Table, plan topology.Plan, of namedPolicy, skip func(key string) bool,
-) (errs []error) {
+// conflicts are the arguments of the config that say otherwise than the protection or the strategy
+// of a policy needs. Those of a strategy that depend on the topic can be skipped.
+func (p namedPolicy) conflicts(
+	arguments amqp091.Table, plan topology.Plan, deadLetterQueue string, skip func(key string) bool,
+) error {
+	var errs []error
 	add := func(key, problem, wanted string, found any) {
 		errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queue.Arguments[%q]", key),
-			Problem: fmt.Sprintf("%s the strategy %s of %s", problem, of.policy.Strategy, of.path), Wanted: wanted,
-			Found: spelled(found)})
+			Problem: problem, Wanted: wanted, Found: spelled(found)})
 	}
-	for _, key := range plan.MainConflicts(arguments) {
-		switch wanted, needed := plan.MainArguments[key]; {
-		case skip(key):
-		case needed && key == "x-delivery-limit" && plan.Strategy != config.StrategyCycle:
-			add(key, "not possible with", "left out, or 0 and more", arguments[key])
-		case needed:
-			add(key, "differs from what is needed by", "left out, or "+spelled(wanted), arguments[key])
-		default:
-			add(key, "not possible with", "left out", arguments[key])
+	of := fmt.Sprintf(" the strategy %s of %s", p.policy.Strategy, p.path)
+	switch {
+	case p.policy.Strategy.ByBroker():
+		for _, key := range plan.MainConflicts(arguments) {
+			switch wanted, needed := plan.MainArguments[key]; {
+			case skip(key):
+			case needed && key == "x-delivery-limit" && plan.Strategy != config.StrategyCycle:
+				add(key, "not possible with"+of, "left out, or 0 and more", arguments[key])
+			case needed:
+				add(key, "differs from what is needed by"+of, "left out, or "+spelled(wanted), arguments[key])
+			default:
+				add(key, "not possible with"+of, "left out", arguments[key])
+			}
+		}
+		if _, given := arguments[amqp091.QueueTypeArg]; !given && p.policy.Protect == config.ProtectionPolicy {
+			add(amqp091.QueueTypeArg, "a policy of the broker cannot set it, and it is needed by"+of,
+				spelled(amqp091.QueueTypeQuorum), "none")
+		}
+	case p.protect == config.ProtectionArguments:
+		protection := topology.ProtectArguments(deadLetterQueue)
+		for _, key := range slices.Sorted(maps.Keys(protection)) {
+			if found, given := arguments[key]; given && !rabbitmq.SameArgument(found, protection[key]) {
+				add(key, fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", p.path, p.protect),
+					"left out, or "+spelled(protection[key]), found)
+			}
 		}
 	}
-	if _, given := arguments[amqp091.QueueTypeArg]; !given && of.policy.Protect == config.ProtectionPolicy {
-		add(amqp091.QueueTypeArg, "a policy of the broker cannot set it, and it is needed by",
-			spelled(amqp091.QueueTypeQuorum),
-			"none")
-	}
 
-	return errs
+	return errors.Join(errs...)
 }
 
-// checkStrategy is the part of the validation that depends on the topic.
-func (r *Retrier) checkStrategy(topic string, policy config.Policy, plan topology.Plan) error {
-	if !policy.Strategy.ByBroker() {
-		return nil
+// checkMainQueue is the part of the validation that depends on the topic.
+func (r *Retrier) checkMainQueue(main mainQueue, policy config.Policy, plan topology.Plan) error {
+	var err error
+	if policy.Mode == config.ModeOff && policy.Protect == config.ProtectionArguments {
+		// The name of the dead-letter queue becomes an argument of the main queue, though the plan
+		// does not have it.
+		_, err = topology.New(main.Queue, onlyDeadLetters, r.options.Names)
 	}
+	of := namedPolicy{fmt.Sprintf("topic %q", main.Topic), policy, policy.Protect}
 
-	return errors.Join(strategyConflicts(r.config.Queue.Arguments, plan,
-		namedPolicy{fmt.Sprintf("topic %q", topic), policy, policy.Protect}, func(string) bool { return false })...)
+	return errors.Join(err, of.conflicts(r.config.Queue.Arguments, plan, r.options.Names.DeadLetterQueue(main.Queue),
+		func(string) bool { return false }))
 }
 
 // explainStrategy tells what to do about a main queue that exists with other arguments than its
@@ -141,63 +157,14 @@ func (r *Retrier) explainStrategy(queue *consumer.Queue, conflict *topology.Conf
 		"arguments of a queue: %w", queue.Name, queue.Plan.Strategy, queue.Topic, &explained)
 }
 
-// delayedRetries remembers which versions of the broker were seen to delay.
-type delayedRetries struct {
-	mu   sync.Mutex
-	seen map[string]bool
+// checkNative refuses the strategy native on a broker that would redeliver at once, or of which
+// nothing is known: its version is empty, or the 0.0.0 of a build from source.
+//
+// Upstream: no delayed retry, and its arguments are ignored without an error.
+func checkNative(plan topology.Plan, version string) error {
+	if plan.Strategy != config.StrategyNative || rabbitmq.DelaysRetries(version) {
+		return nil
+	}
+
+	return &topology.StrategyError{Queue: plan.Queue, Strategy: config.StrategyNative, Version: version}
 }
-
-// checkNative finds out whether the broker delays retries: by its version, and, as the nodes of a
-// cluster may have different ones, by a trial, once for each version.
-func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, version string) error {
-	if queue.Plan.Strategy != config.StrategyNative {
-		return nil
-	}
-	if rabbitmq.IgnoresDelayedRetry(version) {
-		return &topology.StrategyError{Queue: queue.Name, Strategy: config.StrategyNative, Version: version}
-	}
-
-	r.delays.mu.Lock()
-	defer r.delays.mu.Unlock()
-
-	if r.delays.seen[version] {
-		return nil
-	}
-	delays, untried := r.forwarder.DelaysRetries(ctx, queue.Name)
-	if err := nativeError(queue.Name, version, delays, untried); err != nil {
-		return err
-	}
-	if untried != nil { // by a user who may not try
-		r.options.Logger.Info("Cannot test whether the broker delays retries; trusting its version",
-			watermill.LogFields{
-				"amqp_queue_name": queue.Name, "version": version, "error": untried.Error(),
-			})
-		return nil
-	}
-	if r.delays.seen == nil {
-		r.delays.seen = map[string]bool{}
-	}
-	r.delays.seen[version] = true
-
-	return nil
-}
-
-// nativeError tells what is wrong with a broker of this version ("" for unknown) where a trial saw
-// it delay a retry, or not, or could not be made. Without a trial the version has to tell: a broker
-// that ignores the arguments redelivers at once.
-func nativeError(queue, version string, delays bool, untried error) error {
-	switch {
-	case untried == nil && !delays:
-		return &topology.StrategyError{Queue: queue, Strategy: config.StrategyNative, Version: version}
-	case untried != nil && !rabbitmq.DelaysRetries(version):
-		return fmt.Errorf("cannot test whether the broker delays retries, as the strategy %s of queue %q needs, "+
-			"and its version, %q, does not prove it; grant the user configure, write and read on "+
-			"queues named %s.trial.*, or use the strategy %s: %w",
-			config.StrategyNative, queue, version, queue, config.StrategyQueues, untried)
-	default:
-		return nil
-	}
-}
-
-// nativeTimeout is how long the trial may take.
-const nativeTimeout = 10 * time.Second

@@ -12,8 +12,7 @@
 //		},
 //	}
 //
-// Package config/policyfile reads the same from a file, in which the environment overrides single
-// fields.
+// Package config/policyfile reads the same from a file.
 //
 // The zero value of each is useful: retries after 1s, 5s, 30s, 2m and 10m (see [Default]), which is
 // 12m36s of waiting in the worst case. No zero means "for ever": a message that keeps failing

@@ -7,19 +7,16 @@ import (
 )
 
 // FieldError is one thing that is wrong with what a program was configured with: a [Policy] or
-// [Policies], a file or the environment that they come from, or the options of another package of
+// [Policies], the file that they come from, or the options of another package of
 // this module. All of them come joined: var e *FieldError; errors.As(err, &e) finds the first, and
 // Unwrap() []error has all.
 type FieldError struct {
 	// File and Line say where the value is, if it comes from a file. They are empty otherwise.
 	File string
 	Line int
-	// Variable of the environment that the value comes from, such as AMQPRETRY__DEFAULT__MAX_AGE.
-	// Then there is no File.
-	Variable string
 	// Path of the field as it is written: `Policies.Topics["orders"].Delays[2]` in Go,
 	// `topics["orders"].delays[2]` in a file. Empty for what is not about a field: a file that is
-	// no YAML, a variable of no field.
+	// no YAML.
 	Path string
 	// Problem in few words, such as "too short".
 	Problem string
@@ -30,7 +27,7 @@ type FieldError struct {
 }
 
 // Error reads `Policies.Topics["orders"].Delays[2]: too short: must be at least 1ms, got 500µs`,
-// with where it comes from in front: `retry.yaml:7: `, `line 7: ` or the variable.
+// with where it comes from in front: `retry.yaml:7: ` or `line 7: `.
 func (e *FieldError) Error() string {
 	parts := make([]string, 0, 4)
 	for _, part := range []string{e.origin(), e.Path, e.Problem} {
@@ -50,8 +47,6 @@ func (e *FieldError) Error() string {
 
 func (e *FieldError) origin() string {
 	switch {
-	case e.Variable != "":
-		return e.Variable
 	case e.File != "" && e.Line != 0:
 		return e.File + ":" + strconv.Itoa(e.Line)
 	case e.Line != 0:

@@ -82,17 +82,17 @@ func (p Policy) scheduleOver(d Policy) Policy {
 
 // withoutNone has the zero value in place of None.
 func (p Policy) withoutNone() Policy {
-	if p.Immediate == None {
-		p.Immediate = 0
-	}
-	if p.Jitter == None {
-		p.Jitter = 0
-	}
-	if p.MaxAge == time.Duration(None) {
-		p.MaxAge = 0
-	}
+	p.Immediate, p.Jitter, p.MaxAge = orZero(p.Immediate), orZero(p.Jitter), orZero(p.MaxAge)
 
 	return p
+}
+
+func orZero[T int | float64 | time.Duration](value T) T {
+	if value == None {
+		return 0
+	}
+
+	return value
 }
 
 // protectOf is the protection that another policy has, if it is one that goes with the strategy.

@@ -54,7 +54,14 @@ order: attempt 1
 order: attempt 2
 order: attempt 3
 order: dead letter, exhausted, calls: 3
-` + otherTopics,
+template: attempt 1
+template: dead letter, permanent, calls: 1
+mail: attempt 1
+mail: attempt 2
+mail: dead letter, exhausted, calls: 2
+audit: attempt 1
+audit: dead letter, exhausted, calls: 1
+`,
 	"processor": `order-1: handled, failures before: <nil>
 order-2: rejected, failures before: <nil>
 order-2: handled, failures before: 1
@@ -83,16 +90,6 @@ redelivery: attempt 3 of 3, at once, errors known: 0
 redelivery: dead letter, exhausted after 3 calls: the warehouse is closed (3)
 `,
 }
-
-// otherTopics are the lines of policy-file that the environment does not change.
-const otherTopics = `template: attempt 1
-template: dead letter, permanent, calls: 1
-mail: attempt 1
-mail: attempt 2
-mail: dead letter, exhausted, calls: 2
-audit: attempt 1
-audit: dead letter, exhausted, calls: 1
-`
 
 const nativeRuns = `native: attempt 1 of 3, fresh, errors known: 0
 native: failed, the broker brings it back
@@ -135,36 +132,16 @@ func byMessage(output string) map[string][]string {
 	return lines
 }
 
-// output runs a program on the broker of the tests, with an environment of its own.
-func output(t *testing.T, name string, environment ...string) string {
+// output runs a program on the broker of the tests.
+func output(t *testing.T, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	command := on(ctx, brokertest.URI(t), append([]string{program(t, name)}, arguments[name]...))
-	command.Env = append(command.Env, environment...)
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
 	return string(out)
-}
-
-func TestPolicyFileWithTheEnvironment(t *testing.T) {
-	t.Parallel()
-
-	got := output(t, "policy-file", "AMQPRETRY__TOPICS__ORDERS__DELAYS=150ms")
-	assert.Equal(t, byMessage(`orders.eu: [150ms]
-mails.eu: [100ms]
-orders.audit: [150ms]
-order: attempt 1
-order: attempt 2
-order: dead letter, exhausted, calls: 2
-`+otherTopics), byMessage(got))
-
-	command := on(t.Context(), "amqp://localhost", []string{program(t, "policy-file")})
-	command.Env = append(command.Env, "AMQPRETRY__TOPICS__ORDER__DELAYS=150ms")
-	out, err := command.CombinedOutput()
-	require.Error(t, err)
-	assert.Contains(t, string(out), "AMQPRETRY__TOPICS__ORDER__DELAYS: unknown topic ORDER, did you mean ORDERS?")
 }
 
 func TestBefore(t *testing.T) {

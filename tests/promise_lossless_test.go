@@ -535,10 +535,9 @@ func TestHealthyFromTheStart(t *testing.T) {
 		Configure: func(c *amqp.Config) { sent.record(c) },
 		Handler:   succeed})
 	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
-	before := len(sent.All()) // of the strategy native, the trial
 	svc.publish(rabbit.Numbered("ok", count)...)
 	svc.run()
 	await.Until(t, func() bool { return svc.Calls.count() == count }, "all are handled")
 	svc.close()
-	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume", "basic.ack"}, sent.All()[before:][:4])
+	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume", "basic.ack"}, sent.All()[:4])
 }

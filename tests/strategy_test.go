@@ -44,7 +44,7 @@ func hasNative(t *testing.T) bool {
 	return rabbit.New(t, brokertest.URI(t)).AtLeast(4, 3)
 }
 
-// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsTried is
+// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeNeedsItsVersion is
 // what an older one has instead of native.
 func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	t.Helper()
@@ -685,9 +685,9 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 	})
 }
 
-// A broker that would accept the arguments of the strategy native and ignore them is found out at
-// the start; what it was tried with is gone.
-func TestStrategy_NativeIsTried(t *testing.T) {
+// A broker that would accept the arguments of the strategy native and ignore them is refused at
+// the start.
+func TestStrategy_NativeNeedsItsVersion(t *testing.T) {
 	t.Parallel()
 	s := withPolicy(t, nativePolicy())
 	s.Handler = succeed

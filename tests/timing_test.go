@@ -295,7 +295,7 @@ func TestEarly_NativeWithoutPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Shared(t)
 	if !newRabbit(t, broker.URI).AtLeast(4, 3) {
-		return // refused there: TestStrategy_NativeIsTried
+		return // refused there: TestStrategy_NativeNeedsItsVersion
 	}
 	const delay = 2 * time.Second
 	var s seen

@@ -1,8 +1,6 @@
 package policyfile
 
 import (
-	"cmp"
-	"encoding"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,361 +10,231 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// inMapping and inSequence are the paths of what is in a map and in a list.
-func inMapping(path, key string) string    { return path + "[" + strconv.Quote(key) + "]" }
-func inSequence(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
-
-// source is where a value comes from: a line, or a variable.
-type source struct {
-	line     int
-	variable string
-}
-
-// decoder puts nodes into values, and remembers where each came from, so that Validate's errors can
-// say it, too.
+// decoder puts the values of a file into policies. It collects all errors.
 type decoder struct {
-	errs    []error
-	sources map[string]source // by path; what is not there has that of what it is missing from
-	failed  map[string]bool   // by path: reported already
-	untrue  map[string]source // by path: false that somebody has written
-	seen    map[*node]bool    // by unused
-	values  int
+	errs    []*config.FieldError
+	anchors map[string]*node
+	lines   map[string]int  // of the values that are written, by path
+	failed  map[string]bool // paths of values that are no values
+	values  int             // with those that aliases and merge keys repeat
 }
 
-func newDecoder() *decoder {
-	return &decoder{sources: map[string]source{}, failed: map[string]bool{}, untrue: map[string]source{},
-		seen: map[*node]bool{}}
-}
-
-func (d *decoder) fail(path string, at source, problem, wanted, found string) {
+func (d *decoder) fail(path string, line int, problem, wanted, found string) {
 	d.failed[path] = true
-	d.errs = append(d.errs, &config.FieldError{Line: at.line, Variable: at.variable, Path: path, Problem: problem,
-		Wanted: wanted, Found: found})
+	d.errs = append(d.errs,
+		&config.FieldError{Line: line, Path: path, Problem: problem, Wanted: wanted,
+			Found: shortened(found)})
 }
 
-func (d *decoder) wrongType(path string, at source, wanted string, n *node) {
-	d.fail(path, at, "wrong type", wanted, n.String())
-}
-
-// decode sets v, which can be set, to what the node says. Null is a value that was left out.
-func (d *decoder) decode(n *node, v reflect.Value, path string, at source) {
-	d.mark(v.Type(), path, at)
-	delete(d.failed, path) // it is another value now
+// spend counts a value, and is false where there are too many.
+func (d *decoder) spend(line int) bool {
 	if d.values++; d.values == maxFileValues {
-		d.fail("", at, "too much", fmt.Sprintf("at most %d values, with those that aliases repeat", maxFileValues),
-			"more")
+		d.fail("", line, "too much", fmt.Sprintf("at most %d values, with those that aliases and merge keys repeat",
+			maxFileValues), "more")
 	}
-	if d.values >= maxFileValues || n.kind == kindNull {
+	return d.values < maxFileValues
+}
+
+// Paths of what is in a struct or map, and in a list.
+func inMapping(path, key string) string {
+	switch {
+	case path == "topics":
+		return path + "[" + strconv.Quote(key) + "]"
+	case !bareName.MatchString(key): // of an unknown key, which must not make the error a mess
+		return path + "[" + shortened(strconv.Quote(key)) + "]"
+	case path == "":
+		return key
+	}
+	return path + "." + key
+}
+
+func inList(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+var bareName = regexp.MustCompile(`^[\w$<-]{1,64}$`)
+
+// fieldNames of a struct, as files have them, in its order. The tags are the one table of them: the
+// decoder, the formatter and the test of the schema go by it.
+func fieldNames(t reflect.Type) []string {
+	names := make([]string, t.NumField())
+	for i := range names {
+		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+	}
+	return names
+}
+
+// decode sets v to what the node says. Null is a value that was left out.
+func (d *decoder) decode(n *node, v reflect.Value, path string, line int) {
+	if !d.spend(line) || n.kind == kindNull {
 		return
 	}
-	if text, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		if s, ok := d.text(n, path, at); ok {
-			if err := text.UnmarshalText([]byte(s)); err != nil {
-				d.fail(path, at, err.Error(), "", n.String())
+	d.lines[path] = line
+	if form, ok := forms[v.Type()]; ok {
+		d.scalar(n, v, form, path, line)
+		return
+	}
+	wanted := map[reflect.Kind]kind{reflect.Struct: kindMapping, reflect.Map: kindMapping, reflect.Slice: kindList,
+		reflect.String: kindText}[v.Kind()]
+	switch {
+	case wanted == kindText:
+		d.scalar(n, v, textForm, path, line)
+	case n.kind != wanted:
+		d.fail(path, line, wrongType, string(wanted), n.String())
+	case v.Kind() == reflect.Struct:
+		d.fields(n, v, path)
+	case v.Kind() == reflect.Map:
+		topics := map[string]config.Policy{}
+		for _, e := range n.entries {
+			var policy config.Policy
+			d.decode(e.value, reflect.ValueOf(&policy).Elem(), inMapping(path, e.key), e.line)
+			topics[e.key] = policy
+		}
+		if len(topics) > 0 {
+			v.Set(reflect.ValueOf(topics))
+		}
+	default:
+		v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
+		for i, item := range n.items {
+			if item.kind == kindNull {
+				d.fail(inList(path, i), item.line, wrongType, "a value", item.String())
+			}
+			d.decode(item, v.Index(i), inList(path, i), item.line)
+		}
+	}
+}
+
+func (d *decoder) fields(n *node, v reflect.Value, path string) {
+	names := fieldNames(v.Type())
+	for _, e := range n.entries {
+		switch i, inside := slices.Index(names, e.key), inMapping(path, e.key); {
+		case i >= 0:
+			d.decode(e.value, v.Field(i), inside, e.line)
+		case path == "" && (strings.HasPrefix(e.key, "x-") || e.key == "$schema"):
+			// for anchors and notes; tells an editor what a JSON file is checked against
+		default:
+			if near := nearest(e.key, names); near != "" {
+				d.fail(inside, e.line, "unknown key, did you mean "+near+"?", "", "")
+			} else {
+				d.fail(inside, e.line, "unknown key", "one of "+strings.Join(names, ", "), "")
 			}
 		}
-		return
-	}
-	defer noneForZero(v, path)
-	switch v.Kind() {
-	case reflect.Struct:
-		d.fields(n, v, path, at)
-	case reflect.Map:
-		d.keys(n, v, path, at)
-	case reflect.Slice:
-		d.items(n, v, path, at)
-	case reflect.String:
-		if s, ok := d.text(n, path, at); ok {
-			v.SetString(s)
-		}
-	case reflect.Int64:
-		d.duration(n, v, path, at)
-	case reflect.Int:
-		d.integer(n, v, path, at)
-	case reflect.Float64:
-		d.float(n, v, path, at)
-	case reflect.Bool:
-		d.boolean(n, v, path, at)
-	default:
-		panic("config: no rule to decode " + v.Type().String()) // a field that was added without one
 	}
 }
 
-// noneForZero: a 0 that somebody has written for a topic says that there is to be none, whatever
-// the default has.
-func noneForZero(v reflect.Value, path string) {
-	if !v.IsZero() || !strings.HasPrefix(path, "topics") {
-		return
-	}
-	switch path[strings.LastIndex(path, ".")+1:] {
-	case "immediate", "max_age":
-		v.SetInt(config.None)
-	case "jitter":
-		v.SetFloat(config.None)
-	}
-}
+const wrongType = "wrong type"
 
-// mark remembers where a value comes from, with all of its fields: those that are there are marked
-// again.
-func (d *decoder) mark(t reflect.Type, path string, at source) {
-	d.sources[path] = at
-	delete(d.untrue, path)
-	if t.Kind() != reflect.Struct || t == reflect.TypeFor[config.ErrorMatch]() {
-		return
-	}
-	for _, f := range fieldsOf(t) {
-		d.mark(t.Field(f.index).Type, inStruct(path, f.name), at)
-	}
-}
-
-// entries of a mapping, each key once.
-func (d *decoder) entries(n *node, path string, at source, inside func(path, key string) string) []entry {
-	if n.kind != kindMapping {
-		d.wrongType(path, at, "a mapping", n)
-		return nil
-	}
-	d.duplicates(n, path, inside)
-	return n.entries
-}
-
-func (d *decoder) duplicates(n *node, path string, inside func(path, key string) string) {
-	for _, e := range n.twice {
-		d.fail(inside(path, e.key), source{line: e.line}, "duplicate key",
-			fmt.Sprintf("given once; it is on line %d already", e.before), "")
-	}
-	n.twice = nil // an alias does not make it one more fault
-}
-
-func (d *decoder) fields(n *node, v reflect.Value, path string, at source) {
-	fields := fieldsOf(v.Type())
-	for _, e := range d.entries(n, path, at, inStruct) {
-		inside, line := inStruct(path, e.key), source{e.line, at.variable}
-		i := slices.IndexFunc(fields, func(f field) bool { return f.name == e.key })
-		switch {
-		case i >= 0:
-			d.decode(e.value, v.Field(fields[i].index), inside, line)
-		case path == "" && ignored(e.key):
-			d.unused(e.value, e.key)
-		default:
-			problem, wanted := unknown("key", e.key, names(fields))
-			d.fail(inside, line, problem, wanted, "")
-		}
-	}
-}
-
-// unknown key or other name: with what may have been meant, else with all that there is.
-func unknown(what, name string, known []string) (problem, wanted string) {
-	if near := nearest(name, known); near != "" {
-		return "unknown " + what + ", did you mean " + near + "?", ""
-	}
-	const most = 20
-	all := strings.Join(known[:min(len(known), most)], ", ")
-	if len(known) > most {
-		all += fmt.Sprintf(" or %d more", len(known)-most)
-	}
-	return "unknown " + what, "one of " + all
-}
-
-// unused looks for duplicate keys in what nothing is decoded from.
-func (d *decoder) unused(n *node, path string) {
-	if d.seen[n] {
-		return
-	}
-	d.seen[n] = true
-	d.duplicates(n, path, inStruct)
-	for _, e := range n.entries {
-		d.unused(e.value, inStruct(path, e.key))
-	}
-	for i, item := range n.items {
-		d.unused(item, inSequence(path, i))
-	}
-}
-
-func (d *decoder) keys(n *node, v reflect.Value, path string, at source) {
-	for _, e := range d.entries(n, path, at, inMapping) {
-		value := reflect.New(v.Type().Elem()).Elem()
-		d.decode(e.value, value, inMapping(path, e.key), source{e.line, at.variable})
-		if v.IsNil() {
-			v.Set(reflect.MakeMap(v.Type()))
-		}
-		v.SetMapIndex(reflect.ValueOf(e.key), value)
-	}
-}
-
-func (d *decoder) items(n *node, v reflect.Value, path string, at source) {
-	if n.kind != kindList {
-		d.wrongType(path, at, "a list", n)
-		return
-	}
-	list := reflect.MakeSlice(v.Type(), len(n.items), len(n.items))
-	for i, item := range n.items {
-		inside, line := inSequence(path, i), source{item.line, at.variable}
-		if item.kind == kindNull {
-			d.wrongType(inside, line, "a value", item)
-			continue
-		}
-		d.decode(item, list.Index(i), inside, line)
-	}
-	v.Set(list)
-}
-
-func (d *decoder) text(n *node, path string, at source) (string, bool) {
-	switch {
-	case n.kind != kindText:
-		d.wrongType(path, at, "text", n)
-	case n.text == "":
-		d.fail(path, at, "empty", "text, or left out", n.String())
-	default:
-		return n.text, true
-	}
-	return "", false
+// form is how a scalar must be written.
+type form struct {
+	kind    kind
+	pattern *regexp.Regexp
+	wanted  string
+	parse   func(text string) (any, error)
 }
 
 // durationPattern is a Go duration without a sign: none that a policy has can be negative.
 const durationPattern = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 
-var durationRegexp = regexp.MustCompile(durationPattern)
+var (
+	textForm = form{kindText, regexp.MustCompile(`(?s).`), "text that is not empty",
+		func(text string) (any, error) { return text, nil }}
+	forms = map[reflect.Type]form{
+		reflect.TypeFor[config.ErrorMatch](): {textForm.kind, textForm.pattern, textForm.wanted,
+			func(text string) (any, error) { return config.TypeName(text), nil }},
+		reflect.TypeFor[bool](): {kindBoolean, textForm.pattern, "true or false, without quotes",
+			func(text string) (any, error) { return strings.EqualFold(text, "true"), nil }},
+		reflect.TypeFor[time.Duration](): {kindText, regexp.MustCompile(durationPattern),
+			"a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own)",
+			func(text string) (any, error) { return time.ParseDuration(text) }},
+		// Some readers of YAML take a number that begins with 0 for an octal one.
+		reflect.TypeFor[int](): {kindNumber, regexp.MustCompile(`^(0|[1-9][0-9]*)$`),
+			"a whole number in decimal digits, without sign and quotes",
+			func(text string) (any, error) { return strconv.Atoi(text) }},
+		reflect.TypeFor[float64](): {kindNumber, regexp.MustCompile(`^(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?$`),
+			"a number in decimal digits, without sign and quotes",
+			func(text string) (any, error) { return strconv.ParseFloat(text, 64) }},
+	}
+)
 
-func (d *decoder) duration(n *node, v reflect.Value, path string, at source) {
-	const wanted = "a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own)"
-	if n.kind != kindText {
-		d.wrongType(path, at, wanted, n)
+func (d *decoder) scalar(n *node, v reflect.Value, form form, path string, line int) {
+	if n.kind != form.kind || !form.pattern.MatchString(n.text) {
+		d.fail(path, line, wrongType, form.wanted, n.String())
 		return
 	}
-	if !durationRegexp.MatchString(n.text) {
-		d.fail(path, at, "no duration", wanted, n.String())
-		return
-	}
-	duration, err := time.ParseDuration(n.text)
+	value, err := form.parse(n.text)
 	if err != nil {
-		d.fail(path, at, "too long", "at most 292 years, and less where the field has a bound", n.String())
+		d.fail(path, line, "out of bounds", "smaller", n.String())
 		return
 	}
-	v.SetInt(int64(duration))
-}
-
-// leadingZero begins an octal number for some readers of YAML.
-var leadingZero = regexp.MustCompile(`^[-+]?0[0-9]`)
-
-var integerRegexp = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
-
-func (d *decoder) integer(n *node, v reflect.Value, path string, at source) {
-	number, err := strconv.ParseInt(n.text, 10, strconv.IntSize)
-	if n.kind != kindNumber || !integerRegexp.MatchString(n.text) {
-		d.wrongType(path, at, "a whole number in decimal digits, without quotes", n)
-		return
-	}
-	if err != nil {
-		d.fail(path, at, "out of bounds", "a smaller number", n.String())
-		return
-	}
-	v.SetInt(number)
-}
-
-func (d *decoder) float(n *node, v reflect.Value, path string, at source) {
-	if n.kind != kindNumber || leadingZero.MatchString(n.text) {
-		d.wrongType(path, at, "a number in decimal digits, without quotes", n)
-		return
-	}
-	number, err := strconv.ParseFloat(n.text, 64)
-	if err != nil {
-		d.fail(path, at, "out of bounds", "a smaller number", n.String())
-		return
-	}
-	v.SetFloat(number)
-}
-
-func (d *decoder) boolean(n *node, v reflect.Value, path string, at source) {
-	if n.kind != kindBoolean {
-		d.wrongType(path, at, "true or false, without quotes", n)
-		return
-	}
-	if v.SetBool(strings.EqualFold(n.text, "true")); !v.Bool() {
-		d.untrue[path] = at
+	v.Set(reflect.ValueOf(value).Convert(v.Type()))
+	// A 0 that is written for a topic says that there is to be none, whatever the default has.
+	if field := path[strings.LastIndex(path, ".")+1:]; v.IsZero() && strings.HasPrefix(path, "topics") &&
+		slices.Contains([]string{"immediate", "jitter", "max_age"}, field) {
+		v.Set(reflect.ValueOf(config.None).Convert(v.Type()))
 	}
 }
 
-// validate adds what is wrong with the policies as a whole to what was wrong with their values, and
-// returns all of it, in the order of the file, and of variables after it.
-func (d *decoder) validate(p config.Policies, file string) error {
+// validate adds what is wrong with the policies as a whole to what is wrong with their values.
+func (d *decoder) validate(p config.Policies) {
 	if d.values >= maxFileValues {
-		p = config.Policies{} // it is not all there
+		return // it is not all there
 	}
-	for _, err := range each(p.Validate()) {
+	for _, err := range config.WithPath("", p.Validate()) {
 		var fault *config.FieldError
-		if !errors.As(err, &fault) {
-			continue
-		}
-		fault.Path = inFile(fault.Path)
-		fault.Wanted = strings.ReplaceAll(fault.Wanted, "Policies.Default", "default")
-		if !d.failed[fault.Path] {
-			from := d.sources[fault.Path]
-			fault.Line, fault.Variable = from.line, from.variable
-			d.errs = append(d.errs, fault)
+		_ = errors.As(err, &fault) // they are all of this type
+		path := inFile(strings.TrimPrefix(fault.Path, "."))
+		if !d.failed[path] { // else it is told already
+			d.fail(path, d.lineOf(path), fault.Problem, strings.ReplaceAll(fault.Wanted, "Policies.Default", "default"),
+				fault.Found)
 		}
 	}
 	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
-		path := inStruct(inMapping("topics", topic), "classic_queues")
-		if at, written := d.untrue[path]; written && p.For(topic).ClassicQueues {
-			d.fail(path, at, "does not undo that of the default", "left out, with the topic's own strategy in its "+
+		policy, path := p.Topics[topic], inMapping("topics", topic)+".classic_queues"
+		if line := d.lines[path]; line > 0 && !d.failed[path] && !policy.ClassicQueues && p.For(topic).ClassicQueues {
+			d.fail(path, line, "does not undo that of the default", "left out, with the topic's own strategy in its "+
 				"place: a topic with a strategy has quorum queues, unless it says otherwise", "false")
 		}
 	}
-	return joined(d.errs, file)
 }
 
-// inFile is how the path of a field is written in a file, which begins below the policies. Names of
-// topics are quoted, and stay.
+// lineOf a value; of one that is missing the line of what it is missing from.
+func (d *decoder) lineOf(path string) int {
+	for ; path != ""; path = path[:max(0, strings.LastIndexAny(path, ".["))] {
+		if line, ok := d.lines[path]; ok {
+			return line
+		}
+	}
+	return d.lines[""]
+}
+
+var hump = regexp.MustCompile(`([a-z])([A-Z])`)
+
+// inFile is how the path of a field is written in a file. Names of topics stay as they are.
 func inFile(path string) string {
-	var b strings.Builder
-	before, quoted, escaped := '.', false, false
-	for _, c := range strings.TrimPrefix(path, "Policies.") {
-		switch {
-		case escaped:
-			escaped = false
-		case quoted && c == '\\':
-			escaped = true
-		case c == '"':
-			quoted = !quoted
-		case !quoted && unicode.IsUpper(c):
-			if before != '.' {
-				b.WriteByte('_')
-			}
-			c = unicode.ToLower(c)
-		}
-		b.WriteRune(c)
-		before = c
+	path, topic := strings.TrimPrefix(path, "Policies."), ""
+	if quoted, ok := strings.CutPrefix(path, "Topics["); ok {
+		end := strings.LastIndex(quoted, `"]`) + len(`"]`)
+		topic, path = "topics["+quoted[:end], quoted[end:]
 	}
-
-	return b.String()
+	return topic + strings.ToLower(hump.ReplaceAllString(path, "${1}_${2}"))
 }
 
-// each gives the errors that were joined.
-func each(err error) []error {
-	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		return all.Unwrap()
+// nearest of the names to one that is none of them, or empty: the one that begins as it does.
+func nearest(name string, names []string) (found string) {
+	bare := func(name string) string { // maxAge, Max-Age and MAX_AGE are max_age
+		return strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "").Replace(name))
 	}
-	return nil
-}
-
-// joined sorts the errors by line and gives each the file's name.
-func joined(errs []error, file string) error {
-	place := func(err error) (fault *config.FieldError) {
-		_ = errors.As(err, &fault) // they are all of this type
-		return fault
-	}
-	slices.SortStableFunc(errs, func(a, b error) int {
-		return cmp.Or(strings.Compare(place(a).Variable, place(b).Variable), cmp.Compare(place(a).Line, place(b).Line))
-	})
-	for _, err := range errs {
-		if fault := place(err); fault.Variable == "" {
-			fault.File = file
+	least := max(3, len(name)/3)
+	for _, n := range names {
+		a, b, shared := bare(name), bare(n), 0
+		for shared < min(len(a), len(b)) && a[shared] == b[shared] {
+			shared++
+		}
+		if shared >= least {
+			found, least = n, shared+1
 		}
 	}
-	return errors.Join(errs...)
+	return found
 }

@@ -94,13 +94,3 @@ func ExampleFormat() {
 	//       initial: 1s
 	//       max: 1m0s
 }
-
-func ExampleOverride() {
-	policies := config.Policies{Topics: map[string]config.Policy{"orders.created": {Retries: 3}}}
-	policies, err := policyfile.Override(policies, []string{ // os.Environ() in a service
-		"AMQPRETRY__DEFAULT__MAX_AGE=10m",
-		"AMQPRETRY__TOPICS__ORDERS_CREATED__RETRIES=4",
-	})
-	fmt.Println(policies.Default.MaxAge, policies.For("orders.created").MaxRetries(), err)
-	// Output: 10m0s 4 <nil>
-}

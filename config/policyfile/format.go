@@ -1,13 +1,13 @@
 package policyfile
 
 import (
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +24,9 @@ func Format(p config.Policies) ([]byte, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("cannot format policies: %w", err)
 	}
-	p.Default = withoutNone(p.Default)
+	// Here config.None means the same as what was left out, and is the only negative value.
+	d := &p.Default
+	d.Immediate, d.Jitter, d.MaxAge = max(d.Immediate, 0), max(d.Jitter, 0), max(d.MaxAge, 0)
 	if len(p.Topics) == 0 {
 		p.Topics = nil
 	}
@@ -44,20 +46,6 @@ func Format(p config.Policies) ([]byte, error) {
 	return data, nil
 }
 
-// withoutNone has the zero value in place of config.None, which means the same in the default.
-func withoutNone(p config.Policy) config.Policy {
-	if p.Immediate == config.None {
-		p.Immediate = 0
-	}
-	if p.Jitter == config.None {
-		p.Jitter = 0
-	}
-	if p.MaxAge == config.None {
-		p.MaxAge = 0
-	}
-	return p
-}
-
 type formatter struct {
 	text strings.Builder
 	errs []error
@@ -65,38 +53,34 @@ type formatter struct {
 
 // fields writes those of a struct that are set, a line each.
 func (f *formatter) fields(v reflect.Value, path, indent string) {
-	for _, field := range fieldsOf(v.Type()) {
-		value, inside := v.Field(field.index), inStruct(path, field.name)
-		if value.IsZero() {
-			continue
+	for i, name := range fieldNames(v.Type()) {
+		if !v.Field(i).IsZero() {
+			f.text.WriteString(indent + name + ":")
+			f.value(v.Field(i), inMapping(path, name), indent+"  ")
 		}
-		f.text.WriteString(indent + field.name + ":")
-		f.value(value, inside, indent+"  ")
 	}
 }
 
 // value writes one behind its key, and ends the line.
 func (f *formatter) value(v reflect.Value, path, indent string) {
-	switch v.Kind() {
-	case reflect.Struct:
-		if v.IsZero() {
-			f.text.WriteString(" {}\n")
-			return
-		}
+	switch {
+	case v.Kind() == reflect.Struct && v.IsZero():
+		f.text.WriteString(" {}\n")
+	case v.Kind() == reflect.Struct:
 		f.text.WriteString("\n")
 		f.fields(v, path, indent)
-	case reflect.Map:
-		keys := v.MapKeys()
-		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	case v.Kind() == reflect.Map:
 		f.text.WriteString("\n")
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return cmp.Compare(a.String(), b.String()) })
 		for _, key := range keys {
-			f.text.WriteString(indent + quoted(key.String()) + ":")
+			f.text.WriteString(indent + f.scalar(key, path) + ":")
 			f.value(v.MapIndex(key), inMapping(path, key.String()), indent+"  ")
 		}
-	case reflect.Slice:
+	case v.Kind() == reflect.Slice:
 		items := make([]string, v.Len())
 		for i := range items {
-			items[i] = f.scalar(v.Index(i), inSequence(path, i))
+			items[i] = f.scalar(v.Index(i), inList(path, i))
 		}
 		f.text.WriteString(" [" + strings.Join(items, ", ") + "]\n")
 	default:
@@ -104,39 +88,23 @@ func (f *formatter) value(v reflect.Value, path, indent string) {
 	}
 }
 
+// scalar is a number, or a text as JSON has it, which is YAML as well. config.None is 0 in a file.
 func (f *formatter) scalar(v reflect.Value, path string) string {
-	switch value := v.Interface().(type) {
+	value := v.Interface()
+	switch of := value.(type) {
 	case encoding.TextMarshaler:
-		text, err := value.MarshalText()
-		if err != nil {
+		if _, err := of.MarshalText(); err != nil {
 			f.errs = append(f.errs, &config.FieldError{Path: path, Problem: "exists in code only",
 				Wanted: "config.TypeName, or added in code to what was loaded", Found: fmt.Sprint(value)})
+			return ""
 		}
-		return quoted(string(text))
 	case time.Duration:
-		if value == config.None {
-			return "0s"
-		}
-		return value.String()
-	case bool:
-		return strconv.FormatBool(value)
+		return max(of, 0).String()
 	case int:
-		if value == config.None {
-			return "0"
-		}
-		return strconv.Itoa(value)
+		value = max(of, 0)
 	case float64:
-		if value == config.None {
-			return "0"
-		}
-		return strconv.FormatFloat(value, 'f', -1, 64)
-	default:
-		return quoted(v.String())
+		value = max(of, 0)
 	}
-}
-
-// quoted is a text as JSON has it, which is YAML as well.
-func quoted(text string) string {
-	data, _ := json.Marshal(text) // no text makes it fail
-	return string(data)
+	text, _ := json.Marshal(value) // none of these fails
+	return string(text)
 }

@@ -70,7 +70,7 @@ func TestSchema(t *testing.T) {
 		}
 		if p.Minimum != nil {
 			assert.Equal(t, "0", p.Minimum.String(), path)
-			_, err := parse("-2") // -1 is config.None
+			_, err := parse("-1")
 			require.Error(t, err, path)
 		}
 		if p.Default != nil {
@@ -99,15 +99,15 @@ func sameFields(t *testing.T, object *property, typ reflect.Type, path string) {
 		assert.False(t, *object.Additional, path)
 	}
 	assert.Len(t, object.Properties, typ.NumField(), path)
-	for _, f := range fieldsOf(typ) {
-		inside := inStruct(path, f.name)
-		p := object.Properties[f.name]
+	for i, name := range fieldNames(typ) {
+		inside := inMapping(path, name)
+		p := object.Properties[name]
 		if !assert.NotNil(t, p, inside) {
 			continue
 		}
 		assert.NotEmpty(t, p.Title, inside)
 		assert.NotEmpty(t, p.Description, inside)
-		sameType(t, p, typ.Field(f.index).Type, inside)
+		sameType(t, p, typ.Field(i).Type, inside)
 	}
 }
 

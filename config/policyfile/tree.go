@@ -5,19 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/scanner"
 	"github.com/goccy/go-yaml/token"
-
-	"github.com/amqpretry/watermill-retry/config"
 )
 
 // kind of a value in a file. It is named in errors.
@@ -32,63 +27,44 @@ const (
 	kindMapping kind = "a mapping"
 )
 
-// node is a value of a file, whatever its syntax: aliases are followed, merge keys are merged. It
-// is read only, as an alias is the same node in several places.
+// node is a value of a file, whatever its syntax: aliases are followed, merge keys are merged. An
+// alias is the same node in several places.
 type node struct {
 	kind    kind
 	text    string // of a scalar, as it is written
 	line    int
 	items   []*node
-	entries []entry
-	twice   []entry // whose keys were there before
+	entries []entry // each key once
 }
 
 type entry struct {
-	key    string
-	line   int
-	before int // of twice: the line where the key was first
-	value  *node
+	key   string
+	line  int
+	value *node
 }
 
-// Bounds of a file. A real one is far below: they keep small what a file can cost that was made to
-// cost much. The work of the parser, for one, grows with the square of the entries of a mapping and
-// with the depth.
+// Bounds of a file. A real one is far below. The work of the parser grows with the square of the
+// entries of a mapping.
 const (
-	maxFileBytes   = 1 << 20
-	maxFileTokens  = 50_000 // names, values and punctuation
-	maxFileDepth   = 16
-	maxScalarBytes = 1024
-	maxFileValues  = 100_000 // with those that aliases repeat
+	maxFileBytes  = 256 << 10
+	maxFileDepth  = 64
+	maxFileValues = 100_000 // with those that aliases and merge keys repeat
 )
 
+// The kinds of scalars without quotes, by the rules of YAML 1.2: "off" is text.
 var (
 	numberRegexp  = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
 	booleanRegexp = regexp.MustCompile(`^(true|True|TRUE|false|False|FALSE)$`)
 	nullRegexp    = regexp.MustCompile(`^(null|Null|NULL|~|)$`)
 )
 
-// plain is a scalar without quotes: what it is, its text says. These are the rules of YAML 1.2, so
-// "off" is text.
-func plain(text string, line int) *node {
-	n := &node{kind: kindText, text: text, line: line}
-	switch {
-	case nullRegexp.MatchString(text):
-		n.kind = kindNull
-	case booleanRegexp.MatchString(text):
-		n.kind = kindBoolean
-	case numberRegexp.MatchString(text):
-		n.kind = kindNumber
-	}
-	return n
-}
-
 // String describes the node for an error.
 func (n *node) String() string {
 	switch n.kind {
 	case kindText:
-		return shortened(strconv.Quote(n.text))
+		return strconv.Quote(n.text)
 	case kindNumber, kindBoolean:
-		return shortened(n.text) + " (" + string(n.kind) + ")"
+		return n.text + " (" + string(n.kind) + ")"
 	}
 	return string(n.kind)
 }
@@ -101,288 +77,229 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// readTree reads YAML or JSON, which is YAML too. An empty text is a nil node. The error is a list:
-// some faults do not keep it from reading on, and then there is a node as well.
-func readTree(data []byte) (tree *node, errs []error) {
+// read reads YAML or JSON, which is YAML too. The root is nil for an empty text, and where the text
+// cannot be read.
+func (d *decoder) read(data []byte) (root *node) {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
-	if err := checkText(data); err != nil {
-		return nil, []error{err}
-	}
 	if json.Valid(data) { // its tabs are all between values: the parser takes them in some places only
 		data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
 	}
-	tokens, err := scan(data)
-	if err != nil {
-		return nil, []error{err}
-	}
-	file, err := parse(tokens)
-	if err != nil {
-		return nil, []error{err}
-	}
-	r := reader{anchors: map[string]*node{}}
-	for _, doc := range file.Docs {
-		switch {
-		case doc.Body == nil || doc.Body.Type() == ast.DirectiveType:
-		case tree != nil:
-			r.fail(line(doc.Body), "a second document", "one document, without another below a line of ---", "")
-			return nil, r.errs
-		default:
-			tree = r.read(doc.Body)
-		}
-	}
-	return tree, r.errs
-}
-
-func checkText(data []byte) error {
-	at := func(i int) int { return 1 + bytes.Count(data[:i], []byte("\n")) }
-	if len(data) > maxFileBytes {
-		return &config.FieldError{Problem: "too long", Wanted: fmt.Sprintf("at most %d bytes", maxFileBytes),
-			Found: "more"}
-	}
-	for i := 0; i < len(data); {
-		r, size := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && size == 1 {
-			return &config.FieldError{Line: at(i), Problem: "no text", Wanted: "UTF-8",
-				Found: fmt.Sprintf("the byte %#x", data[i])}
-		}
-		if r < ' ' && r != '\t' && r != '\n' {
-			return &config.FieldError{Line: at(i), Problem: "no text", Wanted: "without control characters",
-				Found: strconv.QuoteRune(r)}
-		}
-		i += size
-	}
-	return nil
-}
-
-// scan splits the text as the parser wants it, and keeps from the parser what it would take long
-// for, or more stack than there is.
-func scan(data []byte) (tokens token.Tokens, err error) {
-	var s scanner.Scanner
-	s.Init(string(data))
-	var b bounds
-	for {
-		next, err := s.Scan()
-		if errors.Is(err, io.EOF) {
-			return tokens, nil
-		}
-		for _, t := range next {
-			if err := b.check(t); err != nil {
-				return nil, err
-			}
-		}
-		tokens.Add(next...)
-	}
-}
-
-// bounds counts what was scanned.
-type bounds struct {
-	count, flow, line int
-	headers           int   // lines of ---
-	columns           []int // where the mappings and lists begin that are open, outside of brackets
-}
-
-func (b *bounds) check(t *token.Token) error {
-	if t.Type == token.CommentType {
+	if !d.checkText(data) {
 		return nil
 	}
-	b.count++
-	switch {
-	case t.Type == token.DocumentHeaderType:
-		b.headers++
-	case t.Type == token.MappingStartType || t.Type == token.SequenceStartType:
-		b.flow++
-	case t.Type == token.MappingEndType || t.Type == token.SequenceEndType:
-		b.flow--
-	case b.flow == 0 && (t.Position.Line != b.line || t.Type == token.SequenceEntryType ||
-		t.Type == token.MappingKeyType):
-		for len(b.columns) > 0 && b.columns[len(b.columns)-1] >= t.Position.Column {
-			b.columns = b.columns[:len(b.columns)-1]
+	for _, doc := range d.parse(data) {
+		switch {
+		case doc.Body == nil || doc.Body.Type() == ast.DirectiveType:
+		case root != nil:
+			d.fail("", lineOf(doc.Body), secondDocument, oneDocument, "")
+		default:
+			root = d.node(doc.Body, "")
 		}
-		b.columns = append(b.columns, t.Position.Column)
 	}
-	b.line = t.Position.Line
-	fault := func(problem string, bound int, unit string) error {
-		return &config.FieldError{Line: t.Position.Line, Problem: problem, Wanted: fmt.Sprintf("at most %d %s", bound,
-			unit), Found: "more"}
-	}
-	switch {
-	case b.headers > 1: // the parser drops what is below the second of two without a word
-		return &config.FieldError{Line: t.Position.Line, Problem: "a second document", Wanted: "one document, " +
-			"without another below a line of ---"}
-	case isPlain(t) && strings.Contains(strings.TrimSpace(t.Origin), "\t") && !strings.Contains(t.Value, "\t"):
-		// it drops the tab
-		return &config.FieldError{Line: t.Position.Line, Problem: "a tab inside of a name or value",
-			Wanted: "a space, or \\t in double quotes"}
-	case b.count > maxFileTokens:
-		return fault("too much", maxFileTokens, "names, values and signs")
-	case b.flow+len(b.columns) > maxFileDepth:
-		return fault("nested too deep", maxFileDepth, "levels")
-	case len(t.Value) > maxScalarBytes:
-		return fault("too long", maxScalarBytes, "bytes for one value")
-	case b.flow < 0:
-		return &config.FieldError{Line: t.Position.Line, Problem: "neither YAML nor JSON: a bracket is closed that " +
-			"was not opened", Found: t.Value}
-	}
-	return nil
+	return root
 }
 
-func isPlain(t *token.Token) bool {
-	return t.Type == token.StringType || t.Type == token.IntegerType || t.Type == token.FloatType
+const (
+	secondDocument = "a second document"
+	oneDocument    = "one document, without another below a line of ---"
+)
+
+// Lines that the parser must not get: it drops a tab in text without quotes, and what is above the
+// second header of a document, and it would need a stack for what is nested deep.
+var (
+	controlRegexp = regexp.MustCompile(`[\x00-\x08\x0b-\x1f]`)
+	tabRegexp     = regexp.MustCompile(`^[^#"']*[^\s:,\[{#"'-]\t+[^\s#]`)
+	indentRegexp  = regexp.MustCompile(fmt.Sprintf(`^[ ?-]{%d}`, maxFileDepth))
+)
+
+// checkText is a check in front of the parser. Brackets count also where they are only text.
+func (d *decoder) checkText(data []byte) bool {
+	if len(data) > maxFileBytes {
+		d.fail("", 0, "too long", fmt.Sprintf("at most %d bytes", maxFileBytes), "more")
+		return false
+	}
+	headers, open, deepest := 0, 0, 0
+	for i, line := range bytes.Split(data, []byte("\n")) {
+		for _, char := range line {
+			switch char {
+			case '[', '{':
+				open++
+				deepest = max(deepest, open)
+			case ']', '}':
+				open = max(0, open-1)
+			}
+		}
+		if bytes.HasPrefix(line, []byte("---")) {
+			headers++
+		}
+		at, errs := i+1, len(d.errs)
+		switch control := controlRegexp.Find(line); {
+		case !utf8.Valid(line):
+			d.fail("", at, "no text", "UTF-8", strconv.Quote(string(line)))
+		case control != nil:
+			d.fail("", at, "no text", "without control characters", strconv.Quote(string(control)))
+		case headers > 1:
+			d.fail("", at, secondDocument, oneDocument, "")
+		case tabRegexp.Match(line):
+			d.fail("", at, "a tab inside of a name or value", "a space, or \\t in double quotes", "")
+		case deepest > maxFileDepth || indentRegexp.Match(line):
+			d.fail("", at, "nested too deep", fmt.Sprintf("at most %d open brackets and columns of indentation",
+				maxFileDepth), "more")
+		}
+		if len(d.errs) > errs {
+			return false
+		}
+	}
+	return true
 }
 
 // parse never panics, whatever the parser does.
-func parse(tokens token.Tokens) (file *ast.File, err error) {
+func (d *decoder) parse(data []byte) []*ast.DocumentNode {
+	const notYAML = "neither YAML nor JSON: "
 	defer func() {
 		if r := recover(); r != nil {
-			err = &config.FieldError{Problem: fmt.Sprintf("neither YAML nor JSON: the parser failed: %v", r)}
+			d.fail("", 0, fmt.Sprintf(notYAML+"the parser failed: %v", r), "", "")
 		}
 	}()
-	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	file, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
 	if err == nil {
-		return file, nil
+		return file.Docs
 	}
-	fault := &config.FieldError{Problem: "neither YAML nor JSON: " + err.Error()}
+	problem, wanted, line := err.Error(), "", 0
 	var at interface {
 		GetMessage() string
 		GetToken() *token.Token
 	}
 	if errors.As(err, &at) {
-		fault.Problem = "neither YAML nor JSON: " + at.GetMessage()
+		problem = at.GetMessage()
 		if t := at.GetToken(); t != nil && t.Position != nil {
-			fault.Line = t.Position.Line
-		}
-		if slices.ContainsFunc(tokens, func(t *token.Token) bool {
-			return t.Type == token.AliasType && t.Position.Line == fault.Line
-		}) {
-			fault.Wanted = "in quotes where text begins with *"
+			line = t.Position.Line
+			if bytes.Contains(bytes.Split(data, []byte("\n"))[line-1], []byte("*")) {
+				wanted = "in quotes where text begins with *"
+			}
 		}
 	}
-	return nil, fault
+	d.fail("", line, notYAML+problem, wanted, "")
+	return nil
 }
 
-// reader makes nodes of the parser's tree.
-type reader struct {
-	anchors map[string]*node
-	merged  int
-	errs    []error
-}
-
-func (r *reader) fail(line int, problem, wanted, found string) {
-	r.errs = append(r.errs, &config.FieldError{Line: line, Problem: problem, Wanted: wanted, Found: found})
-}
-
-// line of a node, as far as it has one.
-func line(n ast.Node) int {
+// lineOf a node of the parser, as far as it has one.
+func lineOf(n ast.Node) int {
 	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
 		return 0
 	}
 	return n.GetToken().Position.Line
 }
 
-func (r *reader) read(n ast.Node) *node {
+// node makes a node of one of the parser.
+func (d *decoder) node(n ast.Node, path string) *node {
+	made := &node{kind: kindNull, line: lineOf(n)}
 	switch n := n.(type) {
 	case nil, *ast.NullNode:
-		return &node{kind: kindNull, line: line(n)}
 	case *ast.MappingNode:
-		return r.mapping(n, n.Values)
+		d.mapping(made, n.Values, path)
 	case *ast.MappingValueNode:
-		return r.mapping(n, []*ast.MappingValueNode{n})
+		d.mapping(made, []*ast.MappingValueNode{n}, path)
 	case *ast.SequenceNode:
-		list := &node{kind: kindList, line: line(n)}
-		for _, item := range n.Values {
-			list.items = append(list.items, r.read(item))
+		made.kind = kindList
+		for i, item := range n.Values {
+			made.items = append(made.items, d.node(item, inList(path, i)))
 		}
-		return list
 	case *ast.AnchorNode:
-		value := r.read(n.Value)
-		r.anchors[n.Name.GetToken().Value] = value
-		return value
+		made = d.node(n.Value, path)
+		d.anchors[n.Name.GetToken().Value] = made
 	case *ast.AliasNode:
 		name := n.Value.GetToken().Value
-		if value, ok := r.anchors[name]; ok {
+		if value, ok := d.anchors[name]; ok {
 			return value
 		}
-		r.fail(line(n), "unknown alias", "in quotes if it is text; an alias needs its anchor above, &"+shortened(name),
-			"*"+shortened(name))
+		d.fail(path, made.line, "unknown alias", "in quotes if it is text; an alias needs its anchor above, &"+
+			shortened(name), "*"+name)
 	case *ast.TagNode:
-		r.fail(line(n), "a tag", "left out: what a value is, the field says", n.Start.Value)
-	case *ast.StringNode:
-		if t := n.Token.Type; t != token.SingleQuoteType && t != token.DoubleQuoteType {
-			return plain(n.Value, line(n))
-		}
-		return &node{kind: kindText, text: n.Value, line: line(n)}
+		d.fail(path, made.line, "a tag", "left out: what a value is, the field says", n.Start.Value)
 	case *ast.LiteralNode:
-		return &node{kind: kindText, text: n.Value.Value, line: line(n)}
+		made.kind, made.text = kindText, n.Value.Value
 	case ast.ScalarNode:
-		return plain(n.GetToken().Value, line(n))
+		d.scalarNode(made, n)
 	default:
-		r.fail(line(n), "not understood", "a scalar, a list or a mapping", n.Type().YAMLName())
+		d.fail(path, made.line, "not understood", "a scalar, a list or a mapping", n.Type().YAMLName())
 	}
-	return &node{kind: kindNull, line: line(n)}
+	return made
 }
 
-func (r *reader) mapping(n ast.Node, values []*ast.MappingValueNode) *node {
-	m := &node{kind: kindMapping, line: line(n)}
+// scalarNode sets what a scalar is: without quotes its text says it.
+func (d *decoder) scalarNode(made *node, n ast.ScalarNode) {
+	made.kind, made.text = kindText, n.GetToken().Value
+	text, isText := n.(*ast.StringNode)
+	if isText {
+		made.text = text.Value
+	}
+	switch t := n.GetToken().Type; {
+	case isText && (t == token.SingleQuoteType || t == token.DoubleQuoteType):
+	case nullRegexp.MatchString(made.text):
+		made.kind = kindNull
+	case booleanRegexp.MatchString(made.text):
+		made.kind = kindBoolean
+	case numberRegexp.MatchString(made.text):
+		made.kind = kindNumber
+	}
+}
+
+func (d *decoder) mapping(m *node, values []*ast.MappingValueNode, path string) {
+	m.kind = kindMapping
 	keys := map[string]int{} // with their lines
-	var merges []*node
+	var merged []*node
 	for _, v := range values {
-		key, isMerge := r.key(v.Key)
-		value := r.read(v.Value)
-		if isMerge {
-			merges = append(merges, r.merge(value)...)
-		}
-		e := entry{key: key.text, line: key.line, value: value}
+		key, isMerge := d.key(v.Key, path)
+		inside := inMapping(path, key.text)
+		value := d.node(v.Value, inside)
 		switch {
 		case key.kind == kindNull || key.kind == kindList || key.kind == kindMapping:
-			r.fail(key.line, "cannot be a key", "text, in quotes if need be", key.String())
-		case keys[e.key] != 0:
-			e.before = keys[e.key]
-			m.twice = append(m.twice, e)
+			d.fail(path, key.line, "cannot be a key", "text, in quotes if need be", key.String())
+		case keys[key.text] != 0:
+			d.fail(inside, key.line, "duplicate key", fmt.Sprintf("given once; it is on line %d already",
+				keys[key.text]), "")
 		case isMerge:
-			keys[e.key] = e.line
+			merged = append(merged, d.merge(value, inside)...)
 		default:
-			keys[e.key] = e.line
-			m.entries = append(m.entries, e)
+			m.entries = append(m.entries, entry{key: key.text, line: key.line, value: value})
 		}
+		keys[key.text] = key.line
 	}
 	// What is written comes before what is merged, and the first of several merged before the
 	// others.
-	for _, from := range merges {
-		m.twice, from.twice = append(m.twice, from.twice...), nil
+	for _, from := range merged {
 		for _, e := range from.entries {
-			switch r.merged++; {
-			case r.merged == maxFileValues:
-				r.fail(m.line, "merge keys repeat too much", fmt.Sprintf("at most %d values", maxFileValues), "more")
-			case r.merged < maxFileValues && keys[e.key] == 0:
+			if d.spend(m.line) && keys[e.key] == 0 {
 				keys[e.key] = e.line
 				m.entries = append(m.entries, e)
 			}
 		}
 	}
-	return m
 }
 
 // key is a scalar, or the << of a merge.
-func (r *reader) key(n ast.Node) (key *node, isMerge bool) {
+func (d *decoder) key(n ast.Node, path string) (key *node, isMerge bool) {
 	if complex, ok := n.(*ast.MappingKeyNode); ok {
 		n = complex.Value
 	}
 	if _, ok := n.(*ast.MergeKeyNode); ok {
-		return &node{kind: kindText, text: "<<", line: line(n)}, true
+		return &node{kind: kindText, text: "<<", line: lineOf(n)}, true
 	}
-	return r.read(n), false
+	return d.node(n, path), false
 }
 
 // merge lists what << merges: a mapping, or a list of them.
-func (r *reader) merge(value *node) []*node {
+func (d *decoder) merge(value *node, path string) []*node {
 	from := []*node{value}
 	if value.kind == kindList {
 		from = value.items
 	}
 	for _, n := range from {
 		if n.kind != kindMapping {
-			r.fail(value.line, "cannot be merged", "an alias of a mapping, or a list of these: <<: *name", n.String())
+			d.fail(path, value.line, "cannot be merged", "an alias of a mapping, or a list of these: <<: *name",
+				n.String())
 			return nil
 		}
 	}

@@ -43,10 +43,8 @@ type MainQueue struct {
 //
 // It reports everything at once that cannot be written, or collides.
 func Definitions(vhost string, queues ...MainQueue) ([]byte, error) {
-	d := definitions{
-		vhost: vhost, exchanges: newCollection[exchangeDefinition](), queues: newCollection[queueDefinition](),
-		bindings: newCollection[bindingDefinition](),
-	}
+	d := definitions{vhost: vhost, known: map[string]any{}, exchanges: []exchangeDefinition{},
+		queues: []queueDefinition{}, bindings: []bindingDefinition{}}
 	d.text("virtual host", vhost)
 
 	plans := make([]Plan, len(queues))
@@ -67,7 +65,7 @@ func Definitions(vhost string, queues ...MainQueue) ([]byte, error) {
 		Exchanges []exchangeDefinition `json:"exchanges"`
 		Queues    []queueDefinition    `json:"queues"`
 		Bindings  []bindingDefinition  `json:"bindings"`
-	}{d.exchanges.all, d.queues.all, d.bindings.all})
+	}{d.exchanges, d.queues, d.bindings})
 	return file.Bytes(), err
 }
 
@@ -101,19 +99,12 @@ type bindingDefinition struct {
 // definitions collects what is to be written and what is wrong with it.
 type definitions struct {
 	vhost     string
-	exchanges collection[exchangeDefinition]
-	queues    collection[queueDefinition]
-	bindings  collection[bindingDefinition]
+	exchanges []exchangeDefinition
+	queues    []queueDefinition
+	bindings  []bindingDefinition
+	known     map[string]any // all of these, by what tells them apart
 	errs      []error
 }
-
-// collection keeps its order, and finds what has the same key without looking at all of it.
-type collection[T any] struct {
-	all []T
-	at  map[string][]int // by key
-}
-
-func newCollection[T any]() collection[T] { return collection[T]{all: []T{}, at: map[string][]int{}} }
 
 func (d *definitions) mainQueue(q MainQueue) {
 	if q.Plan.Ladder != nil {
@@ -196,17 +187,17 @@ func (d *definitions) exchange(x Exchange) {
 	if x.Type == "" {
 		d.wrong(object, "has no type", "such as fanout, direct, topic or headers", `""`)
 	}
-	add(d, object, &d.exchanges, x.Name, exchangeDefinition{
+	add(d, object, object, &d.exchanges, exchangeDefinition{
 		Name: x.Name, Vhost: d.vhost, Type: x.Type, Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
 		Arguments: d.table(object+".arguments", x.Arguments),
-	}, func(exchangeDefinition) bool { return true })
+	})
 }
 
 func (d *definitions) queue(name string, arguments amqp.Table) {
 	object := fmt.Sprintf("queue %q", name)
-	add(d, object, &d.queues, name, queueDefinition{
+	add(d, object, object, &d.queues, queueDefinition{
 		Name: name, Vhost: d.vhost, Durable: true, Arguments: d.table(object+".arguments", arguments),
-	}, func(queueDefinition) bool { return true })
+	})
 }
 
 func (d *definitions) binding(b Binding) {
@@ -216,30 +207,23 @@ func (d *definitions) binding(b Binding) {
 		kind = rabbitmq.KindExchange
 	}
 	d.text(object+".routing_key", b.Key)
-	definition := bindingDefinition{
+	one := bindingDefinition{
 		Source: b.Exchange, Vhost: d.vhost, Destination: b.Queue + b.ToExchange, DestinationType: kind,
 		RoutingKey: b.Key, Arguments: d.table(object+".arguments", b.Arguments),
 	}
-	add(d, object, &d.bindings, object+b.Key, definition, func(other bindingDefinition) bool {
-		return reflect.DeepEqual(other, definition)
-	})
+	add(d, object, fmt.Sprintf("%#v", one), &d.bindings, one)
 }
 
-// add adds what is not there yet: nothing with its key is the same. The same object twice in
-// different ways is an error.
-func add[T any](d *definitions, object string, to *collection[T], key string, one T, same func(T) bool) {
-	for _, i := range to.at[key] {
-		if !same(to.all[i]) {
-			continue
-		}
-		if !reflect.DeepEqual(to.all[i], one) {
-			d.wrong(object, "is defined in two ways", "the same for all who use it",
-				fmt.Sprintf("%+v and %+v", to.all[i], one))
-		}
-		return
+// add adds what is not there yet under its key. The same object in different ways is an error.
+func add[T any](d *definitions, object, key string, to *[]T, one T) {
+	other, twice := d.known[key]
+	switch {
+	case !twice:
+		d.known[key] = one
+		*to = append(*to, one)
+	case !reflect.DeepEqual(other, one):
+		d.wrong(object, "is defined in two ways", "the same for all who use it", fmt.Sprintf("%+v and %+v", other, one))
 	}
-	to.at[key] = append(to.at[key], len(to.all))
-	to.all = append(to.all, one)
 }
 
 func (d *definitions) wrong(path, problem, wanted, found string) {

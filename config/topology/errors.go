@@ -234,7 +234,7 @@ type StrategyError struct {
 	Strategy config.Strategy
 	// Stock tells that the subscriber is a stock one.
 	Stock bool
-	// Version is that of a broker without delayed retries.
+	// Version is that of a broker without delayed retries; empty if it is unknown.
 	Version string
 }
 
@@ -244,8 +244,9 @@ func (e *StrategyError) Error() string {
 			"it closes; use Retrier.NewSubscriber, or the strategy %s", e.Queue, e.Strategy, config.StrategyQueues)
 	}
 	return fmt.Sprintf("queue %q has the strategy %s, which needs the delayed retry of RabbitMQ 4.3 or later; this "+
-		"broker, %s, does not have it: it would bring failed messages back at once. Use the strategy %s or %s",
-		e.Queue, e.Strategy, e.Version, config.StrategyQueues, config.StrategyCycle)
+		"broker, %s, does not have it, as far as its version tells: it would bring failed messages back at once. "+
+		"Use the strategy %s or %s",
+		e.Queue, e.Strategy, cmp.Or(e.Version, "of unknown version"), config.StrategyQueues, config.StrategyCycle)
 }
 
 // ProtectionError is returned by Subscribe when a main queue exists without the arguments of

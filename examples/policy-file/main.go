@@ -1,6 +1,6 @@
-// Policy-file reads its policies from a file. The environment overrides single fields:
+// Policy-file reads its policies from a file:
 //
-//	AMQPRETRY__TOPICS__ORDERS__DELAYS=300ms scripts/broker run --private go run ./examples/policy-file
+//	scripts/broker run --private go run ./examples/policy-file
 //
 // Look at retry.yaml beside this file, and at the first lines of run.
 package main
@@ -56,7 +56,7 @@ func main() {
 func run(ctx context.Context, uri string) error {
 	policies, err := policyfile.Load(file)
 	if err != nil {
-		return err // has everything that is wrong in the file and in the environment, with lines and variables
+		return err // has everything that is wrong in the file, with lines
 	}
 	for _, topic := range []string{"orders.eu", "mails.eu", "orders.audit"} {
 		fmt.Printf("%s: %v\n", topic, policies.For(topic).Schedule())

@@ -72,17 +72,10 @@ func CountsGivenBack(version string) bool { return !AtLeast(version, 4, 0) }
 // arguments and ignore them.
 //
 // Upstream: no delayed retry, and its arguments are ignored without an error;
-// rabbitmq/rabbitmq-website#2508; RabbitMQ 3.10 to 4.2; TestNativeError,
-// TestStrategy_NativeIsTried, TestStrategyCheck; remove when RabbitMQ 4.2 is no longer supported.
+// rabbitmq/rabbitmq-website#2508; RabbitMQ 3.10 to 4.2; TestCheckNative,
+// TestStrategy_NativeNeedsItsVersion, TestStrategyCheck; remove when RabbitMQ 4.2 is no longer
+// supported.
 func DelaysRetries(version string) bool { return AtLeast(version, 4, 3) }
-
-// IgnoresDelayedRetry reports whether a version says that there is no delayed retry. It is false
-// for one that tells nothing, such as the 0.0.0 of a build from source.
-//
-// Upstream: no delayed retry, and its arguments are ignored without an error.
-func IgnoresDelayedRetry(version string) bool {
-	return AtLeast(version, 1, 0) && !DelaysRetries(version)
-}
 
 // RefusesOn reports whether a channel that has met a full quorum queue may go on to refuse when the
 // queue has room again, because its length limit was removed.

@@ -54,7 +54,7 @@ var (
 var unmarked = map[string]string{
 	"cmd/amqpretry/internal/cli/connection.go connectionFlagSet": "help that names what safety of package dlq refuses",
 	"cmd/amqpretry/internal/dlqcmd/operation.go ":                "help that names what HoldsBack tells",
-	"config/topology/errors.go Error":                            "the text of what IgnoresDelayedRetry leads to",
+	"config/topology/errors.go Error":                            "the text of what DelaysRetries leads to",
 	"internal/connection/link.go Version":                        "an example",
 	"internal/header/keys.go ":                                   "why a prefix is none of the broker's",
 	"internal/httpapi/overview.go FeatureFlags":                  "the text of a refusal; the flags are for doctor",

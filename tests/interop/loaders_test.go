@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-viper/mapstructure/v2"
 	goccy "github.com/goccy/go-yaml"
@@ -82,10 +81,6 @@ func TestKoanf(t *testing.T) {
 	}
 	require.NoError(t, k.Unmarshal("", &whole))
 	assert.Equal(t, servicePolicies(t), whole.Retry)
-
-	overridden, err := policyfile.Override(whole.Retry, []string{"AMQPRETRY__TOPICS__ORDERS_CREATED__MAX_AGE=1m"})
-	require.NoError(t, err)
-	assert.Equal(t, time.Minute, overridden.Topics["orders.created"].MaxAge)
 }
 
 // With koanf's usual separator a file is read all the same, but a path cannot name a topic with
