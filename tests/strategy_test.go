@@ -44,8 +44,8 @@ func hasNative(t *testing.T) bool {
 	return rabbit.New(t, brokertest.URI(t)).AtLeast(4, 3)
 }
 
-// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeNeedsItsVersion is
-// what an older one has instead of native.
+// eachStrategy runs a test with each strategy that the broker has.
+// TestStrategy_NativeNeedsItsVersion is what an older one has instead of native.
 func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	t.Helper()
 	t.Parallel()
