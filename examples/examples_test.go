@@ -113,7 +113,8 @@ func build(t *testing.T) []string {
 		var err error
 		folder, err = os.MkdirTemp("", "amqpretry-examples-") //nolint:usetesting // for all tests
 		require.NoError(t, err)
-		out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", folder+"/", "./...", "../middleware/metrics/shop").CombinedOutput()
+		out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", folder+"/", "./...",
+			"../middleware/metrics/shop").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	})
 	built, err := filepath.Glob(folder + "/*")
