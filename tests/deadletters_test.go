@@ -545,7 +545,8 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 
 	hasDead(t, letters, 3)
 
-	report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
+	report, err := letters.Run(t.Context(), dlq.Plan{Kind: dlq.Replay,
+		Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
 	require.NoError(t, err)
 	assert.Equal(t, "0 of 1 handled, 1 failed again", report.Canary.Stopped)
 	assert.Equal(t, 1, report.Done)

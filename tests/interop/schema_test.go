@@ -43,7 +43,8 @@ func TestSchemaAccepts(t *testing.T) {
 	s := policySchema(t)
 	for _, text := range append(documented(t),
 		"{}", "null", "default:\ntopics:\n", "default: {}",
-		"default: {mode: null, backoff: null, delays: null, retries: null}", "topics: {a: null, '*': {}, '?': {mode: off}}",
+		"default: {mode: null, backoff: null, delays: null, retries: null}",
+		"topics: {a: null, '*': {}, '?': {mode: off}}",
 		`{"$schema": "policies.schema.json", "x-anchors": {"a": 1}, "topics": {"a": {"retries": 0}}}`,
 		"default: {jitter: 0, retries: 0, immediate: 0, crash_limit: 0, max_age: 0s, delays: [], retry_only: []}",
 		"default: {jitter: 1, retries: 1000, immediate: 10, crash_limit: 19, max_age: 1h1m1s1ms1us1ns, max_postpone: "+
