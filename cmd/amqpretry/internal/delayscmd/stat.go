@@ -358,7 +358,8 @@ func (s *stat) printLadder(p *cli.Printer, l *ladderReport, api bool) {
 			continue
 		}
 		last := of.Queues[len(of.Queues)-1]
-		row := []string{fmt.Sprint(of.Level), cli.ShortDuration(of.Queues[0].delay) + " to " + cli.ShortDuration(last.delay),
+		row := []string{fmt.Sprint(of.Level), cli.ShortDuration(of.Queues[0].delay) + " to " +
+			cli.ShortDuration(last.delay),
 			fmt.Sprint(of.Messages), wait(of.waiting), number(of.Undelivered)}
 		rows = append(rows, row[:columns])
 	}

@@ -28,7 +28,8 @@ func lookLanding(f Facts) []Finding {
 		if x := o.Target.Exchange; x != "" {
 			target, why = "exchange", f.says("landing.exchange", "exchange", x)
 		}
-		finding := f.says("landing.due", "n", cli.Times(n, "message"), "why", why.Found, "target", target, "fix", why.Fix)
+		finding := f.says("landing.due", "n", cli.Times(n, "message"), "why", why.Found, "target", target, "fix",
+			why.Fix)
 		finding.Severity = why.Severity
 		return []Finding{finding}
 	}, inspect.RoleLanding)
@@ -61,7 +62,8 @@ func (f Facts) keepsMain(name string) Finding {
 	case main.Known && quorum && rabbitmq.RefusesOn(f.Version):
 		// It may have had a length limit: a queue that dead-letters to it is not told that it has
 		// none any more. This one it does not reach.
-		limit := f.onTop(name, amqp.QueueMaxLenArg, 1_000_000_000, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish)
+		limit := f.onTop(name, amqp.QueueMaxLenArg, 1_000_000_000, amqp.QueueOverflowArg,
+			amqp.QueueOverflowRejectPublish)
 		return f.says("landing.refused", "main", name, "fix", cli.Commented(limit))
 	default:
 		return f.says("landing.busy", "main", name)

@@ -34,8 +34,9 @@ func lookAvailable(f Facts) []Finding {
 			var grow []string
 			for _, node := range running {
 				if !slices.Contains(q.Members, node.Name) {
-					grow = append(grow, "rabbitmq-queues add_member --vhost "+shell.Quote(f.VHost)+" "+shell.Quote(q.Name)+" "+
-						shell.Quote(node.Name))
+					grow = append(grow,
+						"rabbitmq-queues add_member --vhost "+shell.Quote(f.VHost)+" "+shell.Quote(q.Name)+" "+
+							shell.Quote(node.Name))
 				}
 			}
 			found = append(found, f.says("available.few", "members", n, "running", len(running),
@@ -157,7 +158,8 @@ func lookDeadLetters(f Facts) []Finding {
 	hidden := blind{}
 	for _, o := range f.Objects(inspect.RoleDeadLetter) {
 		if rabbitmq.HoldsBack(f.Version) && !o.Is.Details.Known && o.Is.Ready == 0 && !gone(f.Exists(o.Name)) {
-			hidden.add(o.Is.Details.Why+" (RabbitMQ "+f.Version+" may hold messages, which AMQP does not count)", o.Name)
+			hidden.add(o.Is.Details.Why+" (RabbitMQ "+f.Version+" may hold messages, which AMQP does not count)",
+				o.Name)
 		}
 		if n := o.Is.Consumers; n > 0 {
 			found = append(found, f.says("dead-letters.consumers", "n", cli.Times(n, "consumer")).about(o))

@@ -108,7 +108,8 @@ func strategyWeaknesses(o inspect.Object, q httpapi.Queue) []weakness {
 	for _, d := range o.Topic.Differences(q) {
 		if d.FromPolicy() {
 			key := strings.TrimPrefix(d.Argument, "x-")
-			all = append(all, weakness{key: key, rule: "strategy.key." + againstStrategy(o.Topic.Plan.Strategy, key, q)})
+			all = append(all, weakness{key: key, rule: "strategy.key." + againstStrategy(o.Topic.Plan.Strategy, key,
+				q)})
 		}
 	}
 	const delays = "delayed-retry-type"

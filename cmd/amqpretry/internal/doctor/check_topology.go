@@ -69,7 +69,8 @@ func (f Facts) absent(t inspect.Topic) bool {
 	}
 	return gone(f.Exists(t.Plan.Queue)) &&
 		!slices.ContainsFunc(t.Plan.Queues, func(q topology.Queue) bool { return !gone(f.Exists(q.Name)) }) &&
-		!slices.ContainsFunc(t.Plan.Exchanges, func(x topology.Exchange) bool { return !gone(f.Exchanges[x.Name].Exists) })
+		!slices.ContainsFunc(t.Plan.Exchanges,
+			func(x topology.Exchange) bool { return !gone(f.Exchanges[x.Name].Exists) })
 }
 
 func (f Facts) nothingOf(t inspect.Topic) Finding {

@@ -53,7 +53,8 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 			Members:   []string{"a"}, Online: []string{"a"}, Messages: ptr[int64](0), Ready: ptr[int64](0),
 			Unacked: ptr[int64](0), Undeliverable: ptr[int64](0),
 			Consumers: ptr[int64](0), Effective: httpapi.Arguments{}}
-		f.Queues[name] = inspect.Queue{Exists: inspect.Known(true), Conflict: inspect.Known[*topology.ConflictError](nil), Details: inspect.Known(q)}
+		f.Queues[name] = inspect.Queue{Exists: inspect.Known(true),
+			Conflict: inspect.Known[*topology.ConflictError](nil), Details: inspect.Known(q)}
 		f.All = inspect.Known(append(f.All.Value, q))
 	}
 	put("orders", plan.WithMainArguments(topology.ProtectArguments("orders.dlq")))
@@ -72,7 +73,8 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		exchanges, bindings = slices.Concat(exchanges, shared.Exchanges), slices.Concat(bindings, shared.Bindings)
 	}
 	for _, x := range exchanges {
-		found := inspect.Exchange{Exists: inspect.Known(true), Conflict: inspect.Known[*topology.ConflictError](nil), Type: x.Type,
+		found := inspect.Exchange{Exists: inspect.Known(true), Conflict: inspect.Known[*topology.ConflictError](nil),
+			Type:     x.Type,
 			Bindings: inspect.Known[[]httpapi.Binding](nil)}
 		for _, b := range bindings {
 			if b.Exchange == x.Name {
@@ -152,18 +154,21 @@ func nothingCouldBeSeen(t *testing.T, f Facts, anyway ...string) {
 	blindFacts := Facts{Commands: f.Commands, Facts: inspect.Facts{Topics: f.Topics, VHost: "/", User: "service",
 		PolicyFile: "retry.yaml"}}
 	const why = "nobody told"
-	blindFacts.Blocked, blindFacts.Refused, blindFacts.Granted = inspect.Unseen[string](why), inspect.Unseen[[]inspect.Permission](why),
+	blindFacts.Blocked, blindFacts.Refused, blindFacts.Granted = inspect.Unseen[string](why),
+		inspect.Unseen[[]inspect.Permission](why),
 		inspect.Unseen[httpapi.Permissions](why)
 	blindFacts.Nodes, blindFacts.Flags = inspect.Unseen[[]httpapi.Node](why), inspect.Unseen[[]httpapi.FeatureFlag](why)
 	blindFacts.Limits, blindFacts.All, blindFacts.Obsolete = inspect.Unseen[map[string]int64](why),
 		inspect.Unseen[[]httpapi.Queue](why), inspect.Unseen[retire.Found](why)
 	blindFacts.Queues, blindFacts.Exchanges = map[string]inspect.Queue{}, map[string]inspect.Exchange{}
 	for name := range f.Queues {
-		blindFacts.Queues[name] = inspect.Queue{Exists: inspect.Unseen[bool](why), Conflict: inspect.Unseen[*topology.ConflictError](why),
-			Details: inspect.Unseen[httpapi.Queue](why)}
+		blindFacts.Queues[name] = inspect.Queue{Exists: inspect.Unseen[bool](why),
+			Conflict: inspect.Unseen[*topology.ConflictError](why),
+			Details:  inspect.Unseen[httpapi.Queue](why)}
 	}
 	for name := range f.Exchanges {
-		blindFacts.Exchanges[name] = inspect.Exchange{Exists: inspect.Unseen[bool](why), Conflict: inspect.Unseen[*topology.ConflictError](why),
+		blindFacts.Exchanges[name] = inspect.Exchange{Exists: inspect.Unseen[bool](why),
+			Conflict: inspect.Unseen[*topology.ConflictError](why),
 			Bindings: inspect.Unseen[[]httpapi.Binding](why)}
 	}
 	unseenOnes := map[string]bool{}
@@ -244,7 +249,8 @@ func TestChecks(t *testing.T) {
 			}},
 		{"refused", "permissions", Problem, `user "service"`, `no read permission on queue "orders"`, "",
 			func(f *Facts) {
-				f.Refused = inspect.Known([]inspect.Permission{{Operation: inspect.Read, Kind: "queue", Name: "orders", For: "x",
+				f.Refused = inspect.Known([]inspect.Permission{{Operation: inspect.Read, Kind: "queue",
+					Name: "orders", For: "x",
 					Always: true}})
 			}},
 		{"not granted", "permissions", Warning, `user "service"`, `no configure permission on queue "orders"`,
@@ -262,7 +268,8 @@ func TestChecks(t *testing.T) {
 		{"main is gone", "exists", Problem, `main queue "orders"`, "no such queue", "start the service",
 			func(f *Facts) { f.Queues["orders"] = inspect.Queue{Exists: inspect.Known(false)} }},
 		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology " +
-			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = inspect.Queue{Exists: inspect.Known(false)} }},
+			"apply --policies 'retry.yaml' 'orders'",
+			func(f *Facts) { f.Queues[retry] = inspect.Queue{Exists: inspect.Known(false)} }},
 		{"without a policy file", "exists", Problem, `dead-letter queue "orders.dlq"`, "no such queue",
 			"# Start the service that consumes \"orders\": it declares what is missing. Or write its policies to a " +
 				"file (policyfile.Format),\n# and run:\n#   amqpretry topology apply --policies FILE 'orders'",
@@ -475,16 +482,25 @@ func TestChecks(t *testing.T) {
 				f.Queues["orders"] = inspect.Queue{Exists: inspect.Known(false)}
 			}},
 		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 messages due", "", func(f *Facts) {
-			f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
+			f.change(retry, func(_ *inspect.Queue, q *httpapi.Queue) {
+				q.Undeliverable, q.Messages = nil,
+					ptr[int64](32)
+			})
 		}},
 		{"thief", "retry-consumers", Problem, `retry queue "orders.retry.1m"`, "2 consumers", "list_consumers -p '/'",
 			func(f *Facts) { f.change(retry, func(q *inspect.Queue, _ *httpapi.Queue) { q.Consumers = 2 }) }},
 		{"single", "single-active-consumer", Note, `main queue "orders"`, "single active", "", func(f *Facts) {
-			f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Arguments["x-single-active-consumer"] = true })
+			f.change("orders", func(_ *inspect.Queue,
+				q *httpapi.Queue) {
+				q.Arguments["x-single-active-consumer"] = true
+			})
 		}},
 		{"dead letters that AMQP would not count", "dead-letters", Unseen, "broker", "orders.dlq", "", func(f *Facts) {
 			f.Version = "4.4.0"
-			f.change(dlq, func(q *inspect.Queue, _ *httpapi.Queue) { q.Details = inspect.Unseen[httpapi.Queue]("no API") })
+			f.change(dlq, func(q *inspect.Queue,
+				_ *httpapi.Queue) {
+				q.Details = inspect.Unseen[httpapi.Queue]("no API")
+			})
 		}},
 		{"dead letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages",
 			"amqpretry dlq stat 'orders'", func(f *Facts) {
@@ -575,7 +591,8 @@ func TestNothingOfATopic(t *testing.T) {
 
 	f.Queues["orders.dlq"] = inspect.Queue{Exists: inspect.Known(true)}
 	assert.Len(t, lookExists(f), 3, "main queue, retry queue, exchange")
-	f.Queues["orders.dlq"], f.All = inspect.Queue{Exists: inspect.Unseen[bool]("x")}, inspect.Unseen[[]httpapi.Queue]("x")
+	f.Queues["orders.dlq"], f.All = inspect.Queue{Exists: inspect.Unseen[bool]("x")},
+		inspect.Unseen[[]httpapi.Queue]("x")
 	assert.Len(t, lookExists(f), 4, "and what was not seen")
 }
 
@@ -615,7 +632,8 @@ func TestChecksOfVersions(t *testing.T) {
 		f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) { q.Arguments = httpapi.Arguments{} })
 		assert.Equal(t, severity, find(f, "delivery-limit"), version)
 	}
-	assert.Contains(t, (Facts{Facts: inspect.Facts{Version: "4.3.6"}}).counts(), "Since RabbitMQ 4.3 a nack does not count")
+	assert.Contains(t, (Facts{Facts: inspect.Facts{Version: "4.3.6"}}).counts(),
+		"Since RabbitMQ 4.3 a nack does not count")
 	assert.Contains(t, (Facts{Facts: inspect.Facts{Version: "4.2.9"}}).counts(), ". Nacks, rejects")
 }
 

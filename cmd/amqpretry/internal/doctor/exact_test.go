@@ -74,7 +74,9 @@ func TestChecksOfExactDelays(t *testing.T) {
 		"unroutable, and nobody has looked": {"unroutable", Warning, theLadder, "3 messages that no target takes", "",
 			func(f *Facts, l topology.Ladder) {
 				f.change(l.Unroutable(), func(q *inspect.Queue, _ *httpapi.Queue) { q.Ready = 3 })
-				f.Unroutable = map[string]inspect.Seen[map[string]int]{l.Unroutable(): inspect.Unseen[map[string]int]("unsafe")}
+				f.Unroutable = map[string]inspect.Seen[map[string]int]{
+					l.Unroutable(): inspect.Unseen[map[string]int]("unsafe"),
+				}
 			}},
 		"half of the ladder is gone": {"exists", Problem, theLadder, "27 objects (delay queue", "topology apply",
 			func(f *Facts, l topology.Ladder) {
@@ -205,7 +207,10 @@ func TestLimitsOfALadder(t *testing.T) {
 		assert.Equal(t, Problem, found.Severity)
 		assert.Contains(t, found.Means, test.means)
 
-		f.change(test.queue, func(q *inspect.Queue, _ *httpapi.Queue) { q.Details = inspect.Unseen[httpapi.Queue](inspect.NoAPI) })
+		f.change(test.queue, func(q *inspect.Queue,
+			_ *httpapi.Queue) {
+			q.Details = inspect.Unseen[httpapi.Queue](inspect.NoAPI)
+		})
 		found, _ = find(diagnose(f), "arguments", "", "x-max-length")
 		assert.Contains(t, found.Means, test.means, "nobody tells what a full queue does")
 	}
@@ -261,7 +266,8 @@ func TestNamedLadderThatIsAbsent(t *testing.T) {
 func TestLadderThatCouldNotBeSeen(t *testing.T) {
 	f, ladder := exactly(t)
 	for name, q := range f.Queues {
-		q.Conflict, q.Details = inspect.Unseen[*topology.ConflictError](inspect.NoAPI), inspect.Unseen[httpapi.Queue](inspect.NoAPI)
+		q.Conflict, q.Details = inspect.Unseen[*topology.ConflictError](inspect.NoAPI),
+			inspect.Unseen[httpapi.Queue](inspect.NoAPI)
 		f.Queues[name] = q
 	}
 	for name, x := range f.Exchanges {

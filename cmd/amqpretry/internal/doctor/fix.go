@@ -146,7 +146,8 @@ func (f Facts) redeclareExchange(o inspect.Object) string {
 	others := slices.ContainsFunc(bindings.Value, func(b httpapi.Binding) bool {
 		return !slices.ContainsFunc(o.Topic.Plan.Queues, func(q topology.Queue) bool { return q.Name == b.Queue })
 	})
-	if !bindings.Known || others || o.Ladder != "" || o.Exchange.Shared || !f.declares(o.Topic) || f.byHand(o.Topic) != "" {
+	if !bindings.Known || others || o.Ladder != "" || o.Exchange.Shared || !f.declares(o.Topic) ||
+		f.byHand(o.Topic) != "" {
 		return f.says("arguments.delete-exchange", "lines", cli.Commented(deletion, declare)).Fix
 	}
 	return f.says("arguments.redeclare-exchange", "deletion", deletion, "declare", declare).Fix

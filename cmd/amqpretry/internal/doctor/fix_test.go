@@ -30,7 +30,8 @@ func TestOneFixForALadder(t *testing.T) {
 	}
 	f.Policies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "p2", Priority: 7, Definition: definitions["p2"]},
 		{VHost: "/", Name: "p", Definition: definitions["p"]}})
-	f.OperatorPolicies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "o", Priority: 3, Definition: definitions["o"]}})
+	f.OperatorPolicies = inspect.Known([]httpapi.Policy{{VHost: "/", Name: "o", Priority: 3,
+		Definition: definitions["o"]}})
 	for _, q := range ladder.Shared().Queues {
 		name := "p"
 		if q.Name == ladder.Unroutable() {

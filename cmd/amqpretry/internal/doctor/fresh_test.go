@@ -57,11 +57,13 @@ func TestStatisticsThatAreFresh(t *testing.T) {
 			f.change("orders", func(_ *inspect.Queue, q *httpapi.Queue) {
 				q.Policy, q.OperatorPolicy, q.Effective = &test.policy, &test.operator, test.effective
 			})
-			assert.Equal(t, test.fresh, f.Current(inspect.Object{Name: "orders", Role: inspect.RoleMain}, f.Queues["orders"]))
+			assert.Equal(t, test.fresh, f.Current(inspect.Object{Name: "orders", Role: inspect.RoleMain},
+				f.Queues["orders"]))
 		})
 	}
 
-	for role, numbers := range map[inspect.Role][2]bool{inspect.RoleMain: {true, true}, inspect.RoleRetry: {true, false},
+	for role, numbers := range map[inspect.Role][2]bool{inspect.RoleMain: {true, true}, inspect.RoleRetry: {true,
+		false},
 		inspect.RoleDelay: {true, false}, inspect.RoleDeadLetter: {false, false}, inspect.RoleLanding: {false, false}} {
 		f := healthy(t)
 		q := f.Queues["orders.dlq"]

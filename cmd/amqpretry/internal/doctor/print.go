@@ -93,7 +93,8 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 	if why := f.incomplete(); why != "" {
 		line("\nIncomplete: %s. These are the findings until then; run doctor again for the others.", cli.Safe(why))
 	}
-	line("\n%s, %s, %s; %s; %s", cli.Times(n[Problem], "problem"), cli.Times(n[Warning], "warning"), cli.Times(n[Note], "note"),
+	line("\n%s, %s, %s; %s; %s", cli.Times(n[Problem], "problem"), cli.Times(n[Warning], "warning"),
+		cli.Times(n[Note], "note"),
 		cli.Times(n[OK], "check")+" without findings", f.unseenChecks(findings))
 	return b.String()
 }

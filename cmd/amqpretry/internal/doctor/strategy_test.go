@@ -206,7 +206,8 @@ func TestRejectedExchange(t *testing.T) {
 	}
 
 	f = healthyUnder(t, strategyPolicy(config.StrategyCycle))
-	f.Obsolete = inspect.Known(retire.Found{Exchanges: []retire.Exchange{{Name: "orders.rejected.1s", Queue: "orders"}}})
+	f.Obsolete = inspect.Known(retire.Found{Exchanges: []retire.Exchange{{Name: "orders.rejected.1s",
+		Queue: "orders"}}})
 	finding, found = find(diagnose(f), "obsolete", `exchange "orders.rejected.1s"`, "nothing dead-letters to it")
 	require.True(t, found)
 	assert.Equal(t, Note, finding.Severity)

@@ -61,7 +61,8 @@ func (b *Broker) ask(kind, name string, question func(*amqp.Channel) error) erro
 	}
 	if b.patience > 0 {
 		defer time.AfterFunc(b.patience, func() {
-			b.end(fmt.Errorf("%s %q: no answer from the broker within %s: is it a queue whose nodes are down?", kind, name,
+			b.end(fmt.Errorf("%s %q: no answer from the broker within %s: is it a queue whose nodes are down?", kind,
+				name,
 				b.patience))
 		}).Stop()
 	}

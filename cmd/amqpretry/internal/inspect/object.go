@@ -101,17 +101,18 @@ func (o Object) Label() string { return fmt.Sprintf("%s %q", o.Role, o.Name) }
 // Objects are those of a topic, without those of its ladder: the main queue, and then what the plan
 // declares.
 func (t Topic) Objects() []Object {
-	return append([]Object{{Name: t.Plan.Queue, Role: RoleMain, Topic: t}}, objects(t, "", t.Plan, func(q topology.Queue,
-	) Role {
-		switch {
-		case q.Name == t.Plan.DeadLetterQueue:
-			return RoleDeadLetter
-		case q.Landing:
-			return RoleLanding
-		default:
-			return RoleRetry
-		}
-	})...)
+	return append([]Object{{Name: t.Plan.Queue, Role: RoleMain, Topic: t}}, objects(t, "", t.Plan,
+		func(q topology.Queue,
+		) Role {
+			switch {
+			case q.Name == t.Plan.DeadLetterQueue:
+				return RoleDeadLetter
+			case q.Landing:
+				return RoleLanding
+			default:
+				return RoleRetry
+			}
+		})...)
 }
 
 // Objects are those of a ladder.
@@ -126,7 +127,8 @@ func (l Ladder) Objects() []Object {
 
 func objects(t Topic, ladder string, plan topology.Plan, role func(topology.Queue) Role) (all []Object) {
 	for i, x := range plan.Exchanges {
-		all = append(all, Object{Name: x.Name, Role: RoleExchange, Topic: t, Ladder: ladder, Exchange: &plan.Exchanges[i]})
+		all = append(all, Object{Name: x.Name, Role: RoleExchange, Topic: t, Ladder: ladder,
+			Exchange: &plan.Exchanges[i]})
 	}
 	for i, q := range plan.Queues {
 		o := Object{Name: q.Name, Role: role(q), Topic: t, Ladder: ladder, Queue: &plan.Queues[i]}
@@ -247,7 +249,8 @@ func (f Facts) stateOf(b topology.Binding) (State, error) {
 // Binds tells whether a binding is among those that its exchange has.
 func (f Facts) Binds(b topology.Binding) bool {
 	return slices.ContainsFunc(f.Exchanges[b.Exchange].Bindings.Value, func(a httpapi.Binding) bool {
-		if a.Queue != b.Queue || a.ToExchange != b.ToExchange || a.Key != b.Key || len(a.Arguments) != len(b.Arguments) {
+		if a.Queue != b.Queue || a.ToExchange != b.ToExchange || a.Key != b.Key ||
+			len(a.Arguments) != len(b.Arguments) {
 			return false
 		}
 		for key, value := range b.Arguments {

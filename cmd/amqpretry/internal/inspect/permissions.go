@@ -98,7 +98,8 @@ func toEnter(ladder *topology.Ladder) (all []Permission) {
 	shared := ladder.Shared()
 	for _, b := range shared.Bindings {
 		if slices.ContainsFunc(shared.Queues, func(q topology.Queue) bool { return q.Name == b.Queue && q.Delay > 0 }) {
-			all = append(all, Permission{Write, rabbitmq.KindExchange, b.Exchange, "publishing the copies of failed messages",
+			all = append(all, Permission{Write, rabbitmq.KindExchange, b.Exchange,
+				"publishing the copies of failed messages",
 				true})
 		}
 	}
@@ -111,7 +112,8 @@ func toDeclare(plan topology.Plan) (all []Permission) {
 	for _, x := range plan.Exchanges {
 		all = append(all, Permission{Configure, exchange, x.Name, "declaring it", false})
 		if alternate, has := x.Arguments["alternate-exchange"].(string); has {
-			all = append(all, Permission{Read, exchange, x.Name, "declaring it, as it has an alternate exchange", false},
+			all = append(all, Permission{Read, exchange, x.Name, "declaring it, as it has an alternate exchange",
+				false},
 				Permission{Write, exchange, alternate, "declaring exchanges whose alternate exchange it is", false})
 		}
 	}
@@ -119,7 +121,8 @@ func toDeclare(plan topology.Plan) (all []Permission) {
 		all = append(all, Permission{Configure, queue, q.Name, "declaring it", false})
 		if x, deadLetters := q.Arguments["x-dead-letter-exchange"].(string); deadLetters {
 			all = append(all, Permission{Read, queue, q.Name, "declaring it, as it dead-letters", false},
-				Permission{Write, exchange, cmp.Or(x, defaultExchange), "declaring queues that dead-letter to it", false})
+				Permission{Write, exchange, cmp.Or(x, defaultExchange), "declaring queues that dead-letter to it",
+					false})
 		}
 	}
 	for _, b := range plan.Bindings {
@@ -203,7 +206,8 @@ func (p *prober) probe(need Permission, all []Permission) error {
 	questions := map[string]func(*amqp.Channel) error{
 		// What no broker takes: it is refused with 406, or with 403 before.
 		Configure + queue: func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclare(need.Name, true, false, false, false, amqp.Table{amqp.QueueMessageTTLArg: "no number"})
+			_, err := ch.QueueDeclare(need.Name, true, false, false, false,
+				amqp.Table{amqp.QueueMessageTTLArg: "no number"})
 			return err
 		},
 		Configure + exchange: func(ch *amqp.Channel) error {

@@ -26,7 +26,8 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *inspect.Broker, r
 		err := d.targets(ctx, t, c.names())
 		r.Queues[i].Objects = append(r.Queues[i].Objects, d.created...)
 		if err != nil {
-			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w", t.Plan.Queue,
+			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w",
+				t.Plan.Queue,
 				err)
 		}
 	}

@@ -38,8 +38,9 @@ func (c *topologies) compareMain(b *inspect.Broker, f inspect.Facts, t inspect.T
 	}
 	_, needed := t.Plan.MainArguments[judged.Argument]
 	if !needed && len(t.Plan.MainConflicts(amqp091.Table{judged.Argument: judged.Found})) == 0 {
-		return o.with(inspect.Untold, fmt.Sprintf("exists, but was not compared: it has %s, and the management API shows "+
-			"the rest", judged.Argument)), nil
+		return o.with(inspect.Untold,
+			fmt.Sprintf("exists, but was not compared: it has %s, and the management API shows "+
+				"the rest", judged.Argument)), nil
 	}
 
 	return c.explained(t, httpapi.Queue{Name: t.Plan.Queue}, judged)

@@ -251,7 +251,8 @@ func joinNames(objects []object) string {
 func declareAll(b *inspect.Broker, r *report, topics []inspect.Topic) error {
 	declare := func(what string, plan topology.Plan, objects []object) error {
 		if err := b.Declare(plan); err != nil {
-			return fmt.Errorf("%s: some objects were not declared; fix the cause and run the command again: %w", what, err)
+			return fmt.Errorf("%s: some objects were not declared; fix the cause and run the command again: %w", what,
+				err)
 		}
 		for i, o := range objects {
 			switch {

@@ -75,7 +75,8 @@ func (c *topologies) recreate(ctx context.Context, b *inspect.Broker, r *report,
 // partOf is a plan of one queue, with the exchange and the bindings that lead to it.
 func partOf(plan topology.Plan, q topology.Queue) topology.Plan {
 	return topology.Plan{Queue: plan.Queue, Exchanges: plan.Exchanges, Queues: []topology.Queue{q},
-		Bindings: slices.DeleteFunc(slices.Clone(plan.Bindings), func(b topology.Binding) bool { return b.Queue != q.Name })}
+		Bindings: slices.DeleteFunc(slices.Clone(plan.Bindings),
+			func(b topology.Binding) bool { return b.Queue != q.Name })}
 }
 
 // bindAgain undoes what Retire does first, also after an interrupt: the queue is still in use, so

@@ -128,7 +128,8 @@ func (l ladderReport) notable() []object {
 		return nil
 	}
 	objects = append(objects, inState(l.Objects, inspect.Conflict)...)
-	unseen := slices.DeleteFunc(inState(l.Objects, inspect.Untold), func(o object) bool { return o.Kind == kindBinding })
+	unseen := slices.DeleteFunc(inState(l.Objects, inspect.Untold),
+		func(o object) bool { return o.Kind == kindBinding })
 
 	return append(objects, unseen[:min(1, len(unseen))]...) // one, which has the reason
 }
@@ -276,7 +277,8 @@ func (r *report) summary() string {
 }
 
 // allStates in the order in which they are told.
-var allStates = []inspect.State{inspect.Present, inspect.Created, inspect.Planned, inspect.Missing, inspect.Conflict, inspect.Untold,
+var allStates = []inspect.State{inspect.Present, inspect.Created, inspect.Planned, inspect.Missing, inspect.Conflict,
+	inspect.Untold,
 	inspect.Obsolete}
 
 // statesText is "7 present, 1 missing".
