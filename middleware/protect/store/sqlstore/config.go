@@ -48,7 +48,8 @@ func (c Config) Validate() error {
 	}
 	name := func(field, found string) {
 		if found != "" && !identifier.MatchString(found) {
-			add(field, "not a table name", "letters, digits and _, at most 50, after at most one schema (MySQL: database)",
+			add(field, "not a table name",
+				"letters, digits and _, at most 50, after at most one schema (MySQL: database)",
 				found)
 		}
 	}

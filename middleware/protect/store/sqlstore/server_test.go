@@ -64,7 +64,8 @@ func onEach(t *testing.T, test func(t *testing.T, s server)) {
 			t.Run(d.name, func(t *testing.T) { test(t, s) })
 		}
 	}
-	require.True(t, found, "run the tests with scripts/postgres or scripts/mysql: neither POSTGRES_URI nor MYSQL_URI is set")
+	require.True(t, found,
+		"run the tests with scripts/postgres or scripts/mysql: neither POSTGRES_URI nor MYSQL_URI is set")
 }
 
 // all is a pool, and a store with tables in it.
