@@ -217,7 +217,7 @@ record: ## the command lines of the docs run anew, their outputs written, their 
 	scripts/record
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
-	set -e; for module in $(MODULES); do (cd $$module && $(TOOL) golangci-lint run); done
+	set -e; for module in $(MODULES); do (cd $$module && $(TOOL) golangci-lint run --allow-serial-runners); done
 
 PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md docs/*/*.md docs/*/*/*.md)
 WORST ?= 20
