@@ -26,7 +26,7 @@ import (
 var realQueues = []string{"orders", "payments", "mails", "prices", "cards"}
 
 // arguments keep the examples that run for long by default short.
-var arguments = map[string][]string{"metrics": {"-for", "1s", "-rate", "500", "-listen", "127.0.0.1:0"}}
+var arguments = map[string][]string{"shop": {"-for", "1s", "-rate", "500", "-listen", "127.0.0.1:0"}}
 
 // A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not
 // theirs, and leave it as it was, also when they are interrupted. `make demo` does not even touch
@@ -46,7 +46,7 @@ func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
 	})
 
 	t.Run("interrupted", func(t *testing.T) {
-		command := exec.Command(program(t, "metrics"), "-for", "10m", "-listen", "127.0.0.1:0")
+		command := exec.Command(program(t, "shop"), "-for", "10m", "-listen", "127.0.0.1:0")
 		command.Env = append(os.Environ(), "AMQP_URI="+broker.URI)
 		require.NoError(t, command.Start())
 		await.Within(t, 2*time.Minute, func() bool {
