@@ -262,7 +262,7 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 		for _, id := range []string{"behind-1", "behind-2"} {
 			await.Until(t, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
 		}
-		await.Until(t, func() bool { return len(a.callsOf("never-0")) == 3 }, "the failing ones come again")
+		await.Until(t, func() bool { return len(a.callsOf("never-0")) >= 3 }, "the failing ones come again")
 		most := int(time.Since(began)/time.Second) + 2
 		for i := range failing {
 			assert.LessOrEqual(t, len(a.callsOf(fmt.Sprintf("never-%d", i))), most, "no hot loop")
