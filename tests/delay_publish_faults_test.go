@@ -419,7 +419,7 @@ func TestDelayPublish_Close(t *testing.T) {
 	require.ErrorIs(t, err, publish.ErrUnconfirmed)
 	require.ErrorIs(t, err, amqpretry.ErrClosed)
 	require.NoError(t, d.Publisher.Close(), "again")
-	assert.Equal(t, 1, d.Wrapped.closed)
+	assert.EqualValues(t, 1, d.Wrapped.closed.Load())
 	for _, msg := range []*message.Message{delayed("a", wmdelay.For(time.Second)), message.NewMessage("b", nil)} {
 		require.ErrorIs(t, d.Publisher.Publish(topic, msg), amqpretry.ErrClosed)
 	}
@@ -427,7 +427,7 @@ func TestDelayPublish_Close(t *testing.T) {
 	second := &wrapped{Publisher: closer{errFate}}
 	open := must(d.Retrier.NewDelayPublisher(second, d.Options))(t)
 	require.NoError(t, d.Retrier.Close())
-	assert.Equal(t, 1, second.closed)
+	assert.EqualValues(t, 1, second.closed.Load())
 	require.ErrorIs(t, open.Publish(topic, delayed("a", wmdelay.For(time.Second))), amqpretry.ErrClosed)
 	require.ErrorIs(t, open.Close(), errFate, "it tells what that publisher has said")
 	_, err = d.Retrier.NewDelayPublisher(second, d.Options)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ type delays struct {
 type wrapped struct {
 	message.Publisher
 	uuids  records[string]
-	closed int
+	closed atomic.Int32 // two delay publishers may share it
 }
 
 func (w *wrapped) Publish(topic string, messages ...*message.Message) error {
@@ -60,7 +61,7 @@ func (w *wrapped) Publish(topic string, messages ...*message.Message) error {
 }
 
 func (w *wrapped) Close() error {
-	w.closed++
+	w.closed.Add(1)
 
 	return w.Publisher.Close()
 }
