@@ -73,22 +73,22 @@ func TestEventsOfADeadLetter(t *testing.T) {
 // What was done may be something else than what was decided, or nothing.
 func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 	gone := errors.New("gone")
-	done := func(s engine.Settlement) { s.Done(nil) }
+	done := func(s *engine.Settlement) { s.Done(nil) }
 
 	for name, test := range map[string]struct {
 		err   error
-		carry func(engine.Settlement)
+		carry func(*engine.Settlement)
 		kind  retry.EventKind
 		told  retry.Verdict
 		gives error
 	}{
 		"retried": {errBoom, done, retry.EventRetried, again(1, time.Second), errBoom},
-		"too large": {errBoom, func(s engine.Settlement) { s.Done(&wire.State{Reason: retry.ReasonTooLarge}) },
+		"too large": {errBoom, func(s *engine.Settlement) { s.Done(&wire.State{Reason: retry.ReasonTooLarge}) },
 			retry.EventDeadLettered, dead("too-large"), errBoom},
 		"dropped": {retry.Drop(errBoom), done, retry.EventDropped, retry.Verdict{Action: retry.ActionDrop}, errBoom},
 		"postponed": {retry.Postpone(time.Second), done, retry.EventPostponed,
 			retry.Verdict{Action: retry.ActionPostpone, Delay: time.Second}, retry.ErrPostponed},
-		"abandoned": {errBoom, func(s engine.Settlement) { s.Abandoned(gone) }, retry.EventAbandoned,
+		"abandoned": {errBoom, func(s *engine.Settlement) { s.Abandoned(gone) }, retry.EventAbandoned,
 			again(1, time.Second), gone},
 	} {
 		t.Run(name, func(t *testing.T) {

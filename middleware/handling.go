@@ -87,7 +87,7 @@ func (a *attempt) early() (settled bool, err error) {
 		return false, nil
 	}
 
-	return true, a.delivery.Settle(a.ctx, *s)
+	return true, a.delivery.Settle(a.ctx, s)
 }
 
 // unsettledError is a failure that could not be acted on: the message is nacked with it.

@@ -27,7 +27,7 @@ import (
 type played struct {
 	engine.Progress
 	engine  *engine.Engine
-	settled chan engine.Settlement
+	settled chan *engine.Settlement
 	refused error
 }
 
@@ -46,14 +46,14 @@ func (d *played) Refuse(err error) bool {
 	return true
 }
 
-func (d *played) Settle(_ context.Context, s engine.Settlement) error {
+func (d *played) Settle(_ context.Context, s *engine.Settlement) error {
 	d.settled <- s
 	return nil
 }
 
 // outcome is what has become of the last message.
 type outcome struct {
-	engine.Settlement
+	*engine.Settlement
 	refused error
 }
 
@@ -67,7 +67,7 @@ func run(t *testing.T, judge *engine.Engine, messages int, handler message.NoPub
 	require.NoError(t, err)
 	channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 
-	settled, refusals := make(chan engine.Settlement, 2*messages), make(chan error, messages)
+	settled, refusals := make(chan *engine.Settlement, 2*messages), make(chan error, messages)
 	router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			d := &played{engine: judge, settled: settled}
@@ -209,7 +209,7 @@ func TestOrderOfMiddlewares(t *testing.T) {
 // deliveries cannot be refused.
 func TestOrderOfMiddlewaresOnStockSubscribers(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
-	d := &played{engine: &engine.Engine{Logger: logger}, settled: make(chan engine.Settlement, 1)}
+	d := &played{engine: &engine.Engine{Logger: logger}, settled: make(chan *engine.Settlement, 1)}
 	policy := config.Default()
 	d.Arrive(&policy, &wire.State{})
 	msg := message.NewMessage("", nil)

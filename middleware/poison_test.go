@@ -136,7 +136,7 @@ func TestNobodyHasToListen(t *testing.T) {
 
 	assert.NotPanics(t, func() {
 		settlement(t, d).Done(nil)
-		engine.Settlement{Verdict: dead("exhausted")}.Done(nil)
+		(&engine.Settlement{Verdict: dead("exhausted")}).Done(nil)
 	})
 	assert.Len(t, logger.Captured()[watermill.ErrorLogLevel], 1, "the dead letter itself")
 }

@@ -35,7 +35,7 @@ type delivery struct {
 	inside    int
 	withdrawn bool
 	succeeded int
-	settled   []engine.Settlement
+	settled   []*engine.Settlement
 	contexts  []context.Context
 }
 
@@ -53,7 +53,7 @@ func (d *delivery) Withdrawn() bool        { return d.withdrawn }
 func (d *delivery) NeedsCopy() bool        { return false }
 func (d *delivery) Succeeded()             { d.succeeded++ }
 
-func (d *delivery) Settle(ctx context.Context, s engine.Settlement) error {
+func (d *delivery) Settle(ctx context.Context, s *engine.Settlement) error {
 	d.contexts = append(d.contexts, ctx)
 	if d.err != nil {
 		return d.err
@@ -91,7 +91,7 @@ func panicking(value any) message.HandlerFunc {
 }
 
 // settlement is the only one that a delivery was given.
-func settlement(t *testing.T, d *delivery) engine.Settlement {
+func settlement(t *testing.T, d *delivery) *engine.Settlement {
 	t.Helper()
 	require.Len(t, d.settled, 1)
 	assert.Zero(t, d.succeeded)

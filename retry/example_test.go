@@ -16,8 +16,8 @@ import (
 
 // decide tells what becomes of a message whose handler fails with err for the first time.
 func decide(policy config.Policy, err error) retry.Verdict {
-	class, after := engine.Classify(policy, retry.ClassError, err)
-	return engine.Decide(policy, engine.Case{Class: class, After: after, Now: time.Now()})
+	class, after := engine.Classify(&policy, retry.ClassError, err)
+	return engine.Decide(&policy, engine.Case{Class: class, After: after, Now: time.Now()})
 }
 
 func ExamplePermanent() {

@@ -266,7 +266,7 @@ func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context
 // nobody is asked.
 func (d *stockDelivery) Succeeded() {}
 
-func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
+func (d *stockDelivery) Settle(ctx context.Context, s *engine.Settlement) error {
 	switch s.Action {
 	case retry.ActionRequeue:
 		return nil // the middleware gives the handler's error to the router, which nacks

@@ -262,8 +262,8 @@ func TestStockDeliveryTellsWhatWasCarriedOut(t *testing.T) {
 	judge := &engine.Engine{}
 	d := &stockDelivery{engine: judge, queue: &queue, captured: &capture{delivery: delivered(nil)}}
 
-	assert.NoError(t, d.Settle(t.Context(), engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionRequeue}}))
-	assert.NoError(t, d.Settle(t.Context(), engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionDrop}}))
+	assert.NoError(t, d.Settle(t.Context(), &engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionRequeue}}))
+	assert.NoError(t, d.Settle(t.Context(), &engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionDrop}}))
 	assert.Same(t, judge, d.Engine())
 	assert.Equal(t, "orders", d.Queue())
 	assert.False(t, d.isGone())

@@ -83,7 +83,7 @@ func (c carried) now() time.Time { return c.Engine().Time() }
 func isFinal(d Delivery, now time.Time) bool {
 	s := d.State()
 	const shortestJitter = 1 - 1e-9
-	action := Decide(*d.Policy(), Case{
+	action := Decide(d.Policy(), Case{
 		Class: retry.ClassError, Failures: s.Count, Tries: s.Tries, Now: now, Since: s.Since, Deadline: s.Deadline,
 		Random: shortestJitter, Copy: d.NeedsCopy(),
 	}).Action

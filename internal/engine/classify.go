@@ -24,7 +24,7 @@ import (
 //  6. a panic, any other error: retried
 //
 // A handler that panics with an error is taken at that error's word. It is a pure function.
-func Classify(policy config.Policy, happened retry.Class, err error) (class retry.Class, after time.Duration) {
+func Classify(policy *config.Policy, happened retry.Class, err error) (class retry.Class, after time.Duration) {
 	var m *retry.MarkedError
 	if errors.As(err, &m) {
 		switch {
@@ -53,7 +53,7 @@ func Classify(policy config.Policy, happened retry.Class, err error) (class retr
 	}
 }
 
-func isRetryable(policy config.Policy, err error) bool {
+func isRetryable(policy *config.Policy, err error) bool {
 	matches := func(m config.ErrorMatch) bool { return m.Match(err) }
 	if slices.ContainsFunc(policy.NeverRetry, matches) {
 		return false

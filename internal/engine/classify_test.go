@@ -78,7 +78,7 @@ func TestClassify(t *testing.T) {
 		"a mark around a panic":        {permanent(panicked("boom")), retry.ClassPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			class, after := engine.Classify(config.Policy{}, retry.ClassError, test.err)
+			class, after := engine.Classify(&config.Policy{}, retry.ClassError, test.err)
 			assert.Equal(t, test.want, class)
 			assert.Zero(t, after)
 		})
@@ -152,7 +152,7 @@ func TestClassifyByLists(t *testing.T) {
 		"5 an opinion": {never, failed, opinion(false), permanent, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			class, after := engine.Classify(test.policy, test.happened, test.err)
+			class, after := engine.Classify(&test.policy, test.happened, test.err)
 			assert.Equal(t, test.want, class)
 			assert.Equal(t, test.after, after)
 		})

@@ -39,7 +39,7 @@ type Case struct {
 // expired goes to its end, as do permanent and undecodable failures; what is postponed waits; an
 // immediate try; a retry, if any is left. A wait that would end after the deadline does not begin:
 // the message has then expired.
-func Decide(policy config.Policy, c Case) retry.Verdict {
+func Decide(policy *config.Policy, c Case) retry.Verdict {
 	retries := policy.MaxRetries()
 
 	switch c.Class {
@@ -93,11 +93,11 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 
 // byBroker reports whether the broker brings a failed message back. One that its consumers have
 // died of comes back by a copy, which carries that.
-func byBroker(policy config.Policy, c Case) bool {
+func byBroker(policy *config.Policy, c Case) bool {
 	return policy.Strategy.ByBroker() && !c.Copy && c.Class != retry.ClassCrashed
 }
 
-func postpone(policy config.Policy, c Case) retry.Verdict {
+func postpone(policy *config.Policy, c Case) retry.Verdict {
 	since := c.Since
 	if since.IsZero() {
 		since = c.Now
@@ -111,12 +111,12 @@ func postpone(policy config.Policy, c Case) retry.Verdict {
 	return v
 }
 
-func maxPostpone(policy config.Policy) time.Duration {
+func maxPostpone(policy *config.Policy) time.Duration {
 	return cmp.Or(policy.MaxPostpone, config.Default().MaxPostpone)
 }
 
 // waitFor completes a verdict with a wait for as long as the error asks for, within MaxPostpone.
-func waitFor(policy config.Policy, c Case, v retry.Verdict) retry.Verdict {
+func waitFor(policy *config.Policy, c Case, v retry.Verdict) retry.Verdict {
 	after := min(c.After, maxPostpone(policy))
 	v.Delay = hopFor(policy, after)
 	if v.Delay < after {
@@ -127,7 +127,7 @@ func waitFor(policy config.Policy, c Case, v retry.Verdict) retry.Verdict {
 	return unlessOutlived(policy, c, max(after, v.Delay), v)
 }
 
-func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v retry.Verdict) retry.Verdict {
+func unlessOutlived(policy *config.Policy, c Case, wait time.Duration, v retry.Verdict) retry.Verdict {
 	if hasPassed(c.Deadline, c.Now.Add(wait)) {
 		return expired(policy)
 	}
@@ -137,7 +137,7 @@ func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v retry.Ve
 
 // early decides over a message before its handler is called: one that has come back from its wait,
 // or for the first time. ok is false if it may be called.
-func early(policy config.Policy, s *wire.State, now time.Time) (v retry.Verdict, ok bool) {
+func early(policy *config.Policy, s *wire.State, now time.Time) (v retry.Verdict, ok bool) {
 	if hasPassed(s.Deadline, now) {
 		return expired(policy), true
 	}
@@ -179,7 +179,7 @@ func later(a, b time.Time) time.Time {
 
 func hasPassed(deadline, now time.Time) bool { return !deadline.IsZero() && !now.Before(deadline) }
 
-func expired(policy config.Policy) retry.Verdict {
+func expired(policy *config.Policy) retry.Verdict {
 	if policy.OnExpiry == config.ExpiryDrop {
 		return retry.Verdict{Action: retry.ActionDrop, Reason: retry.ReasonExpired}
 	}
@@ -204,7 +204,7 @@ func exhausted(class retry.Class) retry.Reason {
 // that is not much longer; else it goes through the longest one that is shorter, and then on with
 // the rest. A wait that is longer than all delays takes the longest as often as it takes: that
 // costs the broker one republished message for each, and nobody a call of a handler.
-func hopFor(policy config.Policy, wait time.Duration) time.Duration {
+func hopFor(policy *config.Policy, wait time.Duration) time.Duration {
 	over := policy.DelayFor(wait)
 	if over <= wait+wait/hopTolerance {
 		return over
@@ -232,7 +232,7 @@ const (
 )
 
 // longestUnder is the longest delay of the policy that is shorter than wait, 0 if there is none.
-func longestUnder(policy config.Policy, wait time.Duration) time.Duration {
+func longestUnder(policy *config.Policy, wait time.Duration) time.Duration {
 	var found time.Duration
 	for retry := range policy.MaxRetries() {
 		if d := policy.Delay(retry + 1); d < wait {

@@ -62,7 +62,7 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, test.want,
-				engine.Decide(test.policy, engine.Case{Failures: test.failures, Class: test.class}))
+				engine.Decide(&test.policy, engine.Case{Failures: test.failures, Class: test.class}))
 		})
 	}
 }
@@ -104,7 +104,7 @@ func TestEveryPolicyEnds(t *testing.T) {
 
 		attempts, failures := 0, 0
 		for {
-			verdict := engine.Decide(policy, engine.Case{Failures: failures, Class: rapid.SampledFrom(failing).Draw(t,
+			verdict := engine.Decide(&policy, engine.Case{Failures: failures, Class: rapid.SampledFrom(failing).Draw(t,
 				"class")})
 			attempts++
 
@@ -232,7 +232,7 @@ func TestDecideOverCases(t *testing.T) {
 		"jitter makes it in time": {jitter, c{Class: failed, Random: 0.5, Now: now,
 			Deadline: in(751 * time.Millisecond)}, wait(again(1, second), 750*time.Millisecond)},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, engine.Decide(test.policy, test.c)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, engine.Decide(&test.policy, test.c)) })
 	}
 }
 
@@ -245,7 +245,7 @@ func TestJitterStaysWithinTheDelay(t *testing.T) {
 		policy.Jitter = rapid.Float64Range(0, 1).Draw(t, "jitter")
 		failures := rapid.IntRange(0, policy.MaxRetries()-1).Draw(t, "failures")
 
-		v := engine.Decide(policy, engine.Case{
+		v := engine.Decide(&policy, engine.Case{
 			Class: retry.ClassError, Failures: failures, Random: rapid.Float64Range(0, 0.999999999).Draw(t, "random"),
 		})
 		require.Equal(t, policy.Delay(failures+1), v.Delay, "jitter adds no queue")

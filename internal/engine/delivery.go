@@ -44,7 +44,7 @@ type Delivery interface {
 	// Settle hands over what is to happen. With the retrier's own consumer it returns at once and
 	// the consumer acts; on a stock subscriber it returns when the copy is confirmed. After an
 	// error the message must be nacked.
-	Settle(ctx context.Context, s Settlement) error
+	Settle(ctx context.Context, s *Settlement) error
 }
 
 // Settlement is a verdict with what is needed to carry it out.
@@ -59,7 +59,7 @@ type Settlement struct {
 // Done reports that it was carried out: for a retry and a dead letter once the broker has confirmed
 // the copy, for a drop when the message is acknowledged. published is what the copy carries, if
 // there is one: without room for our headers it has become a dead letter.
-func (s Settlement) Done(published *wire.State) {
+func (s *Settlement) Done(published *wire.State) {
 	verdict := s.Verdict
 	if published != nil && published.Reason == retry.ReasonTooLarge {
 		verdict = retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge}
@@ -68,7 +68,7 @@ func (s Settlement) Done(published *wire.State) {
 }
 
 // Abandoned reports that the copy was given up, and why: the broker delivers the message again.
-func (s Settlement) Abandoned(err error) {
+func (s *Settlement) Abandoned(err error) {
 	s.failure.settle(retry.EventAbandoned, s.Verdict, err)
 }
 

@@ -88,14 +88,17 @@ type failure struct {
 }
 
 // report reports a verdict, which took from began to at.
-func (f failure) report(kind retry.EventKind, v retry.Verdict, began, at time.Time) {
+func (f *failure) report(kind retry.EventKind, v retry.Verdict, began, at time.Time) {
+	if f.OnEvent == nil {
+		return
+	}
 	event := f.event
 	event.Kind, event.Verdict, event.At, event.Took = kind, v, at, at.Sub(began)
 	f.Emit(event)
 }
 
 // settle reports what has become of the verdict. err is a reason that is not the failure itself.
-func (f failure) settle(kind retry.EventKind, v retry.Verdict, err error) {
+func (f *failure) settle(kind retry.EventKind, v retry.Verdict, err error) {
 	if f.Engine == nil || f.unheard { // nothing was decided that anybody hears of
 		return
 	}

@@ -50,10 +50,10 @@ func TestDecideExact(t *testing.T) {
 			Deadline: now.Add(1250 * time.Millisecond)},
 			retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonExpired}},
 	} {
-		assert.Equal(t, test.want, Decide(test.policy, test.c), name)
+		assert.Equal(t, test.want, Decide(&test.policy, test.c), name)
 	}
 
-	v, found := early(policy, &wire.State{Since: now, NotBefore: now.Add(2*time.Hour + 1)}, now)
+	v, found := early(&policy, &wire.State{Since: now, NotBefore: now.Add(2*time.Hour + 1)}, now)
 	assert.True(t, found)
 	assert.Equal(t, 2*time.Hour+100*time.Millisecond, v.Delay, "the rest in one")
 }
@@ -72,7 +72,7 @@ func TestDecideExactWaits(t *testing.T) {
 			Ladder: policy.Ladder}.Validate())
 		unit, longest := policy.Ladder.Unit, policy.Ladder.Longest()
 		after := time.Duration(rapid.Int64Range(1, int64(2*longest)).Draw(t, "after"))
-		v := Decide(policy, Case{Class: retry.ClassError, After: after, Now: time.Unix(0, 0)})
+		v := Decide(&policy, Case{Class: retry.ClassError, After: after, Now: time.Unix(0, 0)})
 		if after <= longest {
 			require.GreaterOrEqual(t, v.Delay, after)
 			require.Less(t, v.Delay, after+unit)

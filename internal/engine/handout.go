@@ -108,11 +108,11 @@ func (h *Handout) Succeeded() {
 
 // Settle leaves a verdict, unless one is there: an inner middleware, which saw the handler itself,
 // knows best.
-func (h *Handout) Settle(_ context.Context, s Settlement) error {
+func (h *Handout) Settle(_ context.Context, s *Settlement) error {
 	h.mu.Lock()
 	late := h.answered // nobody takes it any more
 	if h.settlement == nil && !late {
-		h.settlement = &s
+		h.settlement = s
 	}
 	h.mu.Unlock()
 	if late {

@@ -48,13 +48,13 @@ func TestHandout_Settle(t *testing.T) {
 			abandoned = event.Err
 		}
 	}}
-	late := Settlement{failure: failure{Engine: e}}
+	late := &Settlement{failure: failure{Engine: e}}
 
 	_, none := (&Handout{}).Answer(true, false)
 	assert.Nil(t, none, "the middleware never saw it")
 
-	require.NoError(t, h.Settle(t.Context(), Settlement{Verdict: retry.Verdict{Reason: "first"}}))
-	require.NoError(t, h.Settle(t.Context(), Settlement{Verdict: retry.Verdict{Reason: "second"}}))
+	require.NoError(t, h.Settle(t.Context(), &Settlement{Verdict: retry.Verdict{Reason: "first"}}))
+	require.NoError(t, h.Settle(t.Context(), &Settlement{Verdict: retry.Verdict{Reason: "second"}}))
 	_, first := h.Answer(true, false)
 	assert.Equal(t, retry.Reason("first"), first.Reason)
 

@@ -16,7 +16,7 @@ import (
 // way is how a message goes that is to wait so long, if the broker takes no time.
 func way(policy config.Policy, wait time.Duration) (hops []time.Duration) {
 	for wait > 0 {
-		hop := hopFor(policy, wait)
+		hop := hopFor(&policy, wait)
 		hops = append(hops, hop)
 		wait -= hop
 	}
@@ -59,7 +59,7 @@ func TestWays(t *testing.T) {
 	} {
 		assert.Equal(t, test.want, way(test.policy, test.wait), name)
 	}
-	assert.Zero(t, hopFor(config.Policy{Mode: config.ModeDeadLetter}, second))
+	assert.Zero(t, hopFor(&config.Policy{Mode: config.ModeDeadLetter}, second))
 }
 
 // No way is shorter than asked for, none is later than the one delay that would do, and only waits
@@ -90,19 +90,19 @@ func TestEarlyWaitsOn(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s := &wire.State{Count: 1, Since: now.Add(-time.Minute), LastFailure: now.Add(-time.Second),
 		NotBefore: now.Add(2 * time.Second)}
-	v, ok := early(config.Policy{Delays: []time.Duration{10 * time.Millisecond}}, s, now)
+	v, ok := early(&config.Policy{Delays: []time.Duration{10 * time.Millisecond}}, s, now)
 	assert.True(t, ok)
 	assert.Equal(t, retry.Verdict{Action: retry.ActionPostpone, Count: 1, Delay: 10 * time.Millisecond,
 		NotBefore: s.NotBefore}, v)
 
-	_, ok = early(config.Policy{Mode: config.ModeDeadLetter}, s, now)
+	_, ok = early(&config.Policy{Mode: config.ModeDeadLetter}, s, now)
 	assert.False(t, ok, "there is nothing to wait in")
 }
 
 // The time is written in whole milliseconds.
 func TestNotBeforeIsNotCut(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 999, time.UTC)
-	v := Decide(config.Policy{Delays: []time.Duration{time.Second}}, Case{Class: retry.ClassError, After: time.Minute,
+	v := Decide(&config.Policy{Delays: []time.Duration{time.Second}}, Case{Class: retry.ClassError, After: time.Minute,
 		Now: now})
 	assert.False(t, v.NotBefore.Truncate(time.Millisecond).Before(now.Add(time.Minute)))
 }

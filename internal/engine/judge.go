@@ -16,11 +16,11 @@ import (
 )
 
 // Judge decides over what fails outside of a handler.
-func (e *Engine) Judge(d Delivery, f retry.Failure) Settlement {
+func (e *Engine) Judge(d Delivery, f retry.Failure) *Settlement {
 	// What cannot be decoded reaches no middleware that would look at this.
 	if f.Class == retry.ClassUndecodable {
 		if s := e.Early(d, f); s != nil {
-			return *s
+			return s
 		}
 	}
 	return e.Fail(d, f, true)
@@ -28,15 +28,14 @@ func (e *Engine) Judge(d Delivery, f retry.Failure) Settlement {
 
 // Fail decides over a failed attempt. last means that its handler cannot be called again: there is
 // no immediate try.
-func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
-	f, policy := completed(f), d.Policy()
-	now := e.Time()
+func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) *Settlement {
+	f, policy, now := completed(f), d.Policy(), e.Time()
 	f.Attempt = attemptOf(d, now)
 
 	class, after := f.Class, time.Duration(0)
 	if class != retry.ClassShutdown && class != retry.ClassExpired {
 		f.Err = e.decide(f)
-		class, after = e.classify(*policy, f)
+		class, after = e.classify(policy, f)
 	}
 
 	now = e.Time() // asking may have taken a while
@@ -46,12 +45,12 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 		tries = noMoreTries
 	}
 
-	verdict := Decide(*policy, Case{
+	verdict := Decide(policy, Case{
 		Class: class, After: after, Failures: state.Count, Tries: tries,
 		Now: now, Since: state.Since, Deadline: state.Deadline, Random: e.random(), Copy: d.NeedsCopy(),
 	})
 	if verdict.Action == retry.ActionRequeue {
-		return Settlement{Verdict: verdict}
+		return &Settlement{Verdict: verdict}
 	}
 
 	s := e.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
@@ -92,13 +91,13 @@ func IsLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore
 func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
 	state, now := d.State(), e.Time()
 
-	verdict, found := early(*d.Policy(), state, now)
+	verdict, found := early(d.Policy(), state, now)
 	if !found {
 		return nil
 	}
 
 	f = completed(f)
-	f.Class, f.Err = retry.ClassPostponed, nil
+	f.Class, f.Err, f.Attempt = retry.ClassPostponed, nil, attemptOf(d, now)
 	if verdict.Reason == retry.ReasonExpired {
 		f.Class = retry.ClassExpired
 		f.Err = fmt.Errorf("the message expired at %s, before its handler was called",
@@ -107,11 +106,11 @@ func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
 	s := e.settlement(d, f, verdict, failed{class: f.Class, at: now})
 	s.failure.report(retry.EventUnhandled, verdict, now, now)
 
-	return &s
+	return s
 }
 
 // settlement completes a verdict with what the copy carries, and logs it.
-func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, happened failed) Settlement {
+func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, happened failed) *Settlement {
 	ctx, uuid := context.Background(), ""
 	if f.Message != nil {
 		ctx, uuid = f.Message.Context(), f.Message.UUID
@@ -136,10 +135,10 @@ func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, 
 	}
 	e.log(verdict, happened, next.Attempts > 0, fields)
 
-	return Settlement{Verdict: verdict, State: next, failure: failure{Engine: e, decided: happened.at,
+	return &Settlement{Verdict: verdict, State: next, failure: failure{Engine: e, decided: happened.at,
 		event: retry.Event{
 			Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message,
-			Attempt: attemptOf(d, happened.at), Calls: next.Attempts,
+			Attempt: f.Attempt, Calls: next.Attempts,
 			Class: happened.class, Err: f.Err,
 		}}}
 }
@@ -247,7 +246,7 @@ func (e *Engine) decide(f retry.Failure) (err error) {
 
 // classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in
 // an interface panics easily: that is a failed attempt like any other.
-func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Class, after time.Duration) {
+func (e *Engine) classify(policy *config.Policy, f retry.Failure) (class retry.Class, after time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {
 			e.Log().Error("A method of the handler's error panicked", fmt.Errorf("%T panicked with %T", f.Err,
@@ -265,7 +264,7 @@ func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Cl
 //
 // The policy's lists of errors are not asked, nor is the decision function: the broker does not
 // report the error.
-func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Settlement {
+func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) *Settlement {
 	now, state := e.Time(), d.State()
 	f = completed(f)
 	f.Attempt = attemptOf(d, now)
@@ -275,7 +274,7 @@ func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Sett
 	switch reason {
 	case retry.ReasonRejected:
 		happened.called = true
-		verdict = Decide(*d.Policy(), Case{
+		verdict = Decide(d.Policy(), Case{
 			Class: retry.ClassRejected, Failures: state.Count, Tries: noMoreTries,
 			Now: now, Since: state.Since, Deadline: state.Deadline, Random: e.random(),
 		})
@@ -283,7 +282,7 @@ func (e *Engine) Rejected(d Delivery, f retry.Failure, reason retry.Reason) Sett
 		happened.called = true
 	case retry.ReasonExpired:
 		happened.class = retry.ClassExpired
-		verdict = expired(*d.Policy())
+		verdict = expired(d.Policy())
 	case retry.ReasonPermanent:
 		happened.class = retry.ClassPermanent
 	case retry.ReasonUndecodable:

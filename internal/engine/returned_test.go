@@ -118,7 +118,7 @@ func TestDecideByBroker(t *testing.T) {
 				test.c.Deadline = now.Add(1)
 			}
 			test.c.Now = now
-			assert.Equal(t, test.want, Decide(policy, test.c), "%s: %s", strategy, name)
+			assert.Equal(t, test.want, Decide(&policy, test.c), "%s: %s", strategy, name)
 		}
 	}
 	assert.Equal(t, "retry 2 at once, by the broker", byBroker(2, 0).String())

@@ -138,7 +138,7 @@ func IsSuccessful(err error) (successful bool) {
 	}
 	defer func() { _ = recover() }() // of an error that cannot be looked at: a failure like any other
 
-	switch class, _ := engine.Classify(config.Policy{}, retry.ClassError, err); class {
+	switch class, _ := engine.Classify(&config.Policy{}, retry.ClassError, err); class {
 	case retry.ClassPermanent, retry.ClassDrop, retry.ClassPostponed:
 		return true
 	default:

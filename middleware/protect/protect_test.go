@@ -51,7 +51,7 @@ func (d *delivery) Withdrawn() bool                      { return d.withdrawn }
 func (d *delivery) NeedsCopy() bool                      { return false }
 func (d *delivery) Succeeded()                           { d.succeeded = true }
 
-func (d *delivery) Settle(_ context.Context, s engine.Settlement) error {
+func (d *delivery) Settle(_ context.Context, s *engine.Settlement) error {
 	d.settled, d.copied = append(d.settled, s.Verdict), s.State
 	return nil
 }
@@ -116,7 +116,7 @@ func call(h message.HandlerFunc, msg *message.Message) error {
 // postponedFor is how long an error postpones its message.
 func postponedFor(t *testing.T, err error) time.Duration {
 	t.Helper()
-	class, after := engine.Classify(config.Policy{}, retry.ClassError, err)
+	class, after := engine.Classify(&config.Policy{}, retry.ClassError, err)
 	require.Equal(t, retry.ClassPostponed, class, "%v", err)
 
 	return after

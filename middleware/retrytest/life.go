@@ -272,7 +272,7 @@ func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 
 	switch next {
 	case engine.NextCarryOut:
-		return l.carryOut(at, d, *settlement), nil
+		return l.carryOut(at, d, settlement), nil
 	case engine.NextAcknowledge:
 		l.engine.Ended(retry.EventSucceeded, d, d.msg)
 		l.end(Succeeded)
@@ -289,7 +289,7 @@ func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 }
 
 // carryOut does what the verdict says, and gives the message as it is in its queue after its wait.
-func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
+func (l *life) carryOut(at queued, d *delivery, s *engine.Settlement) queued {
 	switch s.Action {
 	case retry.ActionRequeue:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
@@ -328,7 +328,7 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 }
 
 // brought gives the message as the broker brings it back by itself.
-func (l *life) brought(at queued, s engine.Settlement) queued {
+func (l *life) brought(at queued, s *engine.Settlement) queued {
 	s.Done(nil)
 	l.carries(at)
 	l.waits(s.Delay)
