@@ -60,14 +60,15 @@ func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
 		room = min(room, limit-headerFrameSize(p))
 	}
 
-	own, fits := shrink(state, id, room)
+	var fields [wire.MostFields]wire.Field
+	own, fits := shrink(fields[:0], state, id, room)
 	if !fits || len(p.Headers) > mostHeaders || o.Lost != "" {
 		state.Count, state.Delay, state.Reason, state.Canary = header.CountDead, "", retry.ReasonTooLarge, ""
 		state.Arrival.Priority = 0 // it has its own priority again
 		own = removeLargest(p.Headers, state, id, room, o.Lost)
 	}
-	for key, value := range own {
-		p.Headers[key] = value
+	for _, field := range own {
+		p.Headers[field.Key] = field.Value
 	}
 	if o.Wait > 0 && state.Count != header.CountDead {
 		p.Expiration = strconv.FormatInt(o.Wait.Milliseconds(), 10)
@@ -216,12 +217,15 @@ func encodeCC(headers amqp091.Table) string {
 	return string(text)
 }
 
-// shrink gives our headers at the first step of giving up at which they fit into the room that is
+// shrink appends our headers at the first step of giving up at which they fit into the room that is
 // left; if they never do, as small as they get.
-func shrink(state wire.State, id string, room int) (own map[string]string, fits bool) {
+func shrink(to []wire.Field, state wire.State, id string, room int) (own []wire.Field, fits bool) {
 	for step := 0; step <= wire.ShrinkSteps; step++ {
-		own = state.Shrink(step).Headers(id)
-		if ownSize(own) <= room {
+		if step > 0 {
+			state = state.Shrink(step)
+		}
+		own = state.Fields(to, id)
+		if fieldsSize(own) <= room {
 			return own, true
 		}
 	}
@@ -229,20 +233,27 @@ func shrink(state wire.State, id string, room int) (own map[string]string, fits 
 	return own, false
 }
 
-func ownSize(own map[string]string) int {
+func fieldsSize(own []wire.Field) int {
 	size := 0
-	for key, value := range own {
-		size += headerSize(key, value)
+	for _, field := range own {
+		size += headerSize(field.Key, nil) + 4 + len(field.Value)
 	}
 
 	return size
+}
+
+// leastSize is that of our headers as small as they get.
+func leastSize(state wire.State, id string) int {
+	state = state.Shrink(wire.ShrinkSteps)
+
+	return fieldsSize(state.Fields(nil, id))
 }
 
 // removeLargest takes headers away, the largest first, until ours fit at their smallest with the
 // names of what was removed; then it gives as much of ours as there is room for. lost are the names
 // of what was not there from the start. Without any of the message's own headers ours fit into
 // every frame that is not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
-func removeLargest(headers amqp091.Table, state wire.State, id string, room int, lost string) map[string]string {
+func removeLargest(headers amqp091.Table, state wire.State, id string, room int, lost string) []wire.Field {
 	keys := make([]string, 0, len(headers))
 	for key := range headers {
 		keys = append(keys, key)
@@ -256,7 +267,7 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int,
 	})
 
 	var (
-		least = ownSize(state.Shrink(wire.ShrinkSteps).Headers(id))
+		least = leastSize(state, id)
 		names = lost
 	)
 	for i, key := range keys {
@@ -276,9 +287,9 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int,
 	if names != "" {
 		names = wire.Text(names, min(wire.MaxRemovedBytes, max(0, room-least-headerSize(header.Removed, ""))))
 	}
-	own, _ := shrink(state, id, min(room, wire.MaxOwnBytes)-headerSize(header.Removed, names))
+	own, _ := shrink(nil, state, id, min(room, wire.MaxOwnBytes)-headerSize(header.Removed, names))
 	if names != "" {
-		own[header.Removed] = names
+		own = append(own, wire.Field{Key: header.Removed, Value: names})
 	}
 
 	return own

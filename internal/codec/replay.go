@@ -129,14 +129,14 @@ func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Pub
 	if state.Removed != "" {
 		room -= headerSize(header.Removed, state.Removed)
 	}
-	own, fits := shrink(state, rand.Text(), room)
+	own, fits := shrink(nil, state, rand.Text(), room)
 	if state.Removed != "" {
-		own[header.Removed] = state.Removed
+		own = append(own, wire.Field{Key: header.Removed, Value: state.Removed})
 	}
-	for key, value := range own {
-		if _, there := p.Headers[key]; !there || !header.IsPoison(key) {
+	for _, field := range own {
+		if _, there := p.Headers[field.Key]; !there || !header.IsPoison(field.Key) {
 			// those of Watermill's own poison queue stay as they are
-			p.Headers[key] = value
+			p.Headers[field.Key] = field.Value
 		}
 	}
 

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -17,7 +18,7 @@ const (
 	historyErrorBytes = 256
 )
 
-// attemptJSON fixes the spelling on the wire, apart from the Go names.
+// attemptJSON is how an attempt is read; appendAttempt writes it.
 type attemptJSON struct {
 	Number int          `json:"n"`
 	At     string       `json:"at"`
@@ -70,17 +71,38 @@ func HasCrashed(headers map[string]any) bool {
 }
 
 func marshalHistory(history []retry.FailedCall) string {
-	out := make([]attemptJSON, len(history))
-	for i, a := range history {
-		out[i] = attemptJSON{a.Number, formatTime(a.At), a.Error, a.Type, a.Reason}
+	text := make([]byte, 0, 192*len(history))
+	for i := range history {
+		text = appendAttempt(append(text, "[,"[min(i, 1)]), &history[i])
 	}
 
-	text, err := json.Marshal(out)
-	if err != nil {
-		return "" // cannot happen: strings and ints only
+	return string(append(text, ']'))
+}
+
+func appendAttempt(to []byte, a *retry.FailedCall) []byte {
+	to = strconv.AppendInt(append(to, `{"n":`...), int64(a.Number), 10)
+	to = append(appendTime(append(to, `,"at":"`...), a.At), '"')
+	for _, field := range [...]struct{ key, value string }{
+		{`,"error":`, a.Error}, {`,"type":`, a.Type}, {`,"reason":`, string(a.Reason)},
+	} {
+		if field.value != "" {
+			to = appendQuoted(append(to, field.key...), field.value)
+		}
 	}
 
-	return string(text)
+	return append(to, '}')
+}
+
+// appendQuoted appends a text as encoding/json writes it. Most of them need no escape.
+func appendQuoted(to []byte, text string) []byte {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || strings.IndexByte(`"\<>&`, c) >= 0 {
+			quoted, _ := json.Marshal(text) // a string has no error
+			return append(to, quoted...)
+		}
+	}
+
+	return append(append(append(to, '"'), text...), '"')
 }
 
 // decodeHistory reads what encodeHistory wrote; anything else is no history, never an error.

@@ -29,6 +29,9 @@ func Opt(headers map[string]any, text func(any) string) map[string]string {
 // EncodeOpt spells x-opt-* headers for [header.Opt]. It leaves out those that do not fit into
 // MaxOptBytes.
 func EncodeOpt(opt map[string]string) string {
+	if len(opt) == 0 {
+		return ""
+	}
 	kept, room := map[string]string{}, MaxOptBytes-len("{}")
 	for _, key := range slices.Sorted(maps.Keys(opt)) {
 		if len(key)+len(opt[key]) > room { // spelled, it is longer still

@@ -188,9 +188,9 @@ func readCount(v any) (count int, exact bool) {
 }
 
 // Strip removes what must not be republished and, for a replay, Watermill's poison keys. It returns
-// a new table.
+// a new table, with room for as many more as a state has.
 func Strip(headers map[string]any, replay bool) map[string]any {
-	out := make(map[string]any, len(headers))
+	out := make(map[string]any, len(headers)+usualFields)
 	for key, value := range headers {
 		if header.IsOwn(key) || header.IsBroker(key) || replay && header.IsPoison(key) {
 			continue

@@ -1,35 +1,52 @@
 package wire
 
 import (
-	"maps"
+	"cmp"
 	"strconv"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
+// Field is a header of ours.
+type Field struct{ Key, Value string }
+
+const (
+	// MostFields is how many a state has at most, without what a later version has added.
+	MostFields = 35
+	// usualFields is how many it has mostly, with some to spare.
+	usualFields = 24
+)
+
 // Headers spells the state. id is new for every publish.
 func (s State) Headers(id string) map[string]string {
-	h := map[string]string{
-		header.Version:  header.FormatVersion,
-		header.ID:       id,
-		header.Count:    strconv.Itoa(s.Count),
-		header.Attempts: strconv.Itoa(s.Attempts),
-		header.Queue:    s.Queue,
+	h := map[string]string{}
+	for _, field := range s.Fields(nil, id) {
+		h[field.Key] = field.Value
 	}
-	maps.Copy(h, s.Unknown)
 
+	return h
+}
+
+// Fields appends the headers of the state.
+func (s *State) Fields(to []Field, id string) []Field {
 	set := func(key, value string, limit int) {
 		if value != "" {
-			h[key] = Text(value, limit)
+			to = append(to, Field{key, Text(value, limit)})
 		}
+	}
+	to = append(to, Field{header.Version, header.FormatVersion}, Field{header.ID, id},
+		Field{header.Count, strconv.Itoa(s.Count)}, Field{header.Attempts, strconv.Itoa(s.Attempts)},
+		Field{header.Queue, s.Queue})
+	for key, value := range s.Unknown {
+		to = append(to, Field{key, value})
 	}
 
 	if s.Count != header.CountDead {
 		set(header.Delay, s.Delay, MaxNameBytes)
 	}
 	if s.Replays > 0 {
-		h[header.Replays] = strconv.Itoa(s.Replays)
+		to = append(to, Field{header.Replays, strconv.Itoa(s.Replays)})
 	}
 
 	set(header.Topic, s.Topic, MaxNameBytes)
@@ -38,14 +55,14 @@ func (s State) Headers(id string) map[string]string {
 	set(header.UUID, s.UUID, MaxNameBytes)
 
 	if s.Arrival.known {
-		h[header.Exchange] = Text(s.Arrival.Exchange, MaxNameBytes)
-		h[header.RoutingKey] = Text(s.Arrival.RoutingKey, MaxNameBytes)
+		to = append(to, Field{header.Exchange, Text(s.Arrival.Exchange, MaxNameBytes)},
+			Field{header.RoutingKey, Text(s.Arrival.RoutingKey, MaxNameBytes)})
 		set(header.Expiration, s.Arrival.Expiration, MaxNameBytes)
 		set(header.UserID, s.Arrival.UserID, MaxNameBytes)
 		set(header.CC, s.Arrival.CC, MaxCCBytes)
 		set(header.Opt, s.Arrival.Opt, MaxOptBytes)
 		if s.Arrival.Priority > header.MaxWaitingPriority {
-			h[header.Priority] = strconv.Itoa(int(s.Arrival.Priority))
+			to = append(to, Field{header.Priority, strconv.Itoa(int(s.Arrival.Priority))})
 		}
 	}
 
@@ -65,24 +82,14 @@ func (s State) Headers(id string) map[string]string {
 	set(header.History, encodeHistory(s.History), MaxHistoryBytes)
 
 	if s.Count == header.CountDead && !s.bare {
-		maps.Copy(h, s.poison())
+		to = append(to,
+			Field{header.PoisonReason, Text(cmp.Or(s.Error, string(s.Reason)), MaxErrorBytes)},
+			Field{header.PoisonTopic, Text(s.Topic, MaxNameBytes)},
+			Field{header.PoisonHandler, Text(s.Handler, MaxNameBytes)},
+			Field{header.PoisonSubscriber, Text(s.Subscriber, MaxNameBytes)})
 	}
 
-	return h
-}
-
-func (s State) poison() map[string]string {
-	reason := s.Error
-	if reason == "" {
-		reason = string(s.Reason)
-	}
-
-	return map[string]string{
-		header.PoisonReason:     Text(reason, MaxErrorBytes),
-		header.PoisonTopic:      Text(s.Topic, MaxNameBytes),
-		header.PoisonHandler:    Text(s.Handler, MaxNameBytes),
-		header.PoisonSubscriber: Text(s.Subscriber, MaxNameBytes),
-	}
+	return to
 }
 
 // ShrinkSteps is how many times Shrink can take something away.
@@ -118,5 +125,13 @@ func formatTime(t time.Time) string {
 		return ""
 	}
 
-	return t.UTC().Format(timeLayout)
+	return string(appendTime(make([]byte, 0, len(timeLayout)), t))
+}
+
+func appendTime(to []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return to
+	}
+
+	return t.UTC().AppendFormat(to, timeLayout)
 }
