@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 )
@@ -10,6 +11,7 @@ import (
 // first that is still being worked on.
 type acker struct {
 	channel ackChannel
+	writes  writes
 
 	// writing is held while a batch is taken and written, and while a nack is: an acknowledgement
 	// of everything up to a delivery must not overtake what is said of single ones below it. It is
@@ -39,6 +41,12 @@ type ackChannel interface {
 	Reject(tag uint64, requeue bool) error
 }
 
+// writes are those of a connection, which can be held back so that they go out together.
+type writes interface {
+	Hold()
+	Release()
+}
+
 // tags are delivery tags from first to last.
 type tags struct{ first, last uint64 }
 
@@ -48,9 +56,10 @@ type generation struct {
 	open int // delivered and not settled
 }
 
-func newAcker(channel ackChannel) *acker {
+func newAcker(channel ackChannel, writes writes) *acker {
 	a := &acker{
 		channel: channel,
+		writes:  writes,
 		settled: []tags{{0, 0}}, // delivery tags count from one on each channel
 
 		generations: make([]generation, 1),
@@ -300,6 +309,7 @@ func (a *acker) run() {
 	defer close(a.done)
 
 	for range a.wake {
+		runtime.Gosched() // who is about to acknowledge as well does so before
 		a.flush()
 	}
 	a.flush()
@@ -311,6 +321,10 @@ func (a *acker) flush() {
 	defer a.writing.Unlock()
 
 	upTo, single := a.batch()
+	if len(single) > 0 {
+		a.writes.Hold()
+		defer a.writes.Release()
+	}
 
 	// An error means that the channel is gone: the broker delivers again what it has not seen
 	// acknowledged.

@@ -15,9 +15,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
+// together are writes that nothing holds back.
+type together struct{}
+
+func (together) Hold()    {}
+func (together) Release() {}
+
 // idleAcker has no channel and no goroutine: batches are taken by hand.
 func idleAcker() *acker {
-	return &acker{settled: []tags{{0, 0}}, generations: make([]generation, 1),
+	return &acker{writes: together{}, settled: []tags{{0, 0}}, generations: make([]generation, 1),
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 }
 
@@ -226,7 +232,7 @@ func (c *slowChannel) Nack(tag uint64, _, _ bool) error {
 // the close.
 func TestAckerNackIsNotOvertaken(t *testing.T) {
 	channel := &slowChannel{nacking: make(chan struct{}), goOn: make(chan struct{})}
-	a := newAcker(channel)
+	a := newAcker(channel, together{})
 	nacked := make(chan error, 1)
 	go func() { nacked <- a.requeue(1) }()
 	<-channel.nacking

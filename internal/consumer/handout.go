@@ -190,7 +190,7 @@ func (s *session) settle(h *handout, acked bool) {
 	case engine.NextGiveBack:
 		s.requeue(h)
 	case engine.NextCarryOut:
-		s.carryOut(h, *settlement)
+		s.carryOut(h, settlement)
 	case engine.NextAcknowledge:
 		if s.isGone() { // too late: it will come again
 			h.engine.Ended(retry.EventRequeued, h, h.msg)
@@ -225,7 +225,7 @@ func (s *session) judge(h *handout, f retry.Failure, msg *message.Message) {
 	s.carryOut(h, h.engine.Judge(h, f))
 }
 
-func (s *session) carryOut(h *handout, settlement engine.Settlement) {
+func (s *session) carryOut(h *handout, settlement *engine.Settlement) {
 	switch settlement.Action {
 	case retry.ActionDrop:
 		if s.isGone() {
@@ -240,7 +240,7 @@ func (s *session) carryOut(h *handout, settlement engine.Settlement) {
 			s.reject(h, settlement)
 			return
 		}
-		s.forwards.Go(func() { s.forward(h, settlement) })
+		s.forward(h, settlement)
 	case retry.ActionRequeue:
 		s.requeue(h)
 		h.engine.Ended(retry.EventRequeued, h, h.msg)
@@ -250,17 +250,31 @@ func (s *session) carryOut(h *handout, settlement engine.Settlement) {
 }
 
 // forward acknowledges the delivery when the broker has confirmed its copy.
-func (s *session) forward(h *handout, settlement engine.Settlement) {
-	if settlement.Action == retry.ActionPostpone {
-		s.pauseEarly(h.arrival.Pause)
+func (s *session) forward(h *handout, settlement *engine.Settlement) {
+	s.forwards.Add(1)
+	begin := func() {
+		h.queue.Forwarder.Begin(s.ctx, codec.CopyRequest{
+			Delivery: &h.delivery,
+			State:    codec.Identify(settlement.State, &h.delivery, h.nameless),
+			Wait:     settlement.Wait,
+			Replay:   h.arrival.Replay,
+			Lost:     h.lost,
+		}, s.isGone, func(published *wire.State, err error) {
+			defer s.forwards.Done()
+			s.forwarded(h, settlement, published, err)
+		})
 	}
-	published, err := h.queue.Forwarder.Forward(s.ctx, &codec.CopyRequest{
-		Delivery: &h.delivery,
-		State:    codec.Identify(settlement.State, &h.delivery, h.nameless),
-		Wait:     settlement.Wait,
-		Replay:   h.arrival.Replay,
-		Lost:     h.lost,
-	}, s.isGone)
+	if pause := h.arrival.Pause; pause > 0 && settlement.Action == retry.ActionPostpone {
+		go func() {
+			s.pauseEarly(pause)
+			begin()
+		}()
+		return
+	}
+	begin()
+}
+
+func (s *session) forwarded(h *handout, settlement *engine.Settlement, published *wire.State, err error) {
 	if err != nil {
 		settlement.Abandoned(err)
 		if !isClosing(err) {
@@ -280,9 +294,6 @@ func (s *session) forward(h *handout, settlement engine.Settlement) {
 // kept take places of others: half of these at most, so that hundreds of them do not hold up what
 // is behind.
 func (s *session) pauseEarly(pause time.Duration) {
-	if pause <= 0 {
-		return
-	}
 	defer s.early.Add(-1)
 	if s.early.Add(1) > int64(max(1, s.intake.usual.most/2)) {
 		return
@@ -291,7 +302,7 @@ func (s *session) pauseEarly(pause time.Duration) {
 }
 
 // reject leaves it to the broker to bring a message back.
-func (s *session) reject(h *handout, settlement engine.Settlement) {
+func (s *session) reject(h *handout, settlement *engine.Settlement) {
 	s.queue.Forwarder.Leaving(rejection(&h.delivery, h.arrival.Returns+1), settlement.Delay)
 	done, err := s.acker.reject(h.delivery.DeliveryTag, s.queue.Policy.Strategy != config.StrategyCycle)
 	if err != nil && !s.isGone() {

@@ -88,7 +88,7 @@ func newSession(sub *subscription, link *connection.Link) (*session, error) {
 	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
 	s := &session{
-		sub: sub, queue: &sub.queue, channel: channel, acker: newAcker(channel),
+		sub: sub, queue: &sub.queue, channel: channel, acker: newAcker(channel, link),
 		broker:     broker{link.Version(), link.FrameSize(), codec.NewReturns(sub.queue.Plan)},
 		countsLeft: rabbitmq.CountsFailuresOnly(link.Version()),
 		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),

@@ -174,7 +174,7 @@ func TestStuckHandlersTakeOneTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := &Turns{}
 		sub := &subscription{consumer: &Consumer{settings: Settings{Turns: turns}}, logger: watermill.NopLogger{}}
-		i := &intake{session: &session{sub: sub, queue: &sub.queue, acker: newAcker(brokenChannel{}),
+		i := &intake{session: &session{sub: sub, queue: &sub.queue, acker: newAcker(brokenChannel{}, together{}),
 			stop: make(chan struct{})}, out: make(chan received, 3)}
 		defer i.acker.close()
 

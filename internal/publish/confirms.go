@@ -233,6 +233,8 @@ func (c *confirmChannel) send(key string, message amqp091.Publishing, id string)
 		return nil, errRetired
 	}
 	at := time.Now()
+	c.link.Hold()
+	defer c.link.Release()
 	confirmation, err := c.PublishWithDeferredConfirm(c.exchange, key, true, false, message)
 	if err != nil {
 		c.resolved()
@@ -265,6 +267,23 @@ func (p *pending) wait(ctx, own context.Context) (answered bool, err error) {
 	p.abandon()
 
 	return false, err
+}
+
+// isAnswered waits for the broker's answer until so long after the publish.
+func (p *pending) isAnswered(patience time.Duration) bool {
+	select {
+	case <-p.confirmation.Done():
+		return true
+	default:
+	}
+	timer := time.NewTimer(patience - time.Since(p.at))
+	defer timer.Stop()
+	select {
+	case <-p.confirmation.Done():
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // abandon gives a publish up. A channel with many that are not answered is left: the broker does

@@ -126,7 +126,7 @@ func TestWaitsAreBounded(t *testing.T) {
 // A message that comes back early each time is due when it was to be at first: each of its copies
 // would wait for longer.
 func TestCopiesAreDueInTheEnd(t *testing.T) {
-	f := (&Forwarder{}).ForQueue(topology.Plan{Queue: "q"})
+	f := (&Forwarder{ctx: t.Context()}).ForQueue(topology.Plan{Queue: "q"})
 	copying := func(id string, state wire.State, jittered time.Duration) time.Time {
 		f.copying(&amqp091.Publishing{Headers: amqp091.Table{codec.UUIDHeader: id}}, &state, jittered)
 		return f.waits.sent[id].due

@@ -64,8 +64,11 @@ func NewForwarder(settings ForwarderSettings) *Forwarder {
 // ForQueue returns what publishes the copies of a main queue: one confirm channel for each and each
 // exchange, so that a broken queue stops no other. QueueForwarder.Retire gives it up.
 func (f *Forwarder) ForQueue(plan topology.Plan) *QueueForwarder {
-	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), sender: newSender(true),
-		held: heldCopies{copies: map[*heldCopy]struct{}{}}, waits: newWaits()}
+	q := &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), sender: newSender(true),
+		held: heldCopies{copies: map[*copying]struct{}{}}, waits: newWaits()}
+	q.line, q.sent = newLine(f.ctx.Done(), q.publishAll), newLine(f.ctx.Done(), q.confirmAll)
+
+	return q
 }
 
 // Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the
@@ -92,6 +95,8 @@ type QueueForwarder struct {
 
 	declared Object // the plan
 	held     heldCopies
+	line     *line[*copying] // to be published
+	sent     *line[*copying] // to be confirmed
 
 	waits     waits
 	undelayed atomic.Bool // see Undelayed
@@ -107,43 +112,136 @@ func (q *QueueForwarder) Report(canary string, outcome wire.Outcome, published *
 // long, is treated as before.
 func (q *QueueForwarder) Retire() { q.sender.retire() }
 
+// copying is a copy on its way: held until the broker has confirmed it.
+type copying struct {
+	ctx     context.Context
+	request codec.CopyRequest
+	isGone  func() bool
+	done    func(*wire.State, error) // nil for one that is waited for
+
+	state wire.State // that was published last
+	sent  *pending   // the publish of it that is not resolved; nil if there is none
+	err   error      // why its first publish was not confirmed
+
+	// Of heldCopies, guarded by their mu:
+	since   time.Time
+	look    func() // called now and then; nil for nothing
+	failure error  // what went wrong last
+}
+
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the
 // delivery may be acknowledged. It gives the state that was published. It ends with ctx, at the
 // latest when the delivery's channel is gone.
 func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	c := &copying{ctx: ctx, request: *o, isGone: isGone}
+	q.hold(c)
+	defer q.release(c)
+
+	return q.forward(c)
+}
+
+// Begin is Forward for who does not wait: done is called with the result, in a goroutine of its
+// own. Copies are published in the order of the calls, as far as that needs no waiting.
+func (q *QueueForwarder) Begin(ctx context.Context, o codec.CopyRequest, isGone func() bool,
+	done func(*wire.State, error)) {
+	c := &copying{ctx: ctx, request: o, isGone: isGone, done: done}
+	q.hold(c)
+	q.line.put(c)
+}
+
+// publishAll publishes what is in line, in one write as far as it goes.
+func (q *QueueForwarder) publishAll(copies []*copying) {
+	link := q.forwarder.connection.Live()
+	if link != nil && !link.IsBlocked() {
+		link.Hold()
+		for _, c := range copies {
+			q.publishNow(link, c)
+		}
+		link.Release()
+	}
+	for _, c := range copies {
+		if c.sent != nil {
+			q.sent.put(c)
+		} else {
+			go q.finish(c)
+		}
+	}
+}
+
+// patience is how long copies wait for the confirmation of one that was published before: mostly
+// they are confirmed in their order, and then acknowledged together.
+const patience = 50 * time.Millisecond
+
+// confirmAll waits for the confirmations of copies, in their order. One that has none for long
+// waits by itself: it must hold up no other.
+func (q *QueueForwarder) confirmAll(copies []*copying) {
+	for _, c := range copies {
+		if !c.sent.isAnswered(patience) {
+			go q.finish(c)
+			continue
+		}
+		if c.err = c.sent.answer(); c.err != nil {
+			go q.finish(c)
+			continue
+		}
+		q.release(c)
+		c.done(q.confirmed(c), nil)
+	}
+}
+
+// finish brings a copy to its end.
+func (q *QueueForwarder) finish(c *copying) {
+	if c.sent != nil && c.err == nil {
+		_, c.err = c.sent.wait(c.ctx, q.forwarder.ctx)
+		if c.err == nil {
+			q.release(c)
+			c.done(q.confirmed(c), nil)
+			return
+		}
+	}
+	state, err := q.forward(c)
+	q.release(c)
+	c.done(state, err)
+}
+
+func (q *QueueForwarder) confirmed(c *copying) *wire.State {
+	if c.state.Count != header.CountDead { // then it has begun to wait
+		q.KeepReturnPath(delayOf(&c.state))
+	}
+
+	return &c.state
+}
+
+// forward publishes a copy as often as it takes, after a first time it may be.
+func (q *QueueForwarder) forward(c *copying) (*wire.State, error) {
+	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(q.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
-
-	h := q.hold(o.State.Count, delayOf(&o.State), func() {
-		if isGone() { // where no context tells
+	q.held.look(c, func() {
+		if c.isGone() { // where no context tells
 			cancel(ErrGone)
 		}
 	})
-	defer q.release(h)
 
 	var undeclared error // why the plan could not be declared again
 	for pauses := growing(); ; {
-		copied, state, err := q.publish(ctx, o, isGone)
-		if err == nil {
-			_, err = copied.wait(ctx, ctx)
+		err := c.err
+		if c.err = nil; err == nil {
+			err = q.publish(ctx, c)
 		}
 		switch {
 		case err == nil:
-			if state.Count != header.CountDead { // then it has begun to wait
-				q.KeepReturnPath(delayOf(state))
-			}
-			return state, nil
+			return q.confirmed(c), nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.Is(err, ErrGone) || isGone():
+		case errors.Is(err, ErrGone) || c.isGone():
 			return nil, ErrGone
-		case copied != nil && isMissing(err):
-			q.held.failed(h, errors.Join(err, undeclared)) // is reported while the declaration has no answer
-			undeclared = q.redeclare(ctx, copied.at)
+		case c.sent != nil && isMissing(err):
+			q.held.failed(c, errors.Join(err, undeclared)) // is reported while the declaration has no answer
+			undeclared = q.redeclare(ctx, c.sent.at)
 			err = errors.Join(err, undeclared)
 		}
-		q.held.failed(h, err)
+		q.held.failed(c, err)
 		if err := sleep(ctx, pauses.NextBackOff()); err != nil {
 			return nil, err
 		}
@@ -157,37 +255,72 @@ func delayOf(state *wire.State) time.Duration {
 	return delay
 }
 
-// publish publishes a copy. isGone is asked last: the broker delivers the message again if its
-// channel is gone.
-func (q *QueueForwarder) publish(
-	ctx context.Context, o *codec.CopyRequest, isGone func() bool,
-) (*pending, *wire.State, error) {
+// publish publishes a copy, and waits for its confirmation.
+func (q *QueueForwarder) publish(ctx context.Context, c *copying) error {
+	c.sent = nil
 	link, err := q.forwarder.connection.Link(ctx)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if err := link.WaitUnblocked(ctx); err != nil {
-		return nil, nil, err
+		return err
 	}
+	exchange, key, publishing := q.copyOf(link, c)
+	if _, err := q.sender.channel(ctx, link, exchange); err != nil { // to open one can take long
+		return err
+	}
+	if err := q.leave(c, &publishing); err != nil {
+		return err
+	}
+	if c.sent, err = q.sender.send(ctx, link, exchange, key, publishing, idOf(&publishing)); err != nil {
+		return err
+	}
+	_, err = c.sent.wait(ctx, ctx)
+
+	return err
+}
+
+// publishNow publishes a copy if there is a channel for it.
+func (q *QueueForwarder) publishNow(link *connection.Link, c *copying) {
+	exchange, key, publishing := q.copyOf(link, c)
+	channel, enough := q.sender.pick(link, exchange)
+	if !enough {
+		return
+	}
+	if c.err = q.leave(c, &publishing); c.err != nil {
+		return
+	}
+	if c.sent, c.err = channel.send(key, publishing, idOf(&publishing)); errors.Is(c.err, errRetired) {
+		c.err = nil
+	}
+}
+
+// copyOf makes the copy, and tells where it goes.
+func (q *QueueForwarder) copyOf(link *connection.Link, c *copying) (exchange, key string, copied amqp091.Publishing) {
 	limit := link.FrameSize()
 	if limit > 0 {
-		limit = max(1, limit-q.returns.Size(delayOf(&o.State))) // 0 is no limit
+		limit = max(1, limit-q.returns.Size(delayOf(&c.request.State))) // 0 is no limit
 	}
-	request := *o
-	request.LowerPriority = q.plan.Ladder != nil
-	publishing, state := codec.CopyOf(&request, limit)
-	exchange, key := q.plan.Route(state.Count, delayOf(&state), &publishing)
-	if _, err := q.sender.channel(ctx, link, exchange); err != nil { // to open one can take long
-		return nil, nil, err
-	}
-	if isGone() {
-		return nil, nil, ErrGone
-	}
-	q.copying(&publishing, &state, o.Wait)
-	id, _ := publishing.Headers[header.ID].(string)
-	copied, err := q.sender.send(ctx, link, exchange, key, publishing, id)
+	c.request.LowerPriority = q.plan.Ladder != nil
+	copied, c.state = codec.CopyOf(&c.request, limit)
+	exchange, key = q.plan.Route(c.state.Count, delayOf(&c.state), &copied)
 
-	return copied, &state, err
+	return exchange, key, copied
+}
+
+// leave is the last before a publish: the broker delivers the message again if its channel is gone.
+func (q *QueueForwarder) leave(c *copying, publishing *amqp091.Publishing) error {
+	if c.isGone() {
+		return ErrGone
+	}
+	q.copying(publishing, &c.state, c.request.Wait)
+
+	return nil
+}
+
+func idOf(p *amqp091.Publishing) string {
+	id, _ := p.Headers[header.ID].(string)
+	return id
 }
 
 // ErrGone means that the broker has taken the delivery back: its channel is closed, it will be

@@ -2,8 +2,10 @@ package publish
 
 import (
 	"context"
+	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +26,26 @@ import (
 type testBroker struct {
 	*fakebroker.Scripted
 
+	writes atomic.Int64 // to it
+
 	mu      sync.Mutex
 	emitted []retry.Event
+}
+
+// Dial connects to it, and counts what is written.
+func (b *testBroker) Dial(network, address string) (net.Conn, error) {
+	conn, err := b.Scripted.Dial(network, address)
+	return countedWrites{conn, &b.writes}, err
+}
+
+type countedWrites struct {
+	net.Conn
+	count *atomic.Int64
+}
+
+func (c countedWrites) Write(b []byte) (int, error) {
+	c.count.Add(1)
+	return c.Conn.Write(b)
 }
 
 func newTestBroker(onPublish func(*fakebroker.Publish)) *testBroker {
@@ -74,7 +94,7 @@ func (q testQueue) forward(t *testing.T, o *codec.CopyRequest) {
 
 // begin publishes a copy that nobody waits for.
 func (q testQueue) begin(ctx context.Context) {
-	go func() { _, _ = q.Forward(ctx, failure(), isThere) }()
+	q.Begin(ctx, *failure(), isThere, func(*wire.State, error) {})
 }
 
 // answer lets act answer what carries a text, and rest everything else.

@@ -2,8 +2,6 @@ package publish
 
 import (
 	"cmp"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,62 +19,63 @@ type heldCopies struct {
 	telling sync.Mutex // held while events are told, so that they come in order; taken before mu
 
 	mu       sync.Mutex
-	copies   map[*heldCopy]struct{}
+	copies   map[*copying]struct{}
 	timer    *time.Timer // nil if there were none when it ended
 	reported time.Time   // when a HeldError was reported last
 	told     bool        // it was, of those that are held now
 }
 
-// heldCopy is one of them.
-type heldCopy struct {
-	count int // and delay, of its state
-	delay time.Duration
-	since time.Time
-	check func() // called now and then while it lasts
-	err   error  // what went wrong last
-}
-
-func (q *QueueForwarder) hold(count int, delay time.Duration, check func()) *heldCopy {
-	h := &heldCopy{count: count, delay: delay, since: time.Now(), check: check}
+func (q *QueueForwarder) hold(c *copying) {
+	c.since = time.Now()
 	q.held.mu.Lock()
 	defer q.held.mu.Unlock()
 
-	q.held.copies[h] = struct{}{}
+	q.held.copies[c] = struct{}{}
 	if q.held.timer == nil {
 		q.held.timer = time.AfterFunc(q.forwarder.settings.HoldWarning/4, q.lookAtHeld)
 	}
-
-	return h
 }
 
 func (q *QueueForwarder) lookAtHeld() {
 	held := &q.held
 	held.mu.Lock()
-	copies := slices.Collect(maps.Keys(held.copies))
-	if len(copies) > 0 {
+	var looks []func()
+	for h := range held.copies {
+		if h.look != nil {
+			looks = append(looks, h.look)
+		}
+	}
+	if len(held.copies) > 0 {
 		held.timer.Reset(q.forwarder.settings.HoldWarning / 4)
 	} else {
 		held.timer = nil
 	}
 	held.mu.Unlock()
 
-	for _, h := range copies {
-		h.check()
+	for _, look := range looks {
+		look()
 	}
 	q.reportHeld()
 }
 
-func (h *heldCopies) failed(c *heldCopy, err error) {
+func (h *heldCopies) look(c *copying, look func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	c.err = err
+	c.look = look
 }
 
-func (q *QueueForwarder) release(h *heldCopy) {
+func (h *heldCopies) failed(c *copying, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	c.failure = err
+}
+
+func (q *QueueForwarder) release(c *copying) {
 	held := &q.held
 	held.mu.Lock()
-	delete(held.copies, h)
+	delete(held.copies, c)
 	over := len(held.copies) == 0 && held.told
 	if over {
 		held.told = false
@@ -98,7 +97,7 @@ func (q *QueueForwarder) reportHeld() {
 	held.telling.Lock()
 	defer held.telling.Unlock()
 	held.mu.Lock()
-	var oldest *heldCopy
+	var oldest *copying
 	for h := range held.copies {
 		if oldest == nil || h.since.Before(oldest.since) {
 			oldest = h
@@ -111,10 +110,11 @@ func (q *QueueForwarder) reportHeld() {
 		return
 	}
 	held.reported, held.told = now, true
-	exchange, _ := q.plan.Route(oldest.count, oldest.delay, &amqp091.Publishing{})
+	state := &oldest.request.State
+	exchange, _ := q.plan.Route(state.Count, delayOf(state), &amqp091.Publishing{})
 	e := &topology.HeldError{
 		Queue: q.plan.Queue, VirtualHost: settings.Connection.VirtualHost(), Exchange: exchange,
-		Held: len(held.copies), For: now.Sub(oldest.since), Err: cmp.Or(down, oldest.err),
+		Held: len(held.copies), For: now.Sub(oldest.since), Err: cmp.Or(down, oldest.failure),
 	}
 	held.mu.Unlock()
 
