@@ -149,17 +149,20 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 	if v.Reason == retry.ReasonExpired {
 		what = "Message has expired"
 	}
-	text := fields.Add(watermill.LogFields{"error": happened.text})
+	text := func() watermill.LogFields { // which an error has by itself
+		fields["error"] = happened.text
+		return fields
+	}
 
 	switch v.Action {
 	case retry.ActionRetryNow:
-		log.Info("Message failed; calling its handler again at once", text)
+		log.Info("Message failed; calling its handler again at once", text())
 	case retry.ActionRetry:
-		log.Info("Message failed; it will be retried", text)
+		log.Info("Message failed; it will be retried", text())
 	case retry.ActionPostpone:
 		if happened.called {
 			// an open circuit breaker postpones a whole queue
-			log.Debug("Handler postponed the message", text)
+			log.Debug("Handler postponed the message", text())
 		} else {
 			log.Debug("Message is not due yet; it goes back to a retry queue", fields)
 		}
@@ -170,7 +173,7 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 		case v.Reason != retry.ReasonExpired:
 			log.Error(what+"; dropping it, as its error is marked with retry.Drop", errors.New(happened.text), fields)
 		case handled:
-			log.Info(what+"; dropping it, as its policy says", text)
+			log.Info(what+"; dropping it, as its policy says", text())
 		default: // many of these show publishers whose clocks are wrong
 			log.Error(what+" before any handler was called; dropping it, as its policy says",
 				errors.New(happened.text), fields)
