@@ -40,6 +40,8 @@ type scan struct {
 	hidden, others int
 	// idle waits until nothing is on its way out of the queue. Nil where nothing is taken out.
 	idle func(context.Context) error
+	// waits is called before take waits for the next message. Nil for nothing.
+	waits func()
 
 	// losses is how often a message came for which there was no room, and atOnce how many messages
 	// there is room for since then; 0: any.
@@ -233,6 +235,9 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 			continue
 		}
 
+		if s.waits != nil {
+			s.waits()
+		}
 		select {
 		case <-b.inbox.news:
 			continue
