@@ -40,7 +40,7 @@ func BenchmarkReplay(b *testing.B) {
 			"Taking out: amqp091-go takes the same messages out of the quorum dead-letter queue, %d unacknowledged "+
 			"at a time, and does nothing with them. Who publishes all and then takes all out, on a machine that does "+
 			"one thing at a time, has the rate of both: what a replay would reach that costs nothing itself. Peak "+
-			"memory is what the heap had in use (sampled every 50 ms, after a collection before the run), of the "+
+			"memory is what heap and stacks had in use (sampled every 50 ms, after a collection before the run), of the "+
 			"command all that the process had resident.", len(letterBody(0)), rawWindow, takeWindow)},
 		Head: []string{"way", "messages per second", "of raw", "of both", "of the loop", "peak memory (MiB)"},
 	}
@@ -271,8 +271,8 @@ func replay(b *testing.B, messages int, undo bool) figures {
 	return figuresOf(messages, took, memory)
 }
 
-// peakOfHeap samples the heap in use until the function that it returns is called, which gives the
-// highest, in MiB.
+// peakOfHeap samples what heap and stacks take until the function that it returns is called, which
+// gives the highest, in MiB.
 func peakOfHeap() func() float64 {
 	runtime.GC()
 	stop, highest := make(chan struct{}), make(chan uint64)
@@ -283,7 +283,7 @@ func peakOfHeap() func() float64 {
 		for {
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
-			most = max(most, m.HeapInuse)
+			most = max(most, m.HeapInuse+m.StackInuse)
 			select {
 			case <-ticker.C:
 			case <-stop:
