@@ -3,6 +3,7 @@ package dlq
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -90,3 +91,34 @@ func inspect(a asker, what, name string) (amqp091.Queue, error) {
 
 	return <-answer, nil
 }
+
+// counted returns how many messages a quorum queue has that has said so. It says 0 as well when its
+// leader is away, or has not answered within a quarter of a second: then it is asked for a message.
+func (q *Queue) counted(a asker, said int, requeue bool) (int, error) {
+	for range mostAsked {
+		if said > 0 {
+			return said, nil
+		}
+		b, _, more, err := getBlock(a, q.name)
+		if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.ResourceLocked || err == nil && !more {
+			return 0, nil // it is empty, or has a single active consumer
+		}
+		if err == nil {
+			b.given++
+			err = b.giveBack(requeue)
+		}
+		if err != nil {
+			return 0, explainAccess(rabbitmq.KindQueue, q.name, err)
+		}
+		found, err := inspect(a, "dead-letter queue", q.name)
+		if err != nil {
+			return 0, err
+		}
+		said = found.Messages
+	}
+
+	return 0, fmt.Errorf("cannot count the messages of dead-letter queue %q: the broker says 0 and hands out some", q.name)
+}
+
+// mostAsked is how often a queue that hands out messages may say that it has none.
+const mostAsked = 5

@@ -127,6 +127,9 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	}
 	total, hidden := found.Messages, 0
 	if safety.quorum {
+		if total, err = q.counted(asker, total, safety.requeue); err != nil {
+			return nil, err
+		}
 		if hidden, err = q.hidden(ctx, link); err != nil {
 			return nil, err
 		}
