@@ -3,7 +3,6 @@ package dlq
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -92,33 +91,24 @@ func inspect(a asker, what, name string) (amqp091.Queue, error) {
 	return <-answer, nil
 }
 
-// counted returns how many messages a quorum queue has that has said so. It says 0 as well when its
-// leader is away, or has not answered within a quarter of a second: then it is asked for a message.
-func (q *Queue) counted(a asker, said int, requeue bool) (int, error) {
-	for range mostAsked {
-		if said > 0 {
-			return said, nil
-		}
-		b, _, more, err := getBlock(a, q.name)
-		if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.ResourceLocked || err == nil && !more {
-			return 0, nil // it is empty, or has a single active consumer
-		}
-		if err == nil {
-			b.given++
-			err = b.giveBack(requeue)
-		}
-		if err != nil {
-			return 0, explainAccess(rabbitmq.KindQueue, q.name, err)
-		}
-		found, err := inspect(a, "dead-letter queue", q.name)
-		if err != nil {
-			return 0, err
-		}
-		said = found.Messages
+// first takes the first message of a quorum queue that has said it has none, and counts again. It
+// says so as well when its leader is away, or has not answered within a quarter of a second.
+func (q *Queue) first(a asker) (first []*block, total int, err error) {
+	b, message, more, err := getBlock(a, q.name)
+	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.ResourceLocked {
+		return nil, 0, nil // it has a single active consumer
+	}
+	if err != nil || !more {
+		return nil, 0, explainAccess(rabbitmq.KindQueue, q.name, err)
+	}
+	b.inbox.put(message.delivery)
+	found := amqp091.Queue{}
+	for again := 0; again < 3 && found.Messages == 0 && err == nil; again++ {
+		found, err = inspect(a, "dead-letter queue", q.name)
+	}
+	if err != nil {
+		_ = b.giveBack(false)
 	}
 
-	return 0, fmt.Errorf("cannot count the messages of dead-letter queue %q: the broker says 0 and hands out some", q.name)
+	return []*block{b}, 1 + found.Messages, err
 }
-
-// mostAsked is how often a queue that hands out messages may say that it has none.
-const mostAsked = 5

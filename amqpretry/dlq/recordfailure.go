@@ -10,25 +10,15 @@ func (e *encoder) failure(l *DeadLetter) error {
 	f := timed(l.DeadLetter)
 	e.name("failure")
 	e.out = append(e.out, '{')
-	e.member("uuid", l.UUID)
-	e.member("reason", string(f.Reason))
-	e.member("error", f.Error)
-	e.member("error_type", f.ErrorType)
-	e.member("queue", f.Queue)
-	e.member("topic", f.Topic)
-	e.member("handler", f.Handler)
-	e.member("host", f.Host)
+	e.member("uuid", l.UUID, "reason", string(f.Reason), "error", f.Error, "error_type", f.ErrorType,
+		"queue", f.Queue, "topic", f.Topic, "handler", f.Handler, "host", f.Host)
 	e.name("calls")
 	e.out = strconv.AppendInt(e.out, int64(f.Calls), 10)
 	e.out = strconv.AppendInt(append(e.out, `,"replays":`...), int64(f.Replays), 10)
 	err := errors.Join(e.time("first_failure", f.FirstFailure), e.time("last_failure", f.LastFailure),
 		e.time("since", f.Since), e.time("deadline", f.Deadline))
-	e.member("exchange", f.Exchange)
-	e.member("routing_key", f.RoutingKey)
-	e.member("expiration", f.Expiration)
-	e.member("user_id", f.UserID)
-	e.member("trace", f.Trace)
-	e.member("removed", f.Removed)
+	e.member("exchange", f.Exchange, "routing_key", f.RoutingKey, "expiration", f.Expiration,
+		"user_id", f.UserID, "trace", f.Trace, "removed", f.Removed)
 	if len(f.History) > 0 {
 		e.name("history")
 		e.out = append(e.out, '[')
@@ -37,9 +27,7 @@ func (e *encoder) failure(l *DeadLetter) error {
 		e.next()
 		e.out = strconv.AppendInt(append(e.out, `{"number":`...), int64(a.Number), 10)
 		err = errors.Join(err, e.time("at", a.At))
-		e.member("error", a.Error)
-		e.member("error_type", a.Type)
-		e.member("reason", string(a.Reason))
+		e.member("error", a.Error, "error_type", a.Type, "reason", string(a.Reason))
 		e.out = append(e.out, '}')
 	}
 	if len(f.History) > 0 {

@@ -40,11 +40,13 @@ func (e *encoder) name(name string) {
 	e.out = append(append(append(e.out, '"'), name...), `":`...)
 }
 
-// member writes a member, unless its text is empty.
-func (e *encoder) member(name, s string) {
-	if s != "" {
-		e.name(name)
-		e.out = appendQuoted(e.out, s)
+// member writes members, by name and text, but those whose text is empty.
+func (e *encoder) member(pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			e.name(pairs[i])
+			e.out = appendQuoted(e.out, pairs[i+1])
+		}
 	}
 }
 

@@ -10,20 +10,15 @@ import (
 func (e *encoder) properties(p *amqp091.Publishing) {
 	e.name("properties")
 	e.out = append(e.out, '{')
-	e.property("content_type", p.ContentType)
-	e.property("content_encoding", p.ContentEncoding)
+	e.property("content_type", p.ContentType, "content_encoding", p.ContentEncoding)
 	e.integer("delivery_mode", int(p.DeliveryMode))
 	e.integer("priority", int(p.Priority))
-	e.property("correlation_id", p.CorrelationId)
-	e.property("reply_to", p.ReplyTo)
-	e.property("expiration", p.Expiration)
-	e.property("message_id", p.MessageId)
+	e.property("correlation_id", p.CorrelationId, "reply_to", p.ReplyTo, "expiration", p.Expiration,
+		"message_id", p.MessageId)
 	if !p.Timestamp.IsZero() {
 		e.member("timestamp", timeText(p.Timestamp))
 	}
-	e.property("type", p.Type)
-	e.property("user_id", p.UserId)
-	e.property("app_id", p.AppId)
+	e.property("type", p.Type, "user_id", p.UserId, "app_id", p.AppId)
 	e.out = append(e.out, '}')
 }
 

@@ -99,10 +99,7 @@ func (e *encoder) table(table amqp091.Table) error {
 		e.members = append(e.members, headerMember{name, value})
 	}
 	slices.SortFunc(e.members[first:], func(a, b headerMember) int { return strings.Compare(a.name, b.name) })
-	defer func() {
-		clear(e.members[first:])
-		e.members = e.members[:first]
-	}()
+	defer func() { e.members = slices.Delete(e.members, first, len(e.members)) }()
 
 	e.out = append(e.out, '{')
 	for i := first; i < first+len(table); i++ {
@@ -127,11 +124,13 @@ func (e *encoder) text(s string) {
 	}
 }
 
-// property writes a member, unless its text is empty.
-func (e *encoder) property(name, s string) {
-	if s != "" {
-		e.name(name)
-		e.text(s)
+// property is member for texts of AMQP.
+func (e *encoder) property(pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			e.name(pairs[i])
+			e.text(pairs[i+1])
+		}
 	}
 }
 

@@ -125,12 +125,12 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	total, hidden := found.Messages, 0
+	total, hidden, first := found.Messages, 0, []*block(nil)
 	if safety.quorum {
-		if total, err = q.counted(asker, total, safety.requeue); err != nil {
-			return nil, err
+		if hidden, err = q.hidden(ctx, link); err == nil && total == 0 {
+			first, total, err = q.first(asker)
 		}
-		if hidden, err = q.hidden(ctx, link); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		if err = q.certain(link, total, hidden); err != nil {
@@ -139,11 +139,14 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	}
 	depthChannel, err := link.Channel()
 	if err != nil {
+		for _, b := range first {
+			_ = b.giveBack(safety.requeue)
+		}
 		return nil, err
 	}
 
 	return &scan{
-		ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers,
+		blocks: first, ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers,
 		links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
 		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel,
 		asker: asker,

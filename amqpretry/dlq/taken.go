@@ -20,8 +20,7 @@ func (t Taken) IsElsewhere() bool { return t.To != "" }
 func (e *encoder) taken(t Taken) {
 	e.out = append(e.out, `,"taken":{"by":`...)
 	e.text(t.By)
-	e.property("to", t.To)
-	e.property("run", t.Run)
+	e.property("to", t.To, "run", t.Run)
 	e.member("at", t.At.UTC().Format(time.RFC3339))
 	e.out = append(e.out, '}')
 }
