@@ -191,7 +191,7 @@ foreign: ## the processor with consumers in Python and JavaScript, while its pro
 		scripts/broker run $(GO) test -tags foreign -count=1 -v -timeout=30m ./tests/foreign
 
 FUZZ    ?= 3m
-FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
+FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife internal/wire:FuzzHistory \
 	internal/consumer:FuzzDelivery internal/codec:FuzzReadable internal/codec:FuzzFrame internal/codec:FuzzDeadLetter internal/connection:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
 MUTANTS ?= .

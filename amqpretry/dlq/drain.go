@@ -40,6 +40,7 @@ type drain struct {
 	rate   float64
 	dryRun bool
 	locked bool // a dry run of a run that has the lock
+	holds  bool // messages that follow one another are written together
 	undo   io.Writer
 	taken  Taken // what the undo file says of it
 	// target is where they go; empty if they are deleted.
@@ -134,15 +135,16 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 
 	ctx, fail := context.WithCancelCause(s.ctx)
 	defer fail(nil)
-	settled := newAcknowledger(ctx, d, fail)
-	settled.heldUp = s.settle
+	settled := newAcknowledger(ctx, d, r.publisher, fail)
+	settled.heldUp = func() { r.publisher.Flush(); s.settle() }
+	s.waits = r.publisher.Flush
 	s.idle = func(ctx context.Context) error {
-		s.settle()
+		settled.heldUp()
 		return settled.idle(ctx)
 	}
 	// What was sent is taken out before the rest is given back, whatever has ended the run.
 	defer func() {
-		s.settle()
+		settled.heldUp()
 		done, failed := settled.wait()
 		report.Done, report.Refused, report.Unsettled = report.Done+done, settled.refused, settled.secured()-done
 		if errors.Is(err, errSettling) {
@@ -201,7 +203,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			f.keep()
 			return report, cmp.Or(context.Cause(ctx), err) // it gives up at once if the deadline comes first
 		}
-		if err := settled.send(ctx, r.publisher, f, message); err != nil {
+		if err := settled.send(ctx, f, message); err != nil {
 			return report, err
 		}
 		sent += report.goes(message.Body)
@@ -234,8 +236,9 @@ func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 // acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it
 // was sent, and after the undo file has it.
 type acknowledger struct {
-	drain *drain
-	undo  *lines
+	drain     *drain
+	publisher *publish.QueuePublisher
+	undo      *lines
 
 	pending chan taken
 	slots   chan struct{}
@@ -258,8 +261,9 @@ type acknowledger struct {
 	err     error
 }
 
-func newAcknowledger(ctx context.Context, d *drain, fail context.CancelCauseFunc) *acknowledger {
-	s := &acknowledger{drain: d, run: ctx, fail: fail, pending: make(chan taken, window),
+func newAcknowledger(ctx context.Context, d *drain, publisher *publish.QueuePublisher,
+	fail context.CancelCauseFunc) *acknowledger {
+	s := &acknowledger{drain: d, publisher: publisher, run: ctx, fail: fail, pending: make(chan taken, window),
 		slots: make(chan struct{}, unsettled), freed: make(chan struct{}, 1), ended: make(chan struct{})}
 	if d.undo != nil {
 		s.undo = newLines(d.undo, "the undo file")
@@ -274,9 +278,9 @@ func newAcknowledger(ctx context.Context, d *drain, fail context.CancelCauseFunc
 	return s
 }
 
-// send publishes a message, when there is room in the window.
-func (s *acknowledger) send(ctx context.Context, publisher *publish.QueuePublisher, f *found,
-	message amqp091.Publishing) error {
+// send publishes a message, when there is room in the window. What is at hand behind it is written
+// with it.
+func (s *acknowledger) send(ctx context.Context, f *found, message amqp091.Publishing) error {
 	t := taken{found: f, takes: max(f.size, len(message.Body))}
 	if err := s.enter(ctx, t.takes); err != nil {
 		f.keep()
@@ -286,7 +290,10 @@ func (s *acknowledger) send(ctx context.Context, publisher *publish.QueuePublish
 	s.sent++
 	if s.drain.copyOf != nil {
 		var err error
-		if t.published, err = publisher.Publish(ctx, "", s.drain.target, message); err != nil {
+		if s.drain.holds {
+			s.publisher.Hold()
+		}
+		if t.published, err = s.publisher.Publish(ctx, "", s.drain.target, message); err != nil {
 			f.keep()
 			return explain(s.drain.target, err)
 		}
@@ -299,6 +306,9 @@ func (s *acknowledger) send(ctx context.Context, publisher *publish.QueuePublish
 // enter waits until there is room for a message of that size, in number and in bytes. One has room
 // whatever its size.
 func (s *acknowledger) enter(ctx context.Context, size int) error {
+	if len(s.slots) == cap(s.slots) {
+		s.publisher.Flush()
+	}
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():

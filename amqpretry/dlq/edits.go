@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,10 +64,9 @@ func changedHeaders(before, after amqp091.Table) map[string]*string {
 
 // sameValue compares AMQP values with their types, bit by bit.
 func sameValue(a, b any) bool {
-	inA, errA := valueJSON(a)
-	inB, errB := valueJSON(b)
+	var inA, inB encoder
 
-	return errA == nil && errB == nil && reflect.DeepEqual(inA, inB)
+	return inA.value(a) == nil && inB.value(b) == nil && bytes.Equal(inA.out, inB.out)
 }
 
 func changedProperties(before, after amqp091.Publishing) map[string]string {

@@ -78,11 +78,12 @@ func (b *inbox) take() (a arrived, ok, ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.waiting) == 0 {
-		b.waiting = nil
 		return arrived{}, false, b.ended
 	}
 	a, b.waiting[0] = b.waiting[0], arrived{}
-	b.waiting = b.waiting[1:]
+	if b.waiting = b.waiting[1:]; len(b.waiting) == 0 {
+		b.waiting = nil // a long queue has a thousand inboxes that got all
+	}
 	if !a.lost {
 		b.bytes -= a.size
 	}

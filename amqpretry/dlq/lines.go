@@ -14,7 +14,7 @@ type lines struct {
 	sync    func() error // nil if the writer is no file
 	what    string       // it is, for errors
 	taken   Taken        // zero of what stays in its queue
-	pending []byte       // lines that out does not have yet
+	pending encoder      // lines that out does not have yet
 	whole   int          // lines that out has
 	failed  error
 }
@@ -35,12 +35,11 @@ func (l *lines) write(deadLetter *DeadLetter, queue string) error {
 	if l.failed != nil {
 		return l.failed
 	}
-	line, err := encodeRecord(deadLetter, queue, l.taken)
-	if err != nil {
+	if err := l.pending.line(deadLetter, queue, l.taken); err != nil {
 		return fmt.Errorf("message %d of %q: %w", deadLetter.Position, queue, err)
 	}
-	l.pending = append(append(l.pending, line...), '\n')
-	if len(l.pending) < mostPending {
+	l.pending.out = append(l.pending.out, '\n')
+	if len(l.pending.out) < mostPending {
 		return nil
 	}
 
@@ -49,20 +48,21 @@ func (l *lines) write(deadLetter *DeadLetter, queue string) error {
 
 // flush gives everything to the writer.
 func (l *lines) flush() error {
-	if l.failed != nil || len(l.pending) == 0 {
+	pending := l.pending.out
+	if l.failed != nil || len(pending) == 0 {
 		return l.failed
 	}
-	n, err := l.out.Write(l.pending)
-	if err == nil && n < len(l.pending) {
+	n, err := l.out.Write(pending)
+	if err == nil && n < len(pending) {
 		err = io.ErrShortWrite
 	}
-	written := l.pending[:n]
+	written := pending[:n]
 	l.whole += bytes.Count(written, []byte{'\n'})
 	if torn := n - (bytes.LastIndexByte(written, '\n') + 1); torn > 0 {
 		err = errors.Join(err, l.cut(int64(torn)))
 	}
-	if l.pending = l.pending[:0]; cap(l.pending) > 4*mostPending { // a large line is not kept in memory
-		l.pending = nil
+	if l.pending.out = pending[:0]; cap(pending) > 4*mostPending { // a large line is not kept in memory
+		l.pending.out = nil
 	}
 
 	return l.fail(err)

@@ -90,3 +90,25 @@ func inspect(a asker, what, name string) (amqp091.Queue, error) {
 
 	return <-answer, nil
 }
+
+// first takes the first message of a quorum queue that has said it has none, and counts again. It
+// says so as well when its leader is away, or has not answered within a quarter of a second.
+func (q *Queue) first(a asker) (first []*block, total int, err error) {
+	b, message, more, err := getBlock(a, q.name)
+	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.ResourceLocked {
+		return nil, 0, nil // it has a single active consumer
+	}
+	if err != nil || !more {
+		return nil, 0, explainAccess(rabbitmq.KindQueue, q.name, err)
+	}
+	b.inbox.put(message.delivery)
+	found := amqp091.Queue{}
+	for again := 0; again < 3 && found.Messages == 0 && err == nil; again++ {
+		found, err = inspect(a, "dead-letter queue", q.name)
+	}
+	if err != nil {
+		_ = b.giveBack(false)
+	}
+
+	return []*block{b}, 1 + found.Messages, err
+}

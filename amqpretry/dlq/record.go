@@ -28,74 +28,69 @@ type record struct {
 	Taken Taken // zero in an export
 }
 
-// recordJSON is a line of an export. The members up to Failure are for people and for tools that
-// select by them.
-type recordJSON struct {
-	Version    int            `json:"v"`
-	Queue      any            `json:"queue,omitempty"`
-	Taken      *takenJSON     `json:"taken,omitempty"`
-	Position   *int           `json:"position,omitempty"`
-	Failure    failureJSON    `json:"failure"`
-	Unreadable string         `json:"unreadable,omitempty"`
-	CameBy     map[string]any `json:"came_by"`
-	Properties propertiesJSON `json:"properties"`
-	Headers    map[string]any `json:"headers,omitzero"` // without the member, the message has no headers
-	Body       any            `json:"body,omitempty"`
-	BodyBase64 []byte         `json:"body_base64,omitempty"`
-}
-
-// encodeRecord returns the line of an export: the exact message, and a summary of its failure.
-func encodeRecord(l *DeadLetter, queue string, taken Taken) ([]byte, error) {
-	if l.Unreadable != "" {
-		return nil, errUnreadable
-	}
-	line, err := newRecordJSON(l)
-	if err != nil {
-		return nil, err
-	}
-	line.Queue = optionalText(queue)
-	if taken != (Taken{}) {
-		line.Taken = newTakenJSON(taken)
-	}
-
-	return encodeJSON(line)
-}
-
 // MarshalJSON returns the line of an export, with the position instead of the queue.
 func (l DeadLetter) MarshalJSON() ([]byte, error) {
-	line, err := newRecordJSON(&l)
-	if err != nil {
-		return nil, err
-	}
-	line.Position = &l.Position
+	var e encoder
+	err := e.record(&l, "", Taken{}, &l.Position)
 
-	return encodeJSON(line)
+	return e.out, err
 }
 
-func newRecordJSON(l *DeadLetter) (*recordJSON, error) {
-	m := &l.Message
-	line := &recordJSON{
-		Version:    recordVersion,
-		Failure:    newFailureJSON(l),
-		Unreadable: l.Unreadable,
-		CameBy: map[string]any{
-			"exchange": textJSON(l.CameBy.Exchange), "routing_key": textJSON(l.CameBy.RoutingKey),
-		},
-		Properties: newPropertiesJSON(m),
+// line appends the line of an export: the exact message, and a summary of its failure. It appends
+// nothing of a message that fails.
+func (e *encoder) line(l *DeadLetter, queue string, taken Taken) error {
+	if l.Unreadable != "" {
+		return errUnreadable
 	}
-	if m.Headers != nil {
-		var err error
-		if line.Headers, err = tableJSON(m.Headers); err != nil {
-			return nil, within(".headers", err)
-		}
-	}
-	if utf8.Valid(m.Body) && m.Body != nil {
-		line.Body = string(m.Body)
-	} else {
-		line.BodyBase64 = m.Body
+	before := len(e.out)
+	err := e.record(l, queue, taken, nil)
+	if err != nil {
+		e.out = e.out[:before]
 	}
 
-	return line, nil
+	return err
+}
+
+// record writes the object of a line. The members up to failure are for people and for tools that
+// select by them.
+func (e *encoder) record(l *DeadLetter, queue string, taken Taken, position *int) error {
+	m := &l.Message
+	e.out = fmt.Appendf(e.out, `{"v":%d`, recordVersion)
+	e.property("queue", queue)
+	if taken != (Taken{}) {
+		e.taken(taken)
+	}
+	if position != nil {
+		e.name("position")
+		e.out = strconv.AppendInt(e.out, int64(*position), 10)
+	}
+	if err := e.failure(l); err != nil {
+		return err
+	}
+	e.member("unreadable", l.Unreadable)
+	e.out = append(e.out, `,"came_by":{"exchange":`...)
+	e.text(l.CameBy.Exchange)
+	e.out = append(e.out, `,"routing_key":`...)
+	e.text(l.CameBy.RoutingKey)
+	e.out = append(e.out, '}')
+	e.properties(m)
+	if m.Headers != nil { // without the member, the message has no headers
+		e.name("headers")
+		if err := e.table(m.Headers); err != nil {
+			return within(".headers", err)
+		}
+	}
+	switch {
+	case utf8.Valid(m.Body) && m.Body != nil:
+		e.name("body")
+		e.out = appendQuoted(e.out, m.Body)
+	case len(m.Body) > 0:
+		e.name("body_base64")
+		e.base64(m.Body)
+	}
+	e.out = append(e.out, '}')
+
+	return nil
 }
 
 // decodeRecord reads a line of an export, also after other tools (jq) have rewritten it. It takes
@@ -144,7 +139,7 @@ func decodeRecord(line []byte) (record, error) {
 // checkVersion checks the syntax of the whole line, and the version before all other members, as
 // another version may have others.
 func checkVersion(line []byte) error {
-	if bytes.HasPrefix(line, []byte(`{"v":1,`)) && json.Valid(line) { // as encodeRecord writes it
+	if bytes.HasPrefix(line, []byte(`{"v":1,`)) && json.Valid(line) { // as line writes it
 		return nil
 	}
 

@@ -233,7 +233,7 @@ func TestRecordFormat(t *testing.T) {
 			amqp091.Delivery{Body: []byte("\xff"), Headers: amqp091.Table{
 				"text": "a < b", "bytes": []byte("a"), "bytes*": []byte("\xff"), "bool": true, "void": nil,
 				"int8": int8(-1), "int16": int16(2), "int32": int32(3),
-				"int64": int64(4), "int64*": int64(math.MaxInt64), "uint8": byte(5), "uint16": uint16(6),
+				"int64": int64(4), "int64*": int64(math.MaxInt64), "int64-": int64(-1<<53 - 1), "uint8": byte(5), "uint16": uint16(6),
 				"uint32": uint32(7), "float32": float32(0.1),
 				"float64": 1e100, "nan": math.NaN(), "nan*": math.Float64frombits(0x7ff8000000000000),
 				"inf": math.Inf(-1), "zero": math.Copysign(0, -1),
@@ -246,7 +246,8 @@ func TestRecordFormat(t *testing.T) {
 				`"bool":{"type":"bool","value":true},"bytes":{"type":"bytes","value":"a"},"bytes*":{"type":"bytes","base64":"/w=="},` +
 				`"decimal":{"type":"decimal","value":"-0.05"},"float32":{"type":"float32","value":0.1},"float64":{"type":"float64","value":1e+100},` +
 				`"inf":{"type":"float64","value":"-Infinity"},"int16":{"type":"int16","value":2},"int32":{"type":"int32","value":3},` +
-				`"int64":{"type":"int64","value":4},"int64*":{"type":"int64","value":"9223372036854775807"},"int8":{"type":"int8","value":-1},` +
+				`"int64":{"type":"int64","value":4},"int64*":{"type":"int64","value":"9223372036854775807"},` +
+				`"int64-":{"type":"int64","value":"-9007199254740993"},"int8":{"type":"int8","value":-1},` +
 				`"nan":{"type":"float64","value":"NaN"},"nan*":{"type":"float64","value":"NaN:7ff8000000000000"},` +
 				`"table":{"type":"table","value":{"":"b"}},"text":"a < b","time":{"type":"time","value":"2026-01-02T03:04:05Z"},` +
 				`"time*":{"type":"time","value":"@1152921504606846976"},"uint16":{"type":"uint16","value":6},"uint32":{"type":"uint32","value":7},` +
@@ -284,12 +285,10 @@ func TestRecordFormat(t *testing.T) {
 }
 
 func headersJSON(t *testing.T, headers amqp091.Table) []byte {
-	object, err := tableJSON(headers)
-	require.NoError(t, err)
-	text, err := encodeJSON(object)
-	require.NoError(t, err)
+	var e encoder
+	require.NoError(t, e.table(headers))
 
-	return text
+	return e.out
 }
 
 // What cannot be read is shown, but no line that somebody could import.
@@ -546,8 +545,10 @@ func BenchmarkRecord(b *testing.B) {
 
 	b.Run("encode", func(b *testing.B) {
 		b.ReportAllocs()
+		var e encoder
 		for b.Loop() {
-			_, err = encodeRecord(&l, "orders.dlq", Taken{})
+			e.out = e.out[:0]
+			err = e.line(&l, "orders.dlq", Taken{})
 		}
 	})
 	b.Run("decode", func(b *testing.B) {

@@ -1,58 +1,45 @@
 package dlq
 
 import (
-	"time"
-
-	"github.com/amqpretry/watermill-retry/retry"
+	"errors"
+	"strconv"
 )
 
-// failureJSON summarizes the headers for people and for tools that select by it. An import ignores
-// it.
-type failureJSON struct {
-	UUID string `json:"uuid,omitempty"`
-	deadLetterJSON
-	History []callJSON `json:"history,omitempty"`
-	Edits   []Edit     `json:"edits,omitempty"`
-}
-
-// deadLetterJSON has the fields of retry.DeadLetter.
-type deadLetterJSON struct {
-	Reason       retry.Reason       `json:"reason,omitempty"`
-	Error        string             `json:"error,omitempty"`
-	ErrorType    string             `json:"error_type,omitempty"`
-	Queue        string             `json:"queue,omitempty"`
-	Topic        string             `json:"topic,omitempty"`
-	Handler      string             `json:"handler,omitempty"`
-	Host         string             `json:"host,omitempty"`
-	Calls        int                `json:"calls"`
-	Replays      int                `json:"replays"`
-	FirstFailure time.Time          `json:"first_failure,omitzero"`
-	LastFailure  time.Time          `json:"last_failure,omitzero"`
-	History      []retry.FailedCall `json:"-"`
-	Since        time.Time          `json:"since,omitzero"`
-	Deadline     time.Time          `json:"deadline,omitzero"`
-	Exchange     string             `json:"exchange,omitempty"`
-	RoutingKey   string             `json:"routing_key,omitempty"`
-	Expiration   string             `json:"expiration,omitempty"`
-	UserID       string             `json:"user_id,omitempty"`
-	Trace        string             `json:"trace,omitempty"`
-	Removed      string             `json:"removed,omitempty"`
-}
-
-// callJSON has the fields of retry.FailedCall.
-type callJSON struct {
-	Number int          `json:"number"`
-	At     time.Time    `json:"at,omitzero"`
-	Error  string       `json:"error,omitempty"`
-	Type   string       `json:"error_type,omitempty"`
-	Reason retry.Reason `json:"reason,omitempty"`
-}
-
-func newFailureJSON(l *DeadLetter) failureJSON {
-	failure := failureJSON{UUID: l.UUID, deadLetterJSON: deadLetterJSON(timed(l.DeadLetter)), Edits: l.Edits}
-	for _, a := range failure.deadLetterJSON.History {
-		failure.History = append(failure.History, callJSON(a))
+// failure summarizes the headers for people and for tools that select by it. An import ignores it.
+func (e *encoder) failure(l *DeadLetter) error {
+	f := timed(l.DeadLetter)
+	e.name("failure")
+	e.out = append(e.out, '{')
+	e.member("uuid", l.UUID, "reason", string(f.Reason), "error", f.Error, "error_type", f.ErrorType,
+		"queue", f.Queue, "topic", f.Topic, "handler", f.Handler, "host", f.Host)
+	e.name("calls")
+	e.out = strconv.AppendInt(e.out, int64(f.Calls), 10)
+	e.out = strconv.AppendInt(append(e.out, `,"replays":`...), int64(f.Replays), 10)
+	err := errors.Join(e.time("first_failure", f.FirstFailure), e.time("last_failure", f.LastFailure),
+		e.time("since", f.Since), e.time("deadline", f.Deadline))
+	e.member("exchange", f.Exchange, "routing_key", f.RoutingKey, "expiration", f.Expiration,
+		"user_id", f.UserID, "trace", f.Trace, "removed", f.Removed)
+	if len(f.History) > 0 {
+		e.name("history")
+		e.out = append(e.out, '[')
 	}
+	for _, a := range f.History {
+		e.next()
+		e.out = strconv.AppendInt(append(e.out, `{"number":`...), int64(a.Number), 10)
+		err = errors.Join(err, e.time("at", a.At))
+		e.member("error", a.Error, "error_type", a.Type, "reason", string(a.Reason))
+		e.out = append(e.out, '}')
+	}
+	if len(f.History) > 0 {
+		e.out = append(e.out, ']')
+	}
+	if len(l.Edits) > 0 {
+		edits, failed := encodeJSON(l.Edits)
+		err = errors.Join(err, failed)
+		e.name("edits")
+		e.out = append(e.out, edits...)
+	}
+	e.out = append(e.out, '}')
 
-	return failure
+	return err
 }

@@ -2,12 +2,14 @@ package dlq
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -17,38 +19,112 @@ import (
 // two levels here.
 const maxDepth = 100
 
-// encodeJSON returns value as JSON that is safe to print in a terminal.
-func encodeJSON(value any) ([]byte, error) {
-	var out terminalSafe
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(value)
-
-	return bytes.TrimSuffix(out, []byte("\n")), err
+// encoder appends JSON that is safe to print in a terminal: it escapes the characters that control
+// one or reverse the order of a text. It writes what encoding/json would write, without a value in
+// between for each part of a message.
+type encoder struct {
+	out     []byte
+	members []headerMember // of the tables that are being written
 }
 
-// terminalSafe collects JSON and escapes the characters that control a terminal or reverse the
-// order of a text. JSON has them in strings only.
-type terminalSafe []byte
+// next separates a member or an element from the one before.
+func (e *encoder) next() {
+	if last := e.out[len(e.out)-1]; last != '{' && last != '[' {
+		e.out = append(e.out, ',')
+	}
+}
 
-func (t *terminalSafe) Write(data []byte) (int, error) {
-	out, written := slices.Grow(*t, len(data)), 0
-	for i := 0; i < len(data); {
-		if data[i] < 0x7f { // most lines are ASCII: decoding each character would take two fifths of the time
+// name begins a member of an object.
+func (e *encoder) name(name string) {
+	e.next()
+	e.out = append(append(append(e.out, '"'), name...), `":`...)
+}
+
+// member writes members, by name and text, but those whose text is empty.
+func (e *encoder) member(pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			e.name(pairs[i])
+			e.out = appendQuoted(e.out, pairs[i+1])
+		}
+	}
+}
+
+// integer writes a member, unless it is 0.
+func (e *encoder) integer(name string, n int) {
+	if n != 0 {
+		e.name(name)
+		e.out = strconv.AppendInt(e.out, int64(n), 10)
+	}
+}
+
+// time writes a member, unless it is zero.
+func (e *encoder) time(name string, t time.Time) error {
+	if t.IsZero() {
+		return nil
+	}
+	e.name(name)
+	out, err := t.AppendText(append(e.out, '"'))
+	if err == nil {
+		e.out = append(out, '"')
+	}
+
+	return err
+}
+
+func (e *encoder) base64(data []byte) {
+	e.out = append(base64.StdEncoding.AppendEncode(append(e.out, '"'), data), '"')
+}
+
+// encodeJSON returns any value as JSON that is safe to print in a terminal.
+func encodeJSON(value any) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	var out []byte
+	for _, r := range string(bytes.TrimSuffix(text.Bytes(), []byte("\n"))) { // which is valid UTF-8
+		if out = utf8.AppendRune(out, r); controlsTerminal(r) {
+			out = fmt.Appendf(out[:len(out)-utf8.RuneLen(r)], `\u%04x`, r)
+		}
+	}
+
+	return out, err
+}
+
+// appendQuoted appends a text as a JSON string. What is not UTF-8 becomes U+FFFD.
+func appendQuoted[T string | []byte](out []byte, s T) []byte {
+	out = append(out, '"')
+	written := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c < 0x7f && c != '"' && c != '\\' {
 			i++
 			continue
 		}
-		r, size := utf8.DecodeRune(data[i:])
-		if controlsTerminal(r) {
-			out = fmt.Appendf(append(out, data[written:i]...), `\u%04x`, r)
-			written = i + size
+		r, size := rune(c), 1
+		if c >= utf8.RuneSelf {
+			r, size = utf8.DecodeRuneInString(string(s[i:min(len(s), i+utf8.UTFMax)]))
+			if (r != utf8.RuneError || size > 1) && !controlsTerminal(r) {
+				i += size
+				continue
+			}
+		}
+		out = append(out, s[written:i]...)
+		if at := strings.IndexByte(escaped, c); at >= 0 {
+			out = append(out, '\\', escapes[at])
+		} else {
+			out = fmt.Appendf(out, `\u%04x`, r)
 		}
 		i += size
+		written = i
 	}
-	*t = append(out, data[written:]...)
 
-	return len(data), nil
+	return append(append(out, s[written:]...), '"')
 }
+
+// escapes are the letters for what is escaped by one.
+const escaped, escapes = "\"\\\b\f\n\r\t", `"\bfnrt`
 
 func controlsTerminal(r rune) bool {
 	return r >= 0x7f && r <= 0x9f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069

@@ -6,34 +6,20 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// propertiesJSON has the properties of a message in the order in which they are written.
-type propertiesJSON struct {
-	ContentType     any    `json:"content_type,omitempty"`
-	ContentEncoding any    `json:"content_encoding,omitempty"`
-	DeliveryMode    uint8  `json:"delivery_mode,omitempty"`
-	Priority        uint8  `json:"priority,omitempty"`
-	CorrelationID   any    `json:"correlation_id,omitempty"`
-	ReplyTo         any    `json:"reply_to,omitempty"`
-	Expiration      any    `json:"expiration,omitempty"`
-	MessageID       any    `json:"message_id,omitempty"`
-	Timestamp       string `json:"timestamp,omitempty"`
-	Type            any    `json:"type,omitempty"`
-	UserID          any    `json:"user_id,omitempty"`
-	AppID           any    `json:"app_id,omitempty"`
-}
-
-func newPropertiesJSON(p *amqp091.Publishing) propertiesJSON {
-	written := propertiesJSON{
-		ContentType: optionalText(p.ContentType), ContentEncoding: optionalText(p.ContentEncoding),
-		DeliveryMode: p.DeliveryMode, Priority: p.Priority, CorrelationID: optionalText(p.CorrelationId),
-		ReplyTo: optionalText(p.ReplyTo), Expiration: optionalText(p.Expiration), MessageID: optionalText(p.MessageId),
-		Type: optionalText(p.Type), UserID: optionalText(p.UserId), AppID: optionalText(p.AppId),
-	}
+// properties writes the properties of a message.
+func (e *encoder) properties(p *amqp091.Publishing) {
+	e.name("properties")
+	e.out = append(e.out, '{')
+	e.property("content_type", p.ContentType, "content_encoding", p.ContentEncoding)
+	e.integer("delivery_mode", int(p.DeliveryMode))
+	e.integer("priority", int(p.Priority))
+	e.property("correlation_id", p.CorrelationId, "reply_to", p.ReplyTo, "expiration", p.Expiration,
+		"message_id", p.MessageId)
 	if !p.Timestamp.IsZero() {
-		written.Timestamp = timeText(p.Timestamp)
+		e.member("timestamp", timeText(p.Timestamp))
 	}
-
-	return written
+	e.property("type", p.Type, "user_id", p.UserId, "app_id", p.AppId)
+	e.out = append(e.out, '}')
 }
 
 // property is where a message has a property: a *string, *uint8 or *time.Time.

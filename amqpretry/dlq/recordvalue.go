@@ -32,111 +32,142 @@ const maxShort = 255
 // exact is the limit up to which float64 represents every integer.
 const exact = 1 << 53
 
-type typedJSON struct {
-	Type   string `json:"type"`
-	Value  any    `json:"value,omitempty"`
-	Base64 []byte `json:"base64,omitempty"`
+type headerMember struct {
+	name  string
+	value any
 }
 
-// valueJSON returns what encoding/json writes for a value that amqp091-go read.
-func valueJSON(value any) (any, error) {
+// value writes a value that amqp091-go read.
+func (e *encoder) value(value any) error {
 	switch v := value.(type) {
 	case string:
-		return textJSON(v), nil
+		e.text(v)
 	case nil:
-		return typedJSON{Type: "void"}, nil
+		e.out = append(e.out, `{"type":"void"}`...)
 	case int64:
 		if v < -exact || v > exact {
-			return typedJSON{Type: "int64", Value: strconv.FormatInt(v, 10)}, nil
+			e.typed("int64", strconv.FormatInt(v, 10))
+		} else {
+			e.out = fmt.Appendf(e.out, `{"type":"int64","value":%d}`, v)
 		}
-
-		return typedJSON{Type: "int64", Value: v}, nil
 	case bool, int8, int16, int32, uint8, uint16, uint32:
-		return typedJSON{Type: fmt.Sprintf("%T", v), Value: v}, nil
+		e.out = fmt.Appendf(e.out, `{"type":"%T","value":%v}`, v, v)
 	case float32:
-		nan := fmt.Sprintf("NaN:%08x", math.Float32bits(v))
-		return typedJSON{Type: "float32", Value: floatJSON(v, float64(v), nan)}, nil
+		return e.float("float32", v, float64(v), fmt.Sprintf("NaN:%08x", math.Float32bits(v)))
 	case float64:
-		nan := fmt.Sprintf("NaN:%016x", math.Float64bits(v))
-		return typedJSON{Type: "float64", Value: floatJSON(v, v, nan)}, nil
+		return e.float("float64", v, v, fmt.Sprintf("NaN:%016x", math.Float64bits(v)))
 	case amqp091.Decimal:
-		return typedJSON{Type: "decimal", Value: codec.HeaderText(v)}, nil
+		e.typed("decimal", codec.HeaderText(v))
 	case time.Time:
-		return typedJSON{Type: "time", Value: timeText(v)}, nil
+		e.typed("time", timeText(v))
 	case []byte:
-		if !utf8.Valid(v) {
-			return typedJSON{Type: "bytes", Base64: v}, nil
+		if utf8.Valid(v) {
+			e.typed("bytes", string(v))
+		} else {
+			e.encoded("bytes", v)
 		}
-
-		return typedJSON{Type: "bytes", Value: string(v)}, nil
 	case []any:
-		array := make([]any, len(v))
+		e.out = append(e.out, `{"type":"array","value":[`...)
 		for i := range v {
-			var err error
-			if array[i], err = valueJSON(v[i]); err != nil {
-				return nil, within(element(i), err)
+			e.next()
+			if err := e.value(v[i]); err != nil {
+				return within(element(i), err)
 			}
 		}
-
-		return typedJSON{Type: "array", Value: array}, nil
+		e.out = append(e.out, "]}"...)
 	case amqp091.Table:
-		table, err := tableJSON(v)
-		return typedJSON{Type: "table", Value: table}, err
+		e.out = append(e.out, `{"type":"table","value":`...)
+		err := e.table(v)
+		e.out = append(e.out, '}')
+
+		return err
+	default:
+		return &RecordError{Wanted: "a value as amqp091-go reads it", Found: fmt.Sprintf("a %T", value)}
 	}
 
-	return nil, &RecordError{Wanted: "a value as amqp091-go reads it", Found: fmt.Sprintf("a %T", value)}
+	return nil
 }
 
-func tableJSON(table amqp091.Table) (map[string]any, error) {
-	object := make(map[string]any, len(table))
+// table writes the members sorted by their names.
+func (e *encoder) table(table amqp091.Table) error {
+	first := len(e.members)
 	for key, value := range table {
 		name := key
 		if !utf8.ValidString(key) || strings.HasPrefix(key, keyBase64) {
 			name = keyBase64 + base64.StdEncoding.EncodeToString([]byte(key))
 		}
-		var err error
-		if object[name], err = valueJSON(value); err != nil {
-			return nil, within(member(key), err)
+		e.members = append(e.members, headerMember{name, value})
+	}
+	slices.SortFunc(e.members[first:], func(a, b headerMember) int { return strings.Compare(a.name, b.name) })
+	defer func() { e.members = slices.Delete(e.members, first, len(e.members)) }()
+
+	e.out = append(e.out, '{')
+	for i := first; i < first+len(table); i++ {
+		m := e.members[i] // a table in it appends to them
+		e.next()
+		e.out = append(appendQuoted(e.out, m.name), ':')
+		if err := e.value(m.value); err != nil {
+			return within(member(m.name), err)
 		}
 	}
+	e.out = append(e.out, '}')
 
-	return object, nil
+	return nil
 }
 
-func textJSON(s string) any {
-	if !utf8.ValidString(s) {
-		return typedJSON{Type: "string", Base64: []byte(s)}
+// text writes a text of AMQP, which may be no UTF-8.
+func (e *encoder) text(s string) {
+	if utf8.ValidString(s) {
+		e.out = appendQuoted(e.out, s)
+	} else {
+		e.encoded("string", []byte(s))
 	}
-
-	return s
 }
 
-// optionalText returns nil for an empty string, which encoding/json omits.
-func optionalText(s string) any {
-	if s == "" {
-		return nil
+// property is member for texts of AMQP.
+func (e *encoder) property(pairs ...string) {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			e.name(pairs[i])
+			e.text(pairs[i+1])
+		}
 	}
-
-	return textJSON(s)
 }
 
-// floatJSON returns v, the float f, or a text if it is -0 or no JSON number. The text of a NaN is
-// nan, which has its bits, if it is not Go's NaN.
-func floatJSON(v any, f float64, nan string) any {
+// typed writes a value as a text, encoded one as base64.
+func (e *encoder) typed(kind, value string) {
+	e.out = append(append(append(e.out, `{"type":"`...), kind...), `","value":`...)
+	e.out = append(appendQuoted(e.out, value), '}')
+}
+
+func (e *encoder) encoded(kind string, data []byte) {
+	e.out = append(append(append(e.out, `{"type":"`...), kind...), `","base64":`...)
+	e.base64(data)
+	e.out = append(e.out, '}')
+}
+
+// float writes v, the float f: as a text if it is -0 or no JSON number. The text of a NaN is nan,
+// which has its bits, if it is not Go's NaN.
+func (e *encoder) float(kind string, v any, f float64, nan string) error {
 	switch {
 	case math.IsNaN(f) && nan != "NaN:7fc00000" && nan != "NaN:7ff8000000000001":
-		return nan
+		e.typed(kind, nan)
 	case math.IsNaN(f):
-		return "NaN"
+		e.typed(kind, "NaN")
 	case math.IsInf(f, 1):
-		return "Infinity"
+		e.typed(kind, "Infinity")
 	case math.IsInf(f, -1):
-		return "-Infinity"
+		e.typed(kind, "-Infinity")
 	case f == 0 && math.Signbit(f):
-		return "-0"
+		e.typed(kind, "-0")
+	default:
+		text, err := json.Marshal(v)
+		e.out = fmt.Appendf(e.out, `{"type":"%s","value":%s}`, kind, text)
+
+		return err
 	}
 
-	return v
+	return nil
 }
 
 // timeText returns a time in whole seconds, as AMQP has it: as RFC 3339, or as @seconds since 1970
@@ -149,7 +180,7 @@ func timeText(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// readValue reads what valueJSON returned.
+// readValue reads what value wrote.
 func readValue(value any) (any, error) {
 	switch v := value.(type) {
 	case string:
@@ -357,7 +388,7 @@ func readBase64(value any) ([]byte, error) {
 	return data, nil
 }
 
-// readText reads what textJSON returned.
+// readText reads what text wrote.
 func readText(value any) (string, error) {
 	v, err := readValue(value)
 	text, ok := v.(string)

@@ -130,6 +130,7 @@ func (p *passage) drain(limit int) *drain {
 	d := &drain{
 		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: p.dryRun, undo: o.Undo,
 		progress: o.Progress, settled: p.settled, target: p.target,
+		holds: o.Rate == 0 && o.Edit == nil, // which may take its time
 		taken: Taken{By: string(o.Kind), To: p.target, Run: p.report.Run, At: p.began},
 	}
 	switch o.Kind {

@@ -40,6 +40,8 @@ type scan struct {
 	hidden, others int
 	// idle waits until nothing is on its way out of the queue. Nil where nothing is taken out.
 	idle func(context.Context) error
+	// waits is called before take waits for the next message. Nil for nothing.
+	waits func()
 
 	// losses is how often a message came for which there was no room, and atOnce how many messages
 	// there is room for since then; 0: any.
@@ -123,9 +125,12 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	total, hidden := found.Messages, 0
+	total, hidden, first := found.Messages, 0, []*block(nil)
 	if safety.quorum {
-		if hidden, err = q.hidden(ctx, link); err != nil {
+		if hidden, err = q.hidden(ctx, link); err == nil && total == 0 {
+			first, total, err = q.first(asker)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if err = q.certain(link, total, hidden); err != nil {
@@ -134,11 +139,14 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	}
 	depthChannel, err := link.Channel()
 	if err != nil {
+		for _, b := range first {
+			_ = b.giveBack(safety.requeue)
+		}
 		return nil, err
 	}
 
 	return &scan{
-		ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers,
+		blocks: first, ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers,
 		links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
 		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel,
 		asker: asker,
@@ -233,6 +241,9 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 			continue
 		}
 
+		if s.waits != nil {
+			s.waits()
+		}
 		select {
 		case <-b.inbox.news:
 			continue

@@ -17,15 +17,12 @@ type Taken struct {
 // does not undo.
 func (t Taken) IsElsewhere() bool { return t.To != "" }
 
-type takenJSON struct {
-	By  any    `json:"by"`
-	To  any    `json:"to,omitempty"`
-	Run any    `json:"run,omitempty"`
-	At  string `json:"at"`
-}
-
-func newTakenJSON(t Taken) *takenJSON {
-	return &takenJSON{textJSON(t.By), optionalText(t.To), optionalText(t.Run), t.At.UTC().Format(time.RFC3339)}
+func (e *encoder) taken(t Taken) {
+	e.out = append(e.out, `,"taken":{"by":`...)
+	e.text(t.By)
+	e.property("to", t.To, "run", t.Run)
+	e.member("at", t.At.UTC().Format(time.RFC3339))
+	e.out = append(e.out, '}')
 }
 
 func readTaken(value any) (t Taken, err error) {

@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"bytes"
 	"net"
 	"runtime"
 	"sync"
@@ -12,6 +13,10 @@ const (
 	// largeWrite is how much is not worth waiting for more.
 	largeWrite = 8 << 10
 )
+
+// heartbeat is a frame that must not wait: without it the broker closes the connection. It takes
+// along what somebody holds back for long.
+var heartbeat = []byte{8, 0, 0, 0, 0, 0, 0, 0xce}
 
 // held is a connection whose writes can be held back, so that what several callers write at the
 // same time goes to the broker at once: a write of its own for each message is the most that a
@@ -35,7 +40,7 @@ func (h *held) Write(b []byte) (int, error) {
 		return h.Conn.Write(b)
 	}
 	h.waiting = append(h.waiting, b...)
-	if h.holders == 0 || len(h.waiting) >= heldWrites {
+	if h.holders == 0 || len(h.waiting) >= heldWrites || bytes.HasSuffix(b, heartbeat) {
 		if err := h.flush(); err != nil {
 			return 0, err
 		}

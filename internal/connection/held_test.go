@@ -71,3 +71,14 @@ func TestHeldWritesWhenAllHaveLetGo(t *testing.T) {
 	_, _ = h.Write([]byte("c"))
 	assert.Equal(t, 2, w.writes, "held by nobody")
 }
+
+// A heartbeat that waits would end the connection.
+func TestHeldLetsHeartbeatsThrough(t *testing.T) {
+	w := &written{}
+	h := &held{Conn: w}
+	h.hold()
+	_, _ = h.Write([]byte("a"))
+	assert.Empty(t, w.bytes)
+	_, _ = h.Write([]byte("\x08\x00\x00\x00\x00\x00\x00\xce"))
+	assert.Equal(t, "a\x08\x00\x00\x00\x00\x00\x00\xce", string(w.bytes))
+}

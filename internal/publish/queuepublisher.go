@@ -25,12 +25,37 @@ type QueuePublisher struct {
 
 	sender   *sender
 	refusing atomic.Bool // as OnRefused was told last
+
+	mu   sync.Mutex
+	held bool // its writes
 }
 
 // NewQueuePublisher returns a publisher that has no channel yet. It does not outlive the link, with
 // which the lock of a run is lost.
 func NewQueuePublisher(link *connection.Link) *QueuePublisher {
-	return &QueuePublisher{link: link, sender: newSender(true)}
+	p := &QueuePublisher{link: link, sender: newSender(true)}
+	p.sender.waits = p.Flush
+
+	return p
+}
+
+// Hold holds back what Publish writes, up to 16 KiB, until Flush is called. Who calls it calls
+// Flush before he waits for anything.
+func (p *QueuePublisher) Hold() { p.hold(true) }
+
+// Flush writes what is held back.
+func (p *QueuePublisher) Flush() { p.hold(false) }
+
+func (p *QueuePublisher) hold(held bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case held && !p.held:
+		p.link.Hold()
+	case !held && p.held:
+		p.link.Release()
+	}
+	p.held = held
 }
 
 var errSilent = errors.New("the broker has not confirmed a message for a minute: has the queue no majority of its " +
@@ -66,8 +91,11 @@ func (p *QueuePublisher) Publish(ctx context.Context, exchange, key string, mess
 
 func (u *Published) send(ctx context.Context) (err error) {
 	p := u.publisher
-	if err := p.link.WaitUnblocked(ctx); err != nil {
-		return err
+	if p.link.IsBlocked() {
+		p.Flush()
+		if err := p.link.WaitUnblocked(ctx); err != nil {
+			return err
+		}
 	}
 	u.refused = false
 	if u.sent, err = p.sender.send(ctx, p.link, u.exchange, u.key, u.message, anyReturn); err == nil {

@@ -159,3 +159,30 @@ func TestQueuePublisher_Lost(t *testing.T) {
 		})
 	}
 }
+
+// What is held back is written together, when it is flushed, and before a publish waits for a
+// channel.
+func TestQueuePublisher_Hold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker((*fakebroker.Publish).Ack)
+		p, _ := newTestQueuePublisher(t, b)
+		p.Hold() // there is no channel yet: to open one takes an answer
+		published := []*Published{publishTest(t, p)}
+		synctest.Wait()
+		require.Len(t, b.Publishes(), 1)
+
+		p.Hold()
+		p.Hold()
+		published = append(published, publishTest(t, p), publishTest(t, p))
+		synctest.Wait()
+		require.Len(t, b.Publishes(), 1, "held back")
+		p.Flush()
+		synctest.Wait()
+		require.Len(t, b.Publishes(), 3)
+		p.Flush()
+		published = append(published, publishTest(t, p))
+		for _, published := range published {
+			require.NoError(t, published.Wait(t.Context(), t.Context()))
+		}
+	})
+}

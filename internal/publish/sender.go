@@ -27,7 +27,8 @@ const (
 // exchange has channels of its own: one that may not be written to closes its channel at each
 // publish, and must not take those with it that go elsewhere.
 type sender struct {
-	inOrder bool // what is published to an exchange goes over one channel
+	inOrder bool   // what is published to an exchange goes over one channel
+	waits   func() // called before it waits for an answer of the broker; nil for nothing
 
 	// turn is a lock that can be waited for with a context, since opening a channel can hang.
 	// Nobody publishes with it.
@@ -83,6 +84,9 @@ func (s *sender) send(ctx context.Context, link *connection.Link, exchange, key 
 func (s *sender) channel(ctx context.Context, link *connection.Link, exchange string) (*confirmChannel, error) {
 	if c, enough := s.pick(link, exchange); enough {
 		return c, nil
+	}
+	if s.waits != nil {
+		s.waits()
 	}
 	select {
 	case s.turn <- struct{}{}:

