@@ -8,6 +8,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -27,7 +28,7 @@ func (r *Retrier) deadLetters(main mainQueue) (queue *consumer.Queue, keep func(
 	queue.Ended = func() { r.registry.leaveLetters(queue, false) }
 	r.registry.addLetters(queue)
 	if !r.options.AssumeTopology {
-		queue.Declare = func(channel *amqp091.Channel, _ string) error {
+		queue.Declare = func(_ *connection.Link, channel *amqp091.Channel) error {
 			if err := plan.Declare(channel); err != nil {
 				return fmt.Errorf("cannot declare the dead-letter queue of topic %q: %w", main.Topic, err)
 			}

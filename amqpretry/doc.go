@@ -34,9 +34,10 @@
 //
 // # Two ways to consume
 //
-// Retrier.NewSubscriber is the retrier's own consumer, which keeps all promises. A stock
-// amqp.NewSubscriber(retrier.Config(), logger) works too; docs/concepts/guarantees.md has the table
-// of what it cannot promise.
+// Retrier.NewSubscriber is the retrier's own consumer, which keeps all promises. It declares what a
+// topic needs when a router subscribes; CheckRouter and Subscriber.Prepare do that for many topics
+// at a time. A stock amqp.NewSubscriber(retrier.Config(), logger) works too;
+// docs/concepts/guarantees.md has the table of what it cannot promise.
 //
 // # Publish
 //

@@ -16,11 +16,18 @@ import (
 
 // CheckRouter is a plugin for routers: router.AddPlugin(retrier.CheckRouter). It looks at the
 // handlers that are fed by this retrier, when the router starts and before it subscribes.
+//
 // Router.Run fails with a *middleware.OrderError where another middleware is in a place where
 // messages are lost, spin, or are not retried, and with a *middleware.NoMiddlewareError where the
 // retry middleware is missing; with middleware.OrderLog both are only logged.
 //
 // It also logs names of Options.Groups for which no subscriber was made before.
+//
+// Where nothing is wrong, it then declares the topologies of all these topics, 8 at a time, so that
+// Subscribe, which the router calls for one topic after the other, finds them declared: see
+// Subscriber.Prepare. That is for the retrier's own subscribers. An error is left to the topic's
+// own Subscribe. It does not wait for a connection that is lost, and when the broker has answered
+// no declaration for 15 seconds it gives up.
 //
 // Middlewares that it does not know are no mistake. It reads fields of the router that are not
 // Watermill's API: with a version that has others it checks nothing. Without the plugin, and for
@@ -49,6 +56,10 @@ func (r *Retrier) CheckRouter(router *message.Router) error {
 			r.options.Logger.Error("A middleware is in the wrong place", mistake,
 				watermill.LogFields{"handler_name": h.handler, "topic": h.topic})
 		}
+	}
+
+	if len(refused) == 0 {
+		r.prepareRoutes(found)
 	}
 
 	return errors.Join(refused...)

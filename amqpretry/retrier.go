@@ -218,11 +218,11 @@ func (r *Retrier) queue(main mainQueue) (*consumer.Queue, error) {
 	queue.Topic = main.Topic
 	switch {
 	case !r.options.AssumeTopology:
-		queue.Declare = func(channel *amqp091.Channel, version string) error {
-			return r.declare(channel, &queue, main.Exchange, version)
+		queue.Declare = func(link *connection.Link, channel *amqp091.Channel) error {
+			return r.declare(link, channel, &queue, main.Exchange)
 		}
 	case queue.Plan.Ladder != nil:
-		queue.Declare = func(channel *amqp091.Channel, _ string) error {
+		queue.Declare = func(_ *connection.Link, channel *amqp091.Channel) error {
 			if err := publish.CheckLanding(channel, queue.Plan); err != nil {
 				return fmt.Errorf("cannot consume topic %q with exact delays: its landing queue is not provisioned; "+
 					"import the file that Retrier.Definitions prints: %w", queue.Topic, err)
@@ -242,8 +242,13 @@ func (r *Retrier) leave(main mainQueue) {
 }
 
 // declare declares the main queue as the user's builder does, protected where its policy says so,
-// and the plan. version is the broker's, or empty.
-func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
+// and the plan. link is nil where it is not ours.
+func (r *Retrier) declare(link *connection.Link, channel *amqp091.Channel, queue *consumer.Queue,
+	exchange string) error {
+	version := ""
+	if link != nil {
+		version = link.Version()
+	}
 	main := mainQueue{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
 	if err := checkNative(queue.Plan, version); err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, err)
@@ -253,7 +258,7 @@ func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, excha
 	if err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
 	}
-	if err := r.declared.DeclarePlan(r.ctx, channel, queue.Plan); err != nil {
+	if err := r.declared.DeclarePlan(r.ctx, link, channel, queue.Plan); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", queue.Topic, err)
 	}
 	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {

@@ -13,6 +13,7 @@ type route struct {
 	subscriber     reflect.Value // what the interface holds
 	function       string        // the handler's own
 	middlewares    []string      // names of their functions, outermost first
+	started        bool          // subscribed already
 }
 
 // routes reads the handlers of a router. Watermill has no function for that, so it reads unexported
@@ -35,6 +36,7 @@ func routes(router *message.Router) (found []route, ok bool) {
 		next := route{
 			handler: h.FieldByName("name").String(), topic: h.FieldByName("subscribeTopic").String(),
 			subscriber: h.FieldByName("subscriber").Elem(), function: nameOf(h.FieldByName("handlerFunc")),
+			started: h.FieldByName("started").Bool(),
 		}
 		for i := range middlewares.Len() {
 			m := middlewares.Index(i)

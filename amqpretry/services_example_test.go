@@ -1,6 +1,7 @@
 package amqpretry_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -151,4 +152,35 @@ func ExampleOptions_secrets() {
 	// Output:
 	// log: retry 1 after 100ms: [card]
 	// call 1: handler panicked: no connection for [card]
+}
+
+// Handlers that are added while the router runs: Prepare declares the topologies of all their
+// topics together, and returns all errors.
+func ExampleSubscriber_Prepare() {
+	uri, id := os.Getenv("AMQP_URI"), watermill.NewShortUUID()
+	topics := []string{"orders-" + id, "invoices-" + id, "returns-" + id}
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{Logger: watermill.NopLogger{}})
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = retrier.Close() }()
+	defer demo.Tidy(uri, retrier, topics...) // no service deletes its queues
+	subscriber, err := retrier.NewSubscriber()
+	if err != nil {
+		panic(err)
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := subscriber.Prepare(ctx, topics...); err != nil {
+		panic(err)
+	}
+	for _, topic := range topics { // router.AddConsumerHandler and router.RunHandlers do this
+		if _, err := subscriber.Subscribe(ctx, topic); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println("consuming from", len(topics), "queues")
+	// Output:
+	// consuming from 3 queues
 }

@@ -44,9 +44,9 @@ func (r *Retrier) buildStock(channel *amqp091.Channel, main mainQueue) error {
 	case queue.Declare == nil:
 		return nil
 	case r.options.AssumeTopology:
-		return queue.Declare(channel, "")
+		return queue.Declare(nil, channel)
 	default: // the exchange is that of this call
-		return r.declare(channel, queue, main.Exchange, "")
+		return r.declare(nil, channel, queue, main.Exchange)
 	}
 }
 

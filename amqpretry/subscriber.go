@@ -3,6 +3,9 @@ package amqpretry
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -23,6 +26,12 @@ type Subscriber struct {
 	group       string // empty for the queues of the config
 	deadLetters bool   // consumes dead-letter queues
 	consumer    *consumer.Consumer
+
+	ctx   context.Context // ends when Close begins
+	close context.CancelCauseFunc
+
+	mu       sync.Mutex
+	prepared map[string]*prepared // by topic
 }
 
 var (
@@ -90,7 +99,9 @@ func (r *Retrier) newSubscriber(group string, deadLetters bool) (*Subscriber, er
 		return nil, err
 	}
 
-	s := &Subscriber{retrier: r, group: group, deadLetters: deadLetters, consumer: consumer}
+	s := &Subscriber{retrier: r, group: group, deadLetters: deadLetters, consumer: consumer,
+		prepared: map[string]*prepared{}}
+	s.ctx, s.close = context.WithCancelCause(r.ctx)
 	if err := r.opened(s); err != nil {
 		go func() { _ = consumer.Close() }() // it has no subscription yet, but closing still asks the broker
 		return nil, err
@@ -108,9 +119,14 @@ func (r *Retrier) newSubscriber(group string, deadLetters bool) (*Subscriber, er
 // *topology.NoAnswerError where the broker has not answered for 30 seconds, such as for a quorum
 // queue without leader. The name of the queue is generated once.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	queue, _, err := s.queue(topic)
-	if err != nil {
+	var queue *consumer.Queue
+	if p := s.take(topic); p != nil {
+		queue = p.queue
+		defer p.forget()
+	} else if other, _, err := s.queue(topic); err != nil {
 		return nil, err
+	} else {
+		queue = other
 	}
 
 	messages, err := s.consumer.Subscribe(ctx, *queue)
@@ -165,6 +181,13 @@ func (s *Subscriber) queue(topic string) (queue *consumer.Queue, keep func(), er
 // at the same time.
 func (s *Subscriber) Close() error {
 	defer s.retrier.closed(s)
+	s.close(fmt.Errorf("the subscriber is %w", ErrClosed))
+	s.mu.Lock()
+	unused := slices.Collect(maps.Values(s.prepared))
+	s.mu.Unlock()
+	for _, p := range unused {
+		p.drop()
+	}
 
 	return s.consumer.Close()
 }

@@ -527,6 +527,8 @@ func TestGroups_CloseWithoutAnAnswer(t *testing.T) {
 
 	network := newProxy(t, brokertest.URI(t))
 	started, goOn := make(chan struct{}), make(chan struct{})
+	var remove func()
+	t.Cleanup(func() { remove() }) // behind the service
 	a := startGroups(t, groupsSetup{URI: network.URI, QueueType: "quorum", Groups: []string{"closes", "stays"},
 		Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond},
 		Handler: func(group string, msg *message.Message) error {
@@ -541,10 +543,20 @@ func TestGroups_CloseWithoutAnAnswer(t *testing.T) {
 	a.publish(ids...)
 	await.Closed(t, started, "the handler runs")
 	a.handledBy("stays", ids)
+	another := uniqueName("another")
+	plan := must(a.retrier.Group("closes").Plan(another))(t)
+	remove = func() {
+		a.broker.RemovePlan(plan)
+		a.broker.Remove(another)
+	}
 	network.stall(groupsName)
+	prepared := make(chan error, 1)
+	go func() { prepared <- a.subs["closes"].Prepare(context.Background(), another) }()
+	await.Stays(t, 100*time.Millisecond, func() bool { return len(prepared) == 0 }, "it waits for the broker")
 	began := time.Now()
 	require.NoError(t, a.subs["closes"].Close())
 	assert.Less(t, time.Since(began), 15*time.Second, "amqp091-go gives up a silent connection after 30 s")
+	require.ErrorIs(t, await.Value(t, prepared, "the end of Prepare"), amqpretry.ErrClosed)
 	close(goOn)
 	network.resume()
 	a.broker.Has(a.queue("closes"), 5)

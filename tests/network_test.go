@@ -343,7 +343,7 @@ var methodNames = map[uint32]string{
 }
 
 func (s *sentMethods) record(conf *amqp.Config) {
-	wrapConnections(conf, func(conn net.Conn) net.Conn { return &recordedConn{Conn: conn, to: s} })
+	wrapConnections(conf, func(conn net.Conn) net.Conn { return &recordedConn{Conn: conn, add: s.add} })
 }
 
 // wrapConnections makes a config use what wrap makes of its network connections.
@@ -369,7 +369,7 @@ func (s *sentMethods) add(method uint32) {
 
 type recordedConn struct {
 	net.Conn
-	to     *sentMethods
+	add    func(method uint32)
 	frames frameReader
 }
 
@@ -378,7 +378,7 @@ func (c *recordedConn) Write(b []byte) (int, error) {
 	c.frames.read(b, func(frame []byte) {
 		const methodFrame = 1
 		if frame[0] == methodFrame {
-			c.to.add(binary.BigEndian.Uint32(frame[frameHead:]))
+			c.add(binary.BigEndian.Uint32(frame[frameHead:]))
 		}
 	})
 

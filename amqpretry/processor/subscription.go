@@ -206,7 +206,7 @@ func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) erro
 	if p.options.AssumeTopology {
 		return nil
 	}
-	err = link.OnChannel(func(c *amqp091.Channel) error { return p.declared.DeclarePlan(s.ctx, c, m.plan) })
+	err = link.OnChannel(func(c *amqp091.Channel) error { return p.declared.DeclarePlan(s.ctx, link, c, m.plan) })
 	if err != nil {
 		return fmt.Errorf("cannot declare the retry topology of queue %q: %w", m.name, err)
 	}

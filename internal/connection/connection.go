@@ -166,8 +166,7 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 			c.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if c.link != nil && c.link.IsAlive() {
-			link := c.link
+		if link := c.live(); link != nil {
 			c.mu.Unlock()
 			return link, nil
 		}
@@ -193,6 +192,22 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 			return nil, ErrClosed
 		}
 	}
+}
+
+// Live returns the live link; nil if there is none.
+func (c *Connection) Live() *Link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.live()
+}
+
+func (c *Connection) live() *Link {
+	if c.link == nil || !c.link.IsAlive() {
+		return nil
+	}
+
+	return c.link
 }
 
 // errConnecting is what keeps the first attempt to connect from being there: RabbitMQ takes 2 to 3

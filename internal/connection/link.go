@@ -29,7 +29,8 @@ type Link struct {
 	closes chan *amqp091.Error
 	blocks chan amqp091.Blocking
 
-	dead chan struct{} // closed when the connection is gone
+	opened time.Time
+	dead   chan struct{} // closed when the connection is gone
 
 	lostAt time.Time // read after dead
 	lost   error
@@ -77,6 +78,7 @@ func newLink(
 		emit:       emit,
 		closes:     connection.NotifyClose(make(chan *amqp091.Error, 1)),
 		blocks:     connection.NotifyBlocked(make(chan amqp091.Blocking, 8)),
+		opened:     time.Now(),
 		dead:       make(chan struct{}),
 		unblocked:  open,
 		unsure:     unsure,
@@ -150,6 +152,9 @@ func (l *Link) block(active bool, reason string) (changed bool) {
 		return !active
 	}
 }
+
+// Opened is when the connection was opened.
+func (l *Link) Opened() time.Time { return l.opened }
 
 // Lost tells when the connection was lost, and why; nil if it is there, or was closed by ourselves.
 func (l *Link) Lost() (at time.Time, err error) {

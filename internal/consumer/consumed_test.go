@@ -51,7 +51,7 @@ func (c *consumed) len() int {
 }
 
 func declaring(topic, queue string, declared *int) Queue {
-	return Queue{Topic: topic, Name: queue, Declare: func(*amqp091.Channel, string) error {
+	return Queue{Topic: topic, Name: queue, Declare: func(*connection.Link, *amqp091.Channel) error {
 		*declared++
 		return nil
 	}}

@@ -174,8 +174,15 @@ func (c *Consumer) begin(ctx context.Context, s *subscription, first *session) b
 	return true
 }
 
-// declare declares the topology of a topic once for each connection.
+// declare declares the topology of a topic once for each connection, over a channel of its own.
 func (c *Consumer) declare(link *connection.Link, queue Queue) error {
+	var channel reused
+	defer channel.close()
+
+	return c.declareOver(&channel, link, queue)
+}
+
+func (c *Consumer) declareOver(channel *reused, link *connection.Link, queue Queue) error {
 	if queue.Declare == nil && queue.DeclareApart == nil {
 		return nil
 	}
@@ -184,7 +191,7 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 	defer used.leave()
 
 	return used.declaration.DeclareHere(context.Background(), link, time.Time{}, func() error {
-		return queue.declare(link)
+		return queue.declare(link, channel)
 	})
 }
 

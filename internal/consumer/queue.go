@@ -30,9 +30,9 @@ type Queue struct {
 	Policy config.Policy
 	Plan   topology.Plan
 	Names  topology.Names
-	// Declare declares the main queue and the plan on a broker of this version; nil when nothing
-	// may be declared.
-	Declare func(channel *amqp091.Channel, version string) error
+	// Declare declares the main queue and the plan over a channel of a link; nil when nothing may
+	// be declared.
+	Declare func(link *connection.Link, channel *amqp091.Channel) error
 	// DeadLettersOf is the main queue whose dead letters lie in Queue; empty for a main queue.
 	DeadLettersOf string
 	// DeclareApart declares instead, over a connection of the caller's: what the broker says to it
@@ -58,17 +58,17 @@ type Queue struct {
 // isFailed reports whether it is a failed queue.
 func (q *Queue) isFailed() bool { return len(q.FailedOf) > 0 }
 
-func (q *Queue) declare(link *connection.Link) error {
+// declare declares over a channel, which others may use next.
+func (q *Queue) declare(link *connection.Link, over *reused) error {
 	if q.DeclareApart != nil {
 		return q.DeclareApart()
 	}
-	channel, err := link.Channel()
+	channel, err := over.on(link)
 	if err != nil {
 		return fmt.Errorf("cannot open a channel: %w", err)
 	}
-	defer channel.Close() // fails after an error of the broker, which has closed it
 
-	return q.Declare(channel, link.Version())
+	return q.Declare(link, channel)
 }
 
 // isUsable reports whether the queue can be consumed from although it could not be declared:

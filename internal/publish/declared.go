@@ -7,6 +7,8 @@ import (
 	"time"
 	"weak"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
@@ -18,9 +20,9 @@ const (
 	//
 	// Upstream: a declaration of a classic queue whose node is down takes a minute.
 	declareWait = 30 * time.Second
-	// ladderAge is how long what was declared of a ladder is taken to be there, by those who
-	// subscribe.
-	ladderAge = time.Minute
+	// subscribedAge is how long a shared object that was declared is taken to be there, by those
+	// who subscribe.
+	subscribedAge = time.Minute
 )
 
 // Declared remembers what was declared, by any key that stands for it.
@@ -44,28 +46,101 @@ func (d *Declared) Of(key any) *Object {
 	return d.objects[key]
 }
 
-// DeclarePlan declares a plan over a channel, with what its ladder shares unless that was declared
-// a moment ago: more than a hundred objects. It waits no longer than ctx for a declaration of those
-// that another caller has started. After an error the whole is declared next time.
-func (d *Declared) DeclarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan) error {
-	return d.declarePlan(ctx, channel, plan, nil, time.Now().Add(-ladderAge))
+// DeclarePlan declares a plan over a channel of a link. It leaves out the objects shared with other
+// plans that were declared less than a minute ago, since the link is there. It waits no longer than
+// ctx for a declaration that another caller has started. After an error the whole is declared next
+// time. Without a link, what was declared over any of them is left out.
+func (d *Declared) DeclarePlan(ctx context.Context, link *connection.Link, channel topology.Channel,
+	plan topology.Plan) error {
+	return d.declarePlan(ctx, link, channel, plan, time.Now().Add(-subscribedAge))
 }
 
-func (d *Declared) declarePlan(ctx context.Context, channel topology.Channel, plan topology.Plan,
-	link *connection.Link, after time.Time) error {
-	if plan.Ladder == nil {
-		return plan.Declare(channel)
+func (d *Declared) declarePlan(ctx context.Context, link *connection.Link, channel topology.Channel,
+	plan topology.Plan, after time.Time) error {
+	if link != nil {
+		after = latest(after, link.Opened()) // it may lead to another broker than the one before
 	}
-	shared := d.Of("ladder " + plan.Ladder.Name())
-	err := shared.DeclareHere(ctx, link, after, func() error { return plan.Ladder.Shared().Declare(channel) })
+	shared, own := split(plan)
+	isSkipped, err := d.declareShared(ctx, link, channel, shared, after)
+	if err == nil {
+		err = own.Declare(channel)
+	}
 	if err != nil {
-		return err
+		for _, part := range shared {
+			d.Of(part.key).Forget()
+		}
 	}
-	if err = plan.DeclareOwn(channel); err != nil {
-		shared.Forget()
+	// Somebody has deleted what was left out. Not for a ladder, whose other targets would have to
+	// be bound again.
+	if isSkipped && isMissing(err) && link != nil && plan.Ladder == nil {
+		return link.OnChannel(func(channel *amqp091.Channel) error { return plan.Declare(channel) })
 	}
 
 	return err
+}
+
+// declareShared declares what was not declared after a time, and reports whether it left some out.
+func (d *Declared) declareShared(ctx context.Context, link *connection.Link, channel topology.Channel,
+	shared []sharedPart, after time.Time) (isSkipped bool, err error) {
+	for _, part := range shared {
+		o := d.Of(part.key)
+		if o.declaredSince(after) {
+			isSkipped = true
+			continue
+		}
+		if err := o.DeclareHere(ctx, link, after, func() error { return part.plan().Declare(channel) }); err != nil {
+			return isSkipped, err
+		}
+	}
+
+	return isSkipped, nil
+}
+
+// sharedPart is an exchange, a queue with its bindings, or a ladder, that many plans share.
+type sharedPart struct {
+	key  string
+	plan func() topology.Plan
+}
+
+// split returns the parts of a plan that others share, in the order of their declaration, and the
+// rest, which needs them.
+func split(plan topology.Plan) (shared []sharedPart, own topology.Plan) {
+	add := func(part topology.Plan) {
+		key := fmt.Sprint(part.Exchanges, part.Queues, part.Bindings)
+		shared = append(shared, sharedPart{key, func() topology.Plan { return part }})
+	}
+	if plan.Ladder != nil { // more than a hundred objects
+		shared = append(shared, sharedPart{"ladder " + plan.Ladder.Name(), plan.Ladder.Shared})
+	}
+	for _, x := range plan.Exchanges {
+		if x.Shared {
+			add(topology.Plan{Exchanges: []topology.Exchange{x}})
+		} else {
+			own.Exchanges = append(own.Exchanges, x)
+		}
+	}
+	sharedQueues := map[string]bool{}
+	for _, q := range plan.Queues {
+		if !q.Shared {
+			own.Queues = append(own.Queues, q)
+			continue
+		}
+		sharedQueues[q.Name] = true
+		part := topology.Plan{Queues: []topology.Queue{q}}
+		for _, b := range plan.Bindings {
+			if b.Queue == q.Name {
+				part.Bindings = append(part.Bindings, b)
+			}
+		}
+		add(part)
+	}
+	for _, b := range plan.Bindings {
+		if !sharedQueues[b.Queue] {
+			own.Bindings = append(own.Bindings, b)
+		}
+	}
+
+	return shared, own
 }
 
 // Object is something that is declared, or asked for, once for all who need it. There is one
@@ -97,15 +172,25 @@ func (o *Object) Declare(ctx context.Context, link *connection.Link, after time.
 }
 
 // DeclareHere is [Object.Declare] for a declaration over a channel that the caller closes
-// afterwards. A caller whose declaration runs waits until it ends: with the broker's answer, or
-// with the connection. A caller who joins waits as with Declare.
+// afterwards, and for callers who bound the wait themselves. A caller whose declaration runs waits
+// until it ends: with the broker's answer, or with the connection. A caller who joins waits for
+// that or for the end of ctx.
 func (o *Object) DeclareHere(ctx context.Context, link *connection.Link, after time.Time, declare func() error) error {
 	d, begun := o.join(link, after, declare)
 	if begun {
 		<-d.done
 	}
-
-	return d.wait(ctx)
+	select {
+	case <-d.done: // also when ctx has ended
+		return d.err
+	default:
+	}
+	select {
+	case <-d.done:
+		return d.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Forget makes it be declared again.
@@ -122,6 +207,14 @@ func (o *Object) WasDeclared() bool {
 	defer o.mu.Unlock()
 
 	return !o.declared.IsZero()
+}
+
+// declaredSince tells whether it was declared after a time, over whatever link.
+func (o *Object) declaredSince(after time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	return o.declared.After(after)
 }
 
 // isRunning tells whether there is a declaration that the broker has not answered yet.

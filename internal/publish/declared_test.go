@@ -7,9 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
@@ -39,8 +42,12 @@ func TestObject_DeclareHereWaitsForItsOwn(t *testing.T) {
 		for _, do := range []func(context.Context, *connection.Link, time.Time, func() error) error{
 			object.Declare, object.DeclareHere} {
 			require.ErrorIs(t, do(ctx, nil, time.Now(), nil), errEnded, "who joins gives up")
-			require.ErrorContains(t, do(t.Context(), nil, time.Now(), nil), "has not answered for 30s")
 		}
+		require.ErrorContains(t, object.Declare(t.Context(), nil, time.Now(), nil), "has not answered for 30s")
+		long, end := context.WithTimeout(t.Context(), time.Hour)
+		defer end()
+		require.ErrorIs(t, object.DeclareHere(long, nil, time.Now(), nil), context.DeadlineExceeded,
+			"who bounds the wait himself")
 
 		select {
 		case err := <-returned:
@@ -104,5 +111,81 @@ func TestObject_OncePerLink(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, object.Declare(t.Context(), second, time.Time{}, count))
 		assert.Equal(t, 4, n, "the late answer of the first link changes nothing")
+	})
+}
+
+// declarations counts what is declared.
+type declarations struct {
+	names map[string]int
+	err   error // of all further declarations
+}
+
+func (d *declarations) count(name string) error {
+	if d.err == nil {
+		d.names[name]++
+	}
+
+	return d.err
+}
+
+func (d *declarations) ExchangeDeclare(name, _ string, _, _, _, _ bool, _ amqp091.Table) error {
+	return d.count(name)
+}
+
+func (d *declarations) ExchangeBind(destination, _, source string, _ bool, _ amqp091.Table) error {
+	return d.count(source + "->" + destination)
+}
+
+func (d *declarations) QueueDeclare(name string, _, _, _, _ bool, _ amqp091.Table) (amqp091.Queue, error) {
+	return amqp091.Queue{}, d.count(name)
+}
+
+func (d *declarations) QueueBind(name, _, exchange string, _ bool, _ amqp091.Table) error {
+	return d.count(exchange + "->" + name)
+}
+
+// What plans share is declared once a minute, each part by itself, and again after an error.
+func TestDeclarePlan_SharedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		planOf := func(queue string, delays ...time.Duration) topology.Plan {
+			policy := config.Policy{Delays: delays, Strategy: config.StrategyShared}
+			plan, err := topology.New(queue, policy, topology.Names{})
+			require.NoError(t, err)
+
+			return plan
+		}
+		a, b := planOf("a", time.Second, time.Minute), planOf("b", time.Second, time.Hour)
+		shared := a.RetryExchange
+		var declared Declared
+		channel := &declarations{names: map[string]int{}}
+		declare := func(plan topology.Plan) error { return declared.DeclarePlan(t.Context(), nil, channel, plan) }
+
+		require.NoError(t, declare(a))
+		require.NoError(t, declare(b))
+		want := map[string]int{"a.dlq": 1, "b.dlq": 1, shared + ".return->a": 1, shared + ".return->b": 1}
+		for _, name := range []string{shared, shared + ".return"} {
+			want[name] = 1
+		}
+		for _, delay := range []string{".1s", ".1m", ".1h"} {
+			want[shared+delay], want[shared+"->"+shared+delay] = 1, 1
+		}
+		assert.Equal(t, want, channel.names)
+
+		<-time.After(subscribedAge)
+		require.NoError(t, declare(a))
+		assert.Equal(t, 2, channel.names[shared])
+		assert.Equal(t, 2, channel.names[shared+".1m"])
+		assert.Equal(t, 1, channel.names[shared+".1h"])
+
+		for range 3 { // also over other links
+			require.NoError(t, declared.DeclarePlan(t.Context(), &connection.Link{}, channel, a))
+		}
+		assert.Equal(t, 2, channel.names[shared])
+
+		channel.err = errEnded
+		require.ErrorIs(t, declare(a), errEnded)
+		channel.err = nil
+		require.NoError(t, declare(a))
+		assert.Equal(t, 3, channel.names[shared], "after an error")
 	})
 }

@@ -84,7 +84,7 @@ func (d *delays) declareTarget(ctx context.Context, link *connection.Link, c *ca
 	}
 	declare := func(plan topology.Plan) error {
 		return link.OnChannel(func(channel *amqp091.Channel) error {
-			return d.own.declared.declarePlan(ctx, channel, plan, link, latest(c.missing, time.Now().Add(-sharedAge)))
+			return d.own.declared.declarePlan(ctx, link, channel, plan, latest(c.missing, time.Now().Add(-sharedAge)))
 		})
 	}
 	err := declare(d.plan)

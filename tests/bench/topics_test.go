@@ -3,16 +3,21 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
@@ -77,6 +82,172 @@ func BenchmarkTopics(b *testing.B) {
 		})
 	}
 	t.WriteOn(b, brokertest.URI(b))
+}
+
+// BenchmarkStart measures what a router with many topics takes until it runs, against the time that
+// a program needs to declare the same objects, 8 at a time over 8 channels.
+func BenchmarkStart(b *testing.B) {
+	t := report.Table{
+		Title: "Start of a router",
+		Notes: []string{
+			"Time until a router of one subscriber runs, divided by the time in which a program that does nothing " +
+				"else declares the same objects over 8 channels. *First* with nothing declared, *again* when all is " +
+				"there. Main queues are classic; the retrier has the default policy of 5 delays. Medians.",
+		},
+		Head: []string{"topics", "retry queues", "plugin", "first / raw", "again / raw", "first, s", "again, s",
+			"raw first, s", "raw again, s"},
+	}
+	uri := newBroker(b).URI
+	for _, scope := range []config.Strategy{config.StrategyQueues, config.StrategyShared} {
+		for _, n := range numbersOfTopics(b) {
+			b.Run(fmt.Sprintf("%s-%d", scope, n), func(b *testing.B) {
+				var contenders []report.Contender
+				for _, way := range []string{"raw", "with", "without"} {
+					run := func(b *testing.B) map[string]float64 {
+						s := newStart(b, scope, way, n)
+						defer s.remove(b)
+
+						return map[string]float64{"first-s": s.time(b), "again-s": s.time(b)}
+					}
+					contenders = append(contenders, report.Contender{Name: way, Run: run})
+				}
+				r := report.Compare(b, contenders...)
+				for _, way := range []string{"with", "without"} {
+					t.Add(n, scope, way, r.Ratio(way, "raw", "first-s"), r.Ratio(way, "raw", "again-s"),
+						r.Median(way, "first-s"), r.Median(way, "again-s"),
+						r.Median("raw", "first-s"), r.Median("raw", "again-s"))
+				}
+			})
+		}
+	}
+	t.WriteOn(b, uri)
+}
+
+// starting is one way to declare the objects of many topics.
+type starting struct {
+	way     string
+	options amqpretry.Options
+	topics  []string
+	plans   []topology.Plan
+}
+
+// newStart makes topics that do not exist yet.
+func newStart(b *testing.B, scope config.Strategy, way string, n int) *starting {
+	b.Helper()
+	id := watermill.NewShortUUID()
+	s := &starting{way: way,
+		options: amqpretry.Options{Policies: config.Policies{Default: config.Policy{Strategy: scope}}}}
+	s.options.Names.Shared = "bench-" + id
+	retrier := newRetrier(b, durable(b, "classic", amqpretry.DefaultPrefetch), s.options)
+	for i := range n {
+		topic := fmt.Sprintf("bench-%s-%d", id, i)
+		plan, err := retrier.Plan(topic)
+		require.NoError(b, err)
+		s.topics, s.plans = append(s.topics, topic), append(s.plans, plan)
+	}
+	require.NoError(b, retrier.Close())
+
+	return s
+}
+
+// time is how many seconds it takes, connecting not included.
+func (s *starting) time(b *testing.B) float64 {
+	b.Helper()
+	if s.way == "raw" {
+		return s.raw(b, func(channel *amqp091.Channel, plan topology.Plan) error {
+			_, err := channel.QueueDeclare(plan.Queue, true, false, false, false, arguments("classic"))
+			if err != nil {
+				return err
+			}
+
+			return plan.Declare(channel)
+		})
+	}
+	router := newRouter(b)
+	retrier := newRetrier(b, durable(b, "classic", amqpretry.DefaultPrefetch), s.options)
+	router.AddMiddleware(retrier.Middleware)
+	if s.way == "with" {
+		router.AddPlugin(retrier.CheckRouter)
+	}
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(b, err)
+	for _, topic := range s.topics {
+		router.AddConsumerHandler(topic, topic, subscriber, func(*message.Message) error { return nil })
+	}
+	ended := make(chan error, 1)
+	began := time.Now()
+	go func() { ended <- router.Run(context.Background()) }()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		b.Fatal(err)
+	}
+	took := time.Since(began).Seconds()
+	require.NoError(b, router.Close())
+	require.NoError(b, retrier.Close())
+
+	return took
+}
+
+// raw does something for each plan, over 8 channels of a connection. What many plans share is done
+// once.
+func (s *starting) raw(b *testing.B, do func(*amqp091.Channel, topology.Plan) error) float64 {
+	b.Helper()
+	connection := dial(b)
+	defer connection.Close()
+	plans := slices.Clone(s.plans)
+	if s.options.Policies.Default.Strategy == config.StrategyShared {
+		isShared := func(b topology.Binding) bool { return b.Exchange == plans[0].RetryExchange }
+		for i := range plans[1:] {
+			p := &plans[i+1]
+			p.Exchanges = nil
+			p.Queues = slices.DeleteFunc(slices.Clone(p.Queues), func(q topology.Queue) bool { return q.Shared })
+			p.Bindings = slices.DeleteFunc(slices.Clone(p.Bindings), isShared)
+		}
+	}
+	began := time.Now()
+	var channels []*amqp091.Channel
+	for range 8 {
+		channel, err := connection.Channel()
+		require.NoError(b, err)
+		channels = append(channels, channel)
+	}
+	require.NoError(b, do(channels[0], plans[0])) // with what the others share
+	next := make(chan topology.Plan, len(plans))
+	for _, plan := range plans[1:] {
+		next <- plan
+	}
+	close(next)
+	var all sync.WaitGroup
+	for _, channel := range channels {
+		all.Go(func() {
+			for plan := range next {
+				assert.NoError(b, do(channel, plan))
+			}
+		})
+	}
+	all.Wait()
+
+	return time.Since(began).Seconds()
+}
+
+// remove deletes what was declared.
+func (s *starting) remove(b *testing.B) {
+	b.Helper()
+	s.raw(b, func(channel *amqp091.Channel, plan topology.Plan) error {
+		for _, queue := range append(plan.Queues, topology.Queue{Name: plan.Queue}) {
+			if _, err := channel.QueueDelete(queue.Name, false, false, false); err != nil {
+				return err
+			}
+		}
+		for _, exchange := range plan.Exchanges {
+			if err := channel.ExchangeDelete(exchange.Name, false, false); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
 }
 
 // numbersOfTopics go as far as SCALE leaves time for.
