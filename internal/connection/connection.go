@@ -147,18 +147,6 @@ func (c *Connection) TryLink(ctx context.Context) (*Link, error) { return c.get(
 // is closed.
 func (c *Connection) Link(ctx context.Context) (*Link, error) { return c.get(ctx, true) }
 
-// Live is the live link; nil if there is none just now.
-func (c *Connection) Live() *Link {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	if c.closed || c.link == nil || !c.link.IsAlive() {
-		return nil
-	}
-
-	return c.link
-}
-
 func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 	for {
 		c.mu.Lock()
