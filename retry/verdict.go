@@ -1,7 +1,7 @@
 package retry
 
 import (
-	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -35,22 +35,24 @@ type Verdict struct {
 }
 
 func (v Verdict) String() string {
+	// Without fmt: each failure has one, and fmt makes the stack of its goroutine grow.
 	switch v.Action {
 	case ActionRetry:
+		again := "retry " + strconv.Itoa(v.Count)
 		switch {
 		case v.ByBroker && v.Delay == 0:
-			return fmt.Sprintf("retry %d at once, by the broker", v.Count)
+			return again + " at once, by the broker"
 		case v.ByBroker:
-			return fmt.Sprintf("retry %d after %s, by the broker", v.Count, v.Delay)
+			return again + " after " + v.Delay.String() + ", by the broker"
 		}
-		return fmt.Sprintf("retry %d after %s%s", v.Count, v.Delay, v.further())
+		return again + " after " + v.Delay.String() + v.further()
 	case ActionPostpone:
-		return fmt.Sprintf("postpone for %s%s", v.Delay, v.further())
+		return "postpone for " + v.Delay.String() + v.further()
 	case ActionDeadLetter:
-		return fmt.Sprintf("dead-letter (%s)", v.Reason)
+		return "dead-letter (" + string(v.Reason) + ")"
 	case ActionDrop:
 		if v.Reason != "" {
-			return fmt.Sprintf("drop (%s)", v.Reason)
+			return "drop (" + string(v.Reason) + ")"
 		}
 	case ActionRetryNow, ActionRequeue:
 	}

@@ -3,7 +3,7 @@ package engine
 import (
 	"cmp"
 	"errors"
-	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -76,7 +76,7 @@ func historyReason(c retry.Class, v retry.Verdict) retry.Reason {
 // a chain.
 func typeName(err error) string {
 	for {
-		name := fmt.Sprintf("%T", err)
+		name := reflect.TypeOf(err).String()
 
 		switch name {
 		case "*fmt.wrapError", "*errors.withStack", "*errors.withMessage", "*retry.MarkedError":
