@@ -37,7 +37,7 @@ PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 MODULES ?= . $(filter-out tools,$(patsubst %/go.mod,%,$(wildcard */go.mod */*/go.mod)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-others timings sizes proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help demo test test-long test-others timings sizes proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench costs tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -178,6 +178,9 @@ bench: ## the retrier measured against what one would do without it: make bench 
 	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
 	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench/peers
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/consumer
+
+costs: ## allocations and writes that each message costs, and whether these have become more
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -run '^$$' -bench Costs -benchtime=1x -v ./tests/bench
 
 # Commands are killed KILLS times each, and dead-letter queues of both types are browsed BROWSES times each.
 KILLS ?= 100

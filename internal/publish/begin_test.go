@@ -123,6 +123,25 @@ func TestBegin_AgainUntilConfirmed(t *testing.T) {
 	}
 }
 
+// What the broker delivers again is not published, also where others are that were put in line with
+// it.
+func TestBegin_Gone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker(nil)
+		queue := b.forward(t, retryOnce)
+		queue.forward(t, failure())
+		var errs []error
+		for _, isGone := range []bool{true, false, true} {
+			queue.Begin(t.Context(), *failure(), func() bool { return isGone }, func(_ *wire.State, err error) {
+				errs = append(errs, err)
+			})
+			synctest.Wait()
+		}
+		assert.Equal(t, []error{ErrGone, nil, ErrGone}, errs)
+		assert.Len(t, b.Publishes(), 1+1)
+	})
+}
+
 // The goroutines of a queue end when nothing comes, and with the forwarder.
 func TestBegin_NobodyStays(t *testing.T) {
 	for name, end := range map[string]func(*Forwarder){

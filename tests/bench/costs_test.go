@@ -2,6 +2,7 @@ package bench
 
 import (
 	"errors"
+	"io"
 	"math"
 	"net"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -37,6 +39,7 @@ var budgets = []struct {
 	{"forwarded, 1 handler", forwardedCost(1), 251, 0.5},
 	{"forwarded, 8 handlers", forwardedCost(8), 254, 0.5},
 	{"published, 64 calls at a time", publishedCost, 72, 0.3},
+	{"replayed, with an undo file", replayedCost, 345, 0.5},
 }
 
 // BenchmarkCosts fails when a message costs more than it did: by counts, which are the same on each
@@ -198,6 +201,24 @@ func publishedCost(b *testing.B, messages int) spent {
 	}
 	publish(warmUp)
 	publish(messages)
+
+	return m.spent(messages)
+}
+
+// replayedCost is of a whole run, from its start to its end.
+func replayedCost(b *testing.B, messages int) spent {
+	q := withDeadLetters(b, messages)
+	defer q.remove()
+	conf, m := metered(b)
+	client, err := dlq.Open(b.Context(), dlq.Config{URI: brokertest.URI(b), AMQP: conf.Connection.AmqpConfig,
+		NoDeliveryLimitPolicy: true})
+	require.NoError(b, err)
+	defer func() { _ = client.Close() }()
+
+	m.begin()
+	done, err := client.Queue(q.main).Run(b.Context(), dlq.Plan{Kind: dlq.Replay, Undo: io.Discard})
+	require.NoError(b, err)
+	require.Equal(b, messages, done.Done)
 
 	return m.spent(messages)
 }

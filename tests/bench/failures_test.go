@@ -218,7 +218,7 @@ func (l load) most() float64 {
 		return float64(time.Second / l.work)
 	}
 
-	return 15_000
+	return 40_000
 }
 
 // requireAll takes what a consumer that was closed has left, until each message of the backlog was
