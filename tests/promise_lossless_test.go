@@ -539,5 +539,6 @@ func TestHealthyFromTheStart(t *testing.T) {
 	svc.run()
 	await.Until(t, func() bool { return svc.Calls.count() == count }, "all are handled")
 	svc.close()
-	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume"}, sent.All()[:3], "none is acknowledged yet")
+	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume"}, sent.All()[:3],
+		"none is acknowledged yet")
 }

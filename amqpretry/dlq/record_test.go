@@ -233,7 +233,8 @@ func TestRecordFormat(t *testing.T) {
 			amqp091.Delivery{Body: []byte("\xff"), Headers: amqp091.Table{
 				"text": "a < b", "bytes": []byte("a"), "bytes*": []byte("\xff"), "bool": true, "void": nil,
 				"int8": int8(-1), "int16": int16(2), "int32": int32(3),
-				"int64": int64(4), "int64*": int64(math.MaxInt64), "int64-": int64(-1<<53 - 1), "uint8": byte(5), "uint16": uint16(6),
+				"int64": int64(4), "int64*": int64(math.MaxInt64), "int64-": int64(-1<<53 - 1),
+				"uint8": byte(5), "uint16": uint16(6),
 				"uint32": uint32(7), "float32": float32(0.1),
 				"float64": 1e100, "nan": math.NaN(), "nan*": math.Float64frombits(0x7ff8000000000000),
 				"inf": math.Inf(-1), "zero": math.Copysign(0, -1),

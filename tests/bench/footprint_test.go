@@ -120,6 +120,7 @@ func footprintOfHeld(b *testing.B, n, size int) float64 {
 	}
 	go func() {
 		defer close(ended)
+		//nolint:testifylint // a failure ends the wait below
 		ownConsumer(options).consume(b, durable(b, "classic", n), queue, handle, done, 5*time.Minute)
 	}()
 	await.Within(b, 3*time.Minute, func() bool { return failed.Load() >= int64(n) })
@@ -144,6 +145,7 @@ func footprintAhead(b *testing.B, prefetch, messages int) float64 {
 	first := true
 	go func() {
 		defer close(ended)
+		//nolint:testifylint // a failure ends the wait below
 		ownConsumer(options).consume(b, durable(b, "classic", prefetch), queue, func(*message.Message) error {
 			if first {
 				close(called)
@@ -153,7 +155,11 @@ func footprintAhead(b *testing.B, prefetch, messages int) float64 {
 			return nil
 		}, done, time.Minute)
 	}()
-	<-called
+	select {
+	case <-called:
+	case <-ended:
+		b.FailNow()
+	}
 	<-time.After(3 * time.Second) // what is sent ahead has come
 	used := inUse() - before
 	close(done)

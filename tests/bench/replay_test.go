@@ -40,8 +40,8 @@ func BenchmarkReplay(b *testing.B) {
 			"Taking out: amqp091-go takes the same messages out of the quorum dead-letter queue, %d unacknowledged "+
 			"at a time, and does nothing with them. Who publishes all and then takes all out, on a machine that does "+
 			"one thing at a time, has the rate of both: what a replay would reach that costs nothing itself. Peak "+
-			"memory is what heap and stacks had in use (sampled every 50 ms, after a collection before the run), of the "+
-			"command all that the process had resident.", len(letterBody(0)), rawWindow, takeWindow)},
+			"memory is what heap and stacks had in use (sampled every 50 ms, after a collection before the run), of "+
+			"the command all that the process had resident.", len(letterBody(0)), rawWindow, takeWindow)},
 		Head: []string{"way", "messages per second", "of raw", "of both", "of the loop", "peak memory (MiB)"},
 	}
 	binary := buildCommand(b)
@@ -61,7 +61,8 @@ func BenchmarkReplay(b *testing.B) {
 		for _, way := range []string{"raw", "taking out", "raw loop", "library", "library with undo file",
 			"command with undo file"} {
 			rate := all.Median(way, "msg/s")
-			t.Add(way, rate, all.Ratio(way, "raw", "msg/s"), rate/both, all.Ratio(way, "raw loop", "msg/s"), all.Median(way, "MiB"))
+			t.Add(way, rate, all.Ratio(way, "raw", "msg/s"), rate/both, all.Ratio(way, "raw loop", "msg/s"),
+				all.Median(way, "MiB"))
 		}
 	})
 	t.WriteOn(b, brokertest.URI(b))
