@@ -58,6 +58,7 @@ func newMany(t *testing.T, n int, options amqpretry.Options, configure ...func(*
 	wrapConnections(&conf, func(conn net.Conn) net.Conn {
 		return &recordedConn{Conn: conn, add: func(method uint32) { m.sent.put(method) }}
 	})
+	conf.Connection.AmqpConfig.Heartbeat = time.Minute // what is silent here is noticed by nobody else
 	options.Logger, options.OnEvent = m.logs, func(e retry.Event) { m.events.put(e) }
 	if options.Policies.Default.Strategy == "" {
 		options.Policies = config.Policies{Default: config.Policy{Delays: ms(50, 100), Strategy: config.StrategyQueues}}

@@ -90,7 +90,7 @@ func count(b *fakebroker.Scripted, body string) int {
 // Only what was refused is published again, with pauses, and until PublishTimeout. The error names
 // it.
 func TestDelayPublisher_Refused(t *testing.T) {
-	for name, takes := range map[string]time.Duration{"for a while": 5 * time.Second, "for ever": time.Hour} {
+	for name, takes := range map[string]time.Duration{"for a while": 4 * time.Second, "for ever": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, began := fakebroker.NewScripted(nil), time.Now()
