@@ -3,6 +3,8 @@ package publish
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,6 +141,28 @@ func TestBegin_Gone(t *testing.T) {
 		}
 		assert.Equal(t, []error{ErrGone, nil, ErrGone}, errs)
 		assert.Len(t, b.Publishes(), 1+1)
+	})
+}
+
+// Foreign code that ends the goroutine costs no other copy its end, nor those that come later.
+func TestBegin_DoneEndsTheGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker(nil)
+		queue := b.forward(t, retryOnce)
+		queue.forward(t, failure())
+		var done atomic.Int64
+		for range 2 {
+			for i := range 10 {
+				queue.Begin(t.Context(), *failure(), isThere, func(*wire.State, error) {
+					if done.Add(1); i == 3 {
+						runtime.Goexit()
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		assert.EqualValues(t, 20, done.Load())
+		assert.Empty(t, queue.held.copies)
 	})
 }
 

@@ -136,12 +136,16 @@ func (q *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	c := &copying{ctx: ctx, request: *o, isGone: isGone}
 	q.hold(c)
 	defer q.release(c)
+	if err := q.forward(c); err != nil {
+		return nil, err
+	}
 
-	return q.forward(c)
+	return q.confirmed(c), nil
 }
 
-// Begin is Forward for who does not wait: done is called with the result, in a goroutine of its
-// own. Copies are published in the order of the calls, as far as that needs no waiting.
+// Begin is Forward for a caller that does not wait: done is called with the result. It must not
+// block, as the next copies of the queue wait for it. Copies are published in the order of the
+// calls, as far as that needs no waiting.
 func (q *QueueForwarder) Begin(ctx context.Context, o codec.CopyRequest, isGone func() bool,
 	done func(*wire.State, error)) {
 	c := &copying{ctx: ctx, request: o, isGone: isGone, done: done}
@@ -175,7 +179,15 @@ const patience = 50 * time.Millisecond
 // confirmAll waits for the confirmations of copies, in their order. One that has none for long
 // waits by itself: it must hold up no other.
 func (q *QueueForwarder) confirmAll(copies []*copying) {
-	for _, c := range copies {
+	next := 0
+	defer func() { // done may have ended the goroutine: OnEvent is foreign code
+		for _, c := range copies[next:] {
+			go q.finish(c)
+		}
+	}()
+	for next < len(copies) {
+		c := copies[next]
+		next++
 		if !c.sent.isAnswered(patience) {
 			go q.finish(c)
 			continue
@@ -184,24 +196,31 @@ func (q *QueueForwarder) confirmAll(copies []*copying) {
 			go q.finish(c)
 			continue
 		}
-		q.release(c)
-		c.done(q.confirmed(c), nil)
+		q.end(c, nil)
 	}
+}
+
+// end tells the result of a copy.
+func (q *QueueForwarder) end(c *copying, err error) {
+	q.release(c)
+	if err != nil {
+		c.done(nil, err)
+		return
+	}
+	c.done(q.confirmed(c), nil)
 }
 
 // finish brings a copy to its end.
 func (q *QueueForwarder) finish(c *copying) {
 	if c.sent != nil && c.err == nil {
-		_, c.err = c.sent.wait(c.ctx, q.forwarder.ctx)
-		if c.err == nil {
-			q.release(c)
-			c.done(q.confirmed(c), nil)
+		answered, err := c.sent.wait(c.ctx, q.forwarder.ctx)
+		if err == nil || !answered { // without an answer it must not be published again
+			q.end(c, err)
 			return
 		}
+		c.err = err
 	}
-	state, err := q.forward(c)
-	q.release(c)
-	c.done(state, err)
+	q.end(c, q.forward(c))
 }
 
 func (q *QueueForwarder) confirmed(c *copying) *wire.State {
@@ -213,7 +232,7 @@ func (q *QueueForwarder) confirmed(c *copying) *wire.State {
 }
 
 // forward publishes a copy as often as it takes, after a first time it may be.
-func (q *QueueForwarder) forward(c *copying) (*wire.State, error) {
+func (q *QueueForwarder) forward(c *copying) error {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(q.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
@@ -231,11 +250,11 @@ func (q *QueueForwarder) forward(c *copying) (*wire.State, error) {
 		}
 		switch {
 		case err == nil:
-			return q.confirmed(c), nil
+			return nil
 		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		case errors.Is(err, ErrGone) || c.isGone():
-			return nil, ErrGone
+			return ErrGone
 		case c.sent != nil && isMissing(err):
 			q.held.failed(c, errors.Join(err, undeclared)) // is reported while the declaration has no answer
 			undeclared = q.redeclare(ctx, c.sent.at)
@@ -243,7 +262,7 @@ func (q *QueueForwarder) forward(c *copying) (*wire.State, error) {
 		}
 		q.held.failed(c, err)
 		if err := sleep(ctx, pauses.NextBackOff()); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }

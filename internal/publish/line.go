@@ -41,6 +41,12 @@ func (l *line[T]) put(next T) {
 }
 
 func (l *line[T]) run() {
+	isOver := false
+	defer func() {
+		if !isOver { // what take has called has ended the goroutine
+			go l.run()
+		}
+	}()
 	idle := time.NewTimer(lineIdle)
 	defer idle.Stop()
 	var all []T
@@ -57,6 +63,7 @@ func (l *line[T]) run() {
 			stays = l.isAwaited()
 		}
 	}
+	isOver = true
 }
 
 // next gives all that wait. Those of the last time are done.
