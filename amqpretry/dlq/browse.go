@@ -40,6 +40,15 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 	}
 }
 
+// Read gives all dead letters, the oldest first, and leaves them where they are, as Browse does.
+// begun is called once when the queue is locked and counted, with Ready, Hidden and Consumers of
+// the Stat; next is called for each dead letter until it returns false.
+func (q *Queue) Read(ctx context.Context, begun func(Stat), next func(*DeadLetter) bool) error {
+	return q.each(ctx, Filter{}, nil, func(s *scan) {
+		begun(Stat{Ready: s.first, Hidden: s.hidden, Consumers: s.others})
+	}, next)
+}
+
 // each gives the dead letters that match, until more is false.
 func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan),
 	more func(*DeadLetter) bool) (err error) {

@@ -186,14 +186,10 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			tell(d.progress, settled.progress(report.Progress))
 			continue
 		}
-		report.Matched++
-
-		message, left := d.prepare(f, r.frame)
-		if left != "" || d.dryRun {
+		message, goes := d.prepare(&report, f, r.frame)
+		if !goes || d.dryRun {
 			f.keep()
-			if left != "" {
-				report.leave(left)
-			} else {
+			if goes {
 				sent += report.goes(message.Body)
 			}
 			tell(d.progress, settled.progress(report.Progress))
@@ -222,15 +218,21 @@ func (d *drain) tellSettled(report Report, err error) {
 	}
 }
 
-func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
-	if f.unreadable != "" {
-		return amqp091.Publishing{}, LeftUnreadable
+// prepare counts one that matched, and makes what is sent of it, if it can go.
+func (d *drain) prepare(report *Report, f *found, frame int) (message amqp091.Publishing, goes bool) {
+	report.Matched++
+	left := LeftReason("")
+	switch {
+	case f.unreadable != "":
+		left = LeftUnreadable
+	case d.copyOf != nil:
+		message, left = d.copyOf(f, frame)
 	}
-	if d.copyOf == nil {
-		return amqp091.Publishing{}, ""
+	if left != "" {
+		report.leave(left)
 	}
 
-	return d.copyOf(f, frame)
+	return message, left == ""
 }
 
 // acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it

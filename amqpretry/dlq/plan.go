@@ -1,11 +1,13 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
+	"iter"
 	"slices"
 	"time"
 
@@ -107,6 +109,52 @@ func (p Plan) Most() int {
 // Counted, and its filter selects exactly the messages that were counted: neither those that come
 // later, nor those that take their places.
 func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
+	return q.count(plan, func(dry Plan) (Report, error) { return q.run(ctx, dry, true) })
+}
+
+// PlanOf is Plan for dead letters that Read has given before: it asks for the target, and does not
+// read the queue again. read is the Stat of that Read.
+func (q *Queue) PlanOf(ctx context.Context, plan Plan, read Stat, deadLetters iter.Seq2[*DeadLetter, error]) (Plan,
+	error) {
+	return q.count(plan, func(dry Plan) (Report, error) {
+		p, r, err := q.pass(ctx, dry, true)
+		if err != nil {
+			return p.report, err
+		}
+		defer r.end(q.client)
+		d := p.drain(0)
+		report := Report{Left: []Left{}, Hidden: read.Hidden, Consumers: read.Consumers, Target: r.target}
+		report.Total = read.Ready
+		for l, err := range deadLetters {
+			if err = cmp.Or(err, context.Cause(ctx)); err != nil {
+				return report, err
+			}
+			report.Seen++
+			if d.filter.Matches(l, p.began) {
+				if message, goes := d.prepare(&report, readBefore(q, l), r.frame); goes {
+					report.goes(message.Body)
+				}
+			}
+			tell(dry.Progress, report.Progress)
+		}
+
+		return p.whole(report, nil), nil
+	})
+}
+
+// readBefore is a dead letter as a scan finds it.
+func readBefore(q *Queue, l *DeadLetter) *found {
+	m := &l.Message
+	d := amqp091.Delivery{Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding,
+		DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationId: m.CorrelationId, ReplyTo: m.ReplyTo,
+		Expiration: m.Expiration, MessageId: m.MessageId, Timestamp: m.Timestamp, Type: m.Type, UserId: m.UserId,
+		AppId: m.AppId, Body: m.Body, Exchange: l.CameBy.Exchange, RoutingKey: l.CameBy.RoutingKey}
+
+	return &found{arrived: arrived{delivery: d}, queue: q, position: l.Position, unreadable: l.Unreadable, read: l}
+}
+
+// count makes a plan of what a dry run of it says.
+func (q *Queue) count(plan Plan, dryRun func(Plan) (Report, error)) (Plan, error) {
 	wanted, now := plan.Filter, time.Now()
 	var counted []uint64
 	dry := plan
@@ -122,7 +170,7 @@ func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
 	err := errors.Join(wanted.Validate(), checkRun("Plan", plan.Limit, 0))
 	report := Report{Left: []Left{}}
 	if err == nil {
-		report, err = q.run(ctx, dry, true)
+		report, err = dryRun(dry)
 	}
 	report.weigh(plan.Limit)
 	plan.Counted, plan.Filter = &report, onlyCounted(counted, wanted)

@@ -22,24 +22,11 @@ import (
 // run does a plan, or counts what it would do.
 func (q *Queue) run(ctx context.Context, plan Plan, dryRun bool) (_ Report, err error) {
 	defer func() { err = explainLost("read", q.name, err) }()
-	p := &passage{queue: q, plan: plan, dryRun: dryRun, began: time.Now(), report: Report{Left: []Left{}}}
-	if plan.Kind == Replay {
-		p.report.Run = rand.Text()
-	}
-	if plan.Kind != Purge {
-		p.target = cmp.Or(plan.To, q.mainQueue)
-	}
-	if err := errors.Join(plan.Validate(), p.checkTarget()); err != nil {
-		return p.report, err
-	}
-	r, err := q.begin(ctx, p.target, dryRun)
+	p, r, err := q.pass(ctx, plan, dryRun)
 	if err != nil {
 		return p.report, err
 	}
 	defer r.end(q.client)
-	if p.report.Target = r.target; r.target != nil {
-		r.target.handle = plan.Kind == Replay
-	}
 	if err := r.guard(ctx, p); err != nil {
 		return p.report, err
 	}
@@ -62,6 +49,30 @@ func (q *Queue) run(ctx context.Context, plan Plan, dryRun bool) (_ Report, err 
 	report, err := r.drain(ctx, rest)
 
 	return p.whole(report.after(canaries), err), err
+}
+
+// pass begins a pass through the queue: it checks the plan, and connects. After an error only the
+// report of the passage is of use.
+func (q *Queue) pass(ctx context.Context, plan Plan, dryRun bool) (*passage, *run, error) {
+	p := &passage{queue: q, plan: plan, dryRun: dryRun, began: time.Now(), report: Report{Left: []Left{}}}
+	if plan.Kind == Replay {
+		p.report.Run = rand.Text()
+	}
+	if plan.Kind != Purge {
+		p.target = cmp.Or(plan.To, q.mainQueue)
+	}
+	if err := errors.Join(plan.Validate(), p.checkTarget()); err != nil {
+		return p, nil, err
+	}
+	r, err := q.begin(ctx, p.target, dryRun)
+	if err != nil {
+		return p, nil, err
+	}
+	if p.report.Target = r.target; r.target != nil {
+		r.target.handle = plan.Kind == Replay
+	}
+
+	return p, r, nil
 }
 
 // checkTarget checks the target by the names of the queues.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb/internal/snapshot"
 )
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
@@ -39,89 +40,137 @@ func (c *Console) apiQueues(r *http.Request, _ visitor) (any, error) {
 // apiPatience is how long a look may take until the answer is that it goes on.
 const apiPatience = 25 * time.Second
 
-// lookAt waits for a look.
-func (c *Console) lookAt(r *http.Request, who visitor) (viewOf, *look, error) {
+// lookAt waits for a snapshot, and gives what matches. refresh reads the queue anew if the snapshot is
+// the one that it names.
+func (c *Console) lookAt(r *http.Request, who visitor) (viewOf, seen, *snapshot.Result, error) {
 	query := r.URL.Query()
-	if err := checkKeys(query, "after", "main-queue"); err != nil {
-		return viewOf{}, nil, err
+	if err := checkKeys(query, "after", "limit", "main-queue", "refresh"); err != nil {
+		return viewOf{}, seen{}, nil, err
 	}
 	query.Set("queue", r.PathValue("queue"))
-	v, pending, err := c.view(query, who)
+	v, err := c.viewIn(query, who)
 	if err != nil {
-		return v, nil, err
+		return v, seen{}, nil, err
 	}
-	pending.wait(r.Context(), apiPatience)
-	switch {
-	case !pending.ended():
-		p := pending.Progress()
-		return v, nil, &problem{Status: http.StatusServiceUnavailable, Title: "The queue is still being read",
+	wanted := wantNew
+	if query.Has("refresh") {
+		wanted = wantAnother
+	}
+	now, err := c.looked(r, v.target, wanted)
+	if err != nil {
+		return v, now, nil, err
+	}
+	result, err := c.find(r.Context(), v, now)
+
+	return v, now, result, err
+}
+
+// looked waits for a snapshot of a queue.
+func (c *Console) looked(r *http.Request, t target, wanted want) (seen, error) {
+	now := c.looks.view(t, wanted, r.URL.Query().Get("refresh"))
+	if now = c.looks.wait(r.Context(), t, now, apiPatience); now.Reading != nil && (now.Snapshot == nil || wanted > wantOne) {
+		p := now.Reading.Progress()
+		return now, &problem{Status: http.StatusServiceUnavailable, Title: "The queue is still being read",
 			Detail: strconv.Itoa(p.Seen) + " of " + strconv.Itoa(p.Total) + " messages were read.", Do: "Ask again."}
-	case pending.err != nil:
-		return v, nil, pending.err
-	default:
-		return v, pending.look.forRole(who), nil
 	}
+
+	if now.Snapshot == nil {
+		return now, now.Err
+	}
+
+	return now, nil
 }
 
 // apiQueue counts the dead letters of a queue, as dlq stat does, and groups them by fingerprint.
 func (c *Console) apiQueue(r *http.Request, who visitor) (any, error) {
-	v, k, err := c.lookAt(r, who)
+	v, now, found, err := c.lookAt(r, who)
 	if err != nil {
 		return nil, err
 	}
-	groups := k.Groups
+	groups := found.Groups
 	if groups == nil {
-		groups = []*group{}
+		groups = []*snapshot.Group{}
+	}
+	if !who.CanView() {
+		groups = slices.Clone(groups)
+		for i, g := range groups {
+			without := *g
+			without.Pattern = ""
+			groups[i] = &without
+		}
 	}
 
 	return struct {
 		Queue     string    `json:"queue"`
 		MainQueue string    `json:"main_queue"`
+		Snapshot  string    `json:"snapshot"`
 		At        time.Time `json:"at"`
-		numbers
-		Groups []*group `json:"groups"`
-		Others int      `json:"others"`
-	}{v.Queue, v.MainQueue, k.Began, k.numbers, groups, k.Others}, nil
+		snapshot.Numbers
+		Groups []*snapshot.Group `json:"groups"`
+		Others int               `json:"others"`
+	}{v.Queue, v.MainQueue, now.ID(), now.Began, found.Numbers, groups, found.Others}, nil
 }
 
 // apiDeadLetters lists dead letters, the oldest first.
 func (c *Console) apiDeadLetters(r *http.Request, who visitor) (any, error) {
-	v, k, err := c.lookAt(r, who)
+	query := r.URL.Query()
+	size, after := pageSize, 0
+	for name, n := range map[string]*int{"limit": &size, "after": &after} {
+		if text := query.Get(name); text != "" {
+			var err error
+			if *n, err = strconv.Atoi(text); err != nil || *n < 0 {
+				return nil, badRequest(name, "a number, 0 or more", strconv.Quote(text))
+			}
+		}
+	}
+	if size < 1 || size > mostPage {
+		return nil, badRequest("limit", "1 to "+strconv.Itoa(mostPage), strconv.Itoa(size))
+	}
+	v, now, found, err := c.lookAt(r, who)
 	if err != nil {
 		return nil, err
 	}
 	list := struct {
-		Queue       string    `json:"queue"`
-		Matched     int       `json:"matched"`
-		DeadLetters []summary `json:"dead_letters"`
+		Queue       string             `json:"queue"`
+		Snapshot    string             `json:"snapshot"`
+		Matched     int                `json:"matched"`
+		DeadLetters []snapshot.Summary `json:"dead_letters"`
 		// Next is what to give as after for those that follow; absent if there are none.
 		Next int `json:"next,omitempty"`
-	}{Queue: v.Queue, Matched: k.Matched, DeadLetters: k.Page}
-	if list.DeadLetters == nil {
-		list.DeadLetters = []summary{}
+	}{Queue: v.Queue, Snapshot: now.ID(), Matched: found.Matched}
+	from := found.After(after)
+	list.DeadLetters = now.Page(found, snapshot.Oldest, from, size)
+	for i := range list.DeadLetters {
+		list.DeadLetters[i] = forRole(list.DeadLetters[i], who)
 	}
-	if k.More {
-		list.Next = k.Next
+	if n := len(list.DeadLetters); n > 0 && from+n < found.Matched {
+		list.Next = list.DeadLetters[n-1].Position
 	}
 
 	return list, nil
 }
 
-// apiDeadLetter gives one, as dlq show --json does.
+// apiDeadLetter gives one, as dlq show --json does: by its UUID, or by its position in a snapshot.
 func (c *Console) apiDeadLetter(r *http.Request, who visitor) (any, error) {
 	if err := who.needs(RoleView); err != nil {
 		return nil, err
 	}
-	t, err := c.target(r.PathValue("queue"), r.URL.Query().Get("main-queue"))
+	query := r.URL.Query()
+	if err := checkKeys(query, "main-queue", "snapshot", "position"); err != nil {
+		return nil, err
+	}
+	t, err := c.target(r.PathValue("queue"), query.Get("main-queue"))
 	if err != nil {
 		return nil, err
 	}
-	var l *dlq.DeadLetter
-	if l, err = c.messageAt(r.Context(), t, r.PathValue("uuid"), ""); err != nil {
+	now, err := c.looked(r, t, wantOne)
+	if err != nil {
 		return nil, err
 	}
+	query.Set("uuid", r.PathValue("uuid"))
+	_, l, err := c.messageIn(r.Context(), t, now, query)
 
-	return l, nil
+	return l, err
 }
 
 func (c *Console) apiRuns(_ *http.Request, who visitor) (any, error) {

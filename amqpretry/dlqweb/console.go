@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb/internal/snapshot"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
@@ -61,7 +62,7 @@ func New(config Config) (*Console, error) {
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.looks = &looks{console: c, held: map[string]int{}}
+	c.looks = &looks{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles}}
 	c.runs = &runs{console: c, journal: journal}
 	c.sampler = &sampler{console: c, depth: map[string]int64{}, deaths: map[string]deaths{},
 		looked: map[string]lookedAt{}, first: make(chan struct{})}
@@ -87,6 +88,7 @@ func (c *Console) Close() error {
 	if c.opened != nil {
 		_ = c.opened.Close()
 	}
+	c.looks.close()
 	c.runs.journal.close()
 
 	return nil
@@ -168,6 +170,7 @@ func (c *Console) routes() http.Handler {
 	api("GET /api/v1/queues/{queue}", c.apiQueue)
 	api("GET /api/v1/queues/{queue}/dead-letters", c.apiDeadLetters)
 	api("GET /api/v1/queues/{queue}/dead-letters/{uuid}", c.apiDeadLetter)
+	api("GET /api/v1/queues/{queue}/dead-letter", c.apiDeadLetter)
 	mux.Handle("GET /api/v1/openapi.json", c.openAPI())
 	if c.config.acts() {
 		page("GET /runs", c.pageRuns)
@@ -176,7 +179,7 @@ func (c *Console) routes() http.Handler {
 		page("GET /plan", c.pagePlan)
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
-		page("POST /confirm", postRun(c.runs.confirm))
+		page("POST /confirm", c.postConfirm)
 		page("POST /stop", postRun(c.runs.end))
 		page("POST /undo", postRun(c.undoRun))
 		api("GET /api/v1/runs", c.apiRuns)

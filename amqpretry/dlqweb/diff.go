@@ -99,7 +99,11 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
-	l, err := c.messageAt(r.Context(), t, form.Get("uuid"), "")
+	now, err := c.looked(r, t, wantOne)
+	if err != nil {
+		return err
+	}
+	_, l, err := c.messageIn(r.Context(), t, now, url.Values{"uuid": {form.Get("uuid")}})
 	if err != nil {
 		return err
 	}

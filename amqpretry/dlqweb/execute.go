@@ -25,11 +25,17 @@ type execution struct {
 	plan  dlq.Plan
 }
 
-// do does a run, or counts what it would do. Looks of the queue make room for it; who else works on
-// the queue is waited for.
+// do does a run, or counts what it would do. Who else reads the queue, or works on it, is waited
+// for.
 func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq.Report, error) {
 	now := r.snapshot()
-	defer k.console.looks.hold(now.Queue)()
+	if !dry || now.Snapshot == "" {
+		release, err := k.console.looks.hold(ctx, target{now.Queue, now.MainQueue})
+		if err != nil {
+			return dlq.Report{}, err
+		}
+		defer release()
+	}
 	client, err := k.console.client(ctx)
 	if err != nil {
 		return dlq.Report{}, err
@@ -76,8 +82,7 @@ func (e *execution) once(ctx context.Context) (dlq.Report, error) {
 	case e.run.Kind == kindImport:
 		return e.put(ctx)
 	case e.dry:
-		e.plan.Filter = e.runs.console.asShown(e.plan.Filter)
-		plan, err := e.queue.Plan(ctx, e.plan)
+		plan, err := e.count(ctx)
 		if e.r.plan = plan; err == nil {
 			err = plan.Check()
 		}
@@ -97,8 +102,39 @@ func (e *execution) once(ctx context.Context) (dlq.Report, error) {
 	return report, err
 }
 
+// count reads the queue, or takes what a snapshot has.
+func (e *execution) count(ctx context.Context) (dlq.Plan, error) {
+	c := e.runs.console
+	if e.run.Snapshot == "" || c.config.Redact != nil { // whose snapshots have other messages
+		e.plan.Filter = c.asShown(e.plan.Filter)
+		return e.queue.Plan(ctx, e.plan)
+	}
+	none := e.plan
+	none.Counted = &dlq.Report{}
+	now := c.looks.view(target{e.run.Queue, e.run.MainQueue}, wantNothing, "")
+	if now.ID() != e.run.Snapshot {
+		return none, errors.New("the queue was read again since: open it, and choose the messages once more")
+	}
+
+	return countIn(ctx, e.queue, e.run.wish, e.plan, now)
+}
+
+// countIn counts what a plan would do with what a snapshot has.
+func countIn(ctx context.Context, q *dlq.Queue, w wish, plan dlq.Plan, now seen) (dlq.Plan, error) {
+	found, err := now.Find(ctx, w.Filter.Encode(), plan.Filter)
+	if err != nil {
+		return dlq.Plan{Counted: &dlq.Report{}}, err
+	}
+	plan.Filter = dlq.Filter{Where: plan.Filter.Where} // found has what matches
+
+	return q.PlanOf(ctx, plan, now.Read, now.All(found))
+}
+
 func (e *execution) progress(p dlq.Progress) {
-	e.runs.change(e.r, false, func(r *Run) { r.Progress = p })
+	e.runs.change(e.r, false, func(r *Run) {
+		r.Progress = p
+		e.r.pace.saw(time.Now(), p.Done)
+	})
 }
 
 func (e *execution) export(ctx context.Context) (dlq.Report, error) {

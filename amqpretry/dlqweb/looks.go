@@ -1,202 +1,307 @@
 package dlqweb
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net/http"
-	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb/internal/snapshot"
 )
 
 const (
-	// mostLooks is how many are remembered. A look has at most some hundred kilobytes.
-	mostLooks = 64
-	// leastAge is how long a look is good for, and ageShare how many times as long as it took: so
-	// that a queue is not held by looks all the time.
-	leastAge = 3 * time.Second
-	ageShare = 10
-	// longestLook ends one, and unwanted one that nobody has asked for since.
-	longestLook = 15 * time.Minute
-	unwanted    = time.Minute
+	// mostInMemory is how many dead letters the snapshots have together, of which each takes about
+	// 100 bytes of memory. The queue that was viewed last is read whole in any case.
+	mostInMemory = 2_000_000
+	// mostFiles is how many bytes of whole messages they have together, in temporary files.
+	mostFiles = 8 << 30
+	// longestRead ends a read.
+	longestRead = time.Hour
+	// failedFor is how long a read that has failed is not begun anew.
+	failedFor = 3 * time.Second
 )
 
-// looks remembers what browses have seen, and lets all who want the same wait for one.
+// looks remembers the newest snapshot of each queue, and reads a queue once for all who want it.
 type looks struct {
 	console *Console
-	mu      sync.Mutex
-	all     []*pending // the one that was asked for last is the last
-	held    map[string]int
+	files   *snapshot.Files
+
+	mu  sync.Mutex
+	all []*look // the one that was viewed last is the last
 }
 
-// pending is a look that goes on, or has ended.
-type pending struct {
+// look is what is known of a queue.
+type look struct {
 	target target
-	key    string
-	whole  bool // without filters
+
+	// Guarded by looks.mu.
+	snapshot *snapshot.Snapshot // the newest; nil before the first
+	reading  *pending           // that goes on; nil if none does
+	failed   *pending           // the last, if it has failed
+	changed  string             // the run that has changed the queue since the snapshot
+	runs     int                // that are at work
+}
+
+// pending is one read of a queue.
+type pending struct {
+	snapshot *snapshot.Snapshot
+	done     chan struct{}
+
+	changed string // the run that has changed the queue before it
 
 	mu       sync.Mutex
 	progress dlq.Progress
-	wanted   time.Time
+	waits    string // for whom it waits
 
-	done chan struct{}
-	look *look
-	err  error
-	stop context.CancelFunc
+	err   error // once it is done
+	ended time.Time
 }
 
-// Progress is how far it is.
-func (p *pending) Progress() dlq.Progress {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	return p.progress
+// seen is what a page shows of a queue: a snapshot, and what has happened since.
+type seen struct {
+	*snapshot.Snapshot
+	Reading *pending // nil if none goes on
+	Err     error    // why the last read has failed
+	Changed string   // the run that has changed the queue since
 }
 
-func (p *pending) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
+// ID of the snapshot; empty if there is none.
+func (s seen) ID() string {
+	if s.Snapshot == nil {
+		return ""
 	}
+
+	return strconv.FormatInt(s.Began.UnixMilli(), 36)
 }
 
-// isGood tells whether it is young enough.
-func (p *pending) isGood(now time.Time) bool {
-	if !p.ended() {
-		return true
-	}
-	if p.err != nil {
-		return now.Sub(p.look.Ended) < leastAge
-	}
-	took := p.look.Ended.Sub(p.look.Began)
+// Progress of a read.
+func (r *pending) Progress() dlq.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
-	return now.Sub(p.look.Ended) < max(leastAge, ageShare*took)
+	return r.progress
 }
 
-// at gives the look of a view, a new one if there is none that is young enough. It may still go on.
-func (k *looks) at(t target, values url.Values, after int, filter dlq.Filter) *pending {
-	view := url.Values{"filter": {values.Encode()}, "after": {number(after)}, "queue": {t.Queue}, "main": {t.MainQueue}}
-	key := view.Encode()
-	now := time.Now()
+// Waits tells for whom the read waits; empty if for nobody.
+func (r *pending) Waits() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
+	return r.waits
+}
+
+func (r *pending) change(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// of is what is known of a queue. The lock is held.
+func (k *looks) of(t target) *look {
+	i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == t.Queue })
+	if i < 0 {
+		l := &look{target: t}
+		k.all = append(k.all, l)
+		return l
+	}
+	l := k.all[i]
+	k.all = append(slices.Delete(k.all, i, i+1), l)
+
+	return l
+}
+
+// want says whether a view may read the queue.
+type want int
+
+const (
+	wantNothing want = iota // that is not there: a page that updates itself
+	wantOne                 // which is read if there is none
+	wantNew                 // which is read if there is none, or a run has changed the queue since
+	wantAnother             // than that of the view
+)
+
+// anySnapshot stands for the ID of whatever snapshot there is.
+const anySnapshot = "now"
+
+// view gives what is known of a queue, and begins to read it where that is wanted. id is the
+// snapshot that somebody does not want any more.
+func (k *looks) view(t target, w want, id string) seen {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if i := slices.IndexFunc(k.all, func(p *pending) bool { return p.key == key }); i >= 0 {
-		p := k.all[i]
-		k.all = slices.Delete(k.all, i, i+1)
-		if p.isGood(now) {
-			p.want(now)
-			k.all = append(k.all, p)
-			return p
+	l := k.of(t)
+	known := l.seen()
+	wanted := w >= wantOne && known.Snapshot == nil || w >= wantNew && l.changed != "" ||
+		w == wantAnother && (known.ID() == id || id == anySnapshot)
+	if l.failed != nil && time.Since(l.failed.ended) < failedFor {
+		wanted = false
+	}
+	if wanted && l.runs > 0 && known.Snapshot == nil {
+		known.Err = heldByRun()
+	}
+	if wanted && l.runs == 0 && l.reading == nil {
+		k.begin(l)
+		known.Reading, known.Err = l.reading, nil
+	}
+
+	return known
+}
+
+func (l *look) seen() seen {
+	s := seen{Snapshot: l.snapshot, Reading: l.reading, Changed: l.changed}
+	if l.failed != nil && l.reading == nil {
+		s.Err = l.failed.err
+	}
+
+	return s
+}
+
+// begin begins to read. The lock is held.
+func (k *looks) begin(l *look) {
+	ctx, stop := context.WithTimeout(k.console.ctx, longestRead)
+	r := &pending{done: make(chan struct{}), changed: l.changed}
+	l.reading, l.changed = r, ""
+	k.console.running.Go(func() {
+		defer stop()
+		r.err = k.read(ctx, l.target, r)
+		k.end(l, r)
+	})
+}
+
+// end puts a snapshot in the place of the one before.
+func (k *looks) end(l *look, r *pending) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	defer close(r.done)
+	r.ended = time.Now()
+	l.reading, l.failed = nil, nil
+	if r.err != nil {
+		l.failed, l.changed = r, cmp.Or(l.changed, r.changed)
+		if r.snapshot != nil {
+			r.snapshot.Release()
+		}
+		return
+	}
+	if l.snapshot != nil {
+		l.snapshot.Release()
+	}
+	l.snapshot = r.snapshot
+	k.forgetOld(l)
+}
+
+// forgetOld makes room: whose queue nobody has viewed for the longest time goes first. The lock is
+// held.
+func (k *looks) forgetOld(except *look) {
+	total := 0
+	for _, l := range k.all {
+		if l.snapshot != nil {
+			total += l.snapshot.Len()
 		}
 	}
-	if k.held[t.Queue] > 0 {
-		done := make(chan struct{})
-		close(done)
-		return &pending{target: t, done: done, look: &look{}, err: heldByRun()}
+	for _, l := range k.all {
+		if total > mostInMemory && l != except && l.snapshot != nil {
+			total -= l.snapshot.Len()
+			l.snapshot.Release()
+			l.snapshot = nil
+		}
 	}
-	if len(k.all) >= mostLooks {
-		k.all[0].stop()
-		k.all = slices.Delete(k.all, 0, 1)
-	}
-	ctx, stop := context.WithTimeout(k.console.ctx, longestLook)
-	p := &pending{target: t, key: key, whole: len(values) == 0, wanted: now, done: make(chan struct{}), stop: stop,
-		look: &look{Began: now, After: after}}
-	k.all = append(k.all, p)
-	k.console.running.Go(func() { k.look(ctx, p, filter) })
-
-	return p
+	k.all = slices.DeleteFunc(k.all, func(l *look) bool {
+		return l != except && l.snapshot == nil && l.reading == nil && l.failed == nil && l.runs == 0
+	})
 }
 
-func (p *pending) want(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.wanted = now
+// read reads the queue, as soon as nobody else does.
+func (k *looks) read(ctx context.Context, t target, r *pending) error {
+	for {
+		err := k.readOnce(ctx, t, r)
+		var busy *dlq.BusyError
+		if !errors.As(err, &busy) {
+			return err
+		}
+		r.change(func() { r.waits = "Another client reads this queue, or works on it: the console waits for it." })
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+			return cmp.Or(err, context.Cause(ctx))
+		}
+	}
 }
 
-// wait waits for a look to end, but no longer than this.
-func (p *pending) wait(ctx context.Context, most time.Duration) {
+func (k *looks) readOnce(ctx context.Context, t target, r *pending) error {
+	client, err := k.console.client(ctx)
+	if err != nil {
+		return err
+	}
+	if r.snapshot == nil {
+		if r.snapshot, err = snapshot.New(k.files); err != nil {
+			k.console.config.Logger.Error("Cannot keep whole messages for the console: it reads them from the queue",
+				err, watermill.LogFields{"folder": k.files.Folder})
+		}
+	}
+	s := r.snapshot
+	err = client.DeadLetterQueue(t.Queue, t.MainQueue).Read(ctx, func(read dlq.Stat) {
+		s.Began, s.Read = time.Now(), read
+		r.change(func() { r.waits, r.progress = "", dlq.Progress{Total: read.Ready} })
+	}, func(l *dlq.DeadLetter) bool {
+		s.Add(k.console.redacted(l))
+		r.change(func() { r.progress.Seen++ })
+		return true
+	})
+	if failed := s.End(); failed != nil {
+		k.console.config.Logger.Error("Cannot keep all whole messages for the console", failed,
+			watermill.LogFields{"folder": k.files.Folder})
+	}
+
+	return err
+}
+
+// wait waits for the read that goes on, but no longer than this, and gives what is known then.
+func (k *looks) wait(ctx context.Context, t target, now seen, most time.Duration) seen {
+	if now.Reading == nil {
+		return now
+	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-p.done:
+	case <-now.Reading.done:
 	case <-ctx.Done():
+		return now
 	case <-timer.C:
+		return now
 	}
+
+	return k.view(t, wantNothing, "")
 }
 
-// look browses the queue.
-func (k *looks) look(ctx context.Context, p *pending, filter dlq.Filter) {
-	defer p.stop()
-	defer close(p.done)
-	defer func() { p.look.end(time.Now()) }()
-
-	client, err := k.console.client(ctx)
-	if err != nil {
-		p.err = err
-		return
-	}
-	queue := client.DeadLetterQueue(p.target.Queue, p.target.MainQueue)
-	if p.look.Ready, p.look.Hidden, p.err = queue.Ready(ctx); p.err != nil {
-		return
-	}
-	matches := k.console.asShown(filter)
-	p.saw(0)
-	for l, err := range queue.Browse(ctx, dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
-		p.look.Seen++
-		p.saw(p.look.Seen)
-		return matches.Matches(l, p.look.Began)
-	}}) {
-		if err != nil {
-			p.err = err
-			return
-		}
-		p.look.add(k.console.redacted(&l))
-	}
-}
-
-// saw tells of the progress, and ends a look that nobody wants any more.
-func (p *pending) saw(seen int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.progress = dlq.Progress{Total: p.look.Ready, Seen: seen}
-	if time.Since(p.wanted) > unwanted {
-		p.stop()
-	}
-}
-
-// hold keeps looks of a queue from beginning, and ends those that go on, until it is released: a
-// run is at work.
-func (k *looks) hold(queue string) (release func()) {
+// hold keeps reads of a queue from beginning until it is released, as a run is at work, and waits
+// for one that goes on: to end it would take as long.
+func (k *looks) hold(ctx context.Context, t target) (release func(), err error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.held[queue]++
-	for _, p := range k.all {
-		if p.target.Queue == queue && !p.ended() {
-			p.stop()
-		}
-	}
-	k.all = slices.DeleteFunc(k.all, func(p *pending) bool { return p.target.Queue == queue && !p.ended() })
-
-	return func() {
+	l := k.of(t)
+	l.runs++
+	going := l.reading
+	k.mu.Unlock()
+	release = func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if k.held[queue]--; k.held[queue] == 0 {
-			delete(k.held, queue)
-		}
+		l.runs--
 	}
-}
-
-// isHeld tells whether a run is at work.
-func (k *looks) isHeld(queue string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-
-	return k.held[queue] > 0
+	if going == nil {
+		return release, nil
+	}
+	select {
+	case <-going.done:
+		return release, nil
+	case <-ctx.Done():
+		release()
+		return nil, context.Cause(ctx)
+	}
 }
 
 func heldByRun() *problem {
@@ -204,9 +309,20 @@ func heldByRun() *problem {
 		Detail: "Its messages cannot be shown while it counts or moves them.", Do: "Try again when it has ended."}
 }
 
-// forget makes the next view of a queue look again: its messages have changed.
-func (k *looks) forget(queue string) {
+// change notes that a run has changed a queue: what is known of it is from before.
+func (k *looks) change(t target, run string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.all = slices.DeleteFunc(k.all, func(p *pending) bool { return p.target.Queue == queue && p.ended() })
+	k.of(t).changed = run
+}
+
+// close gives up the files.
+func (k *looks) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, l := range k.all {
+		if l.snapshot != nil {
+			l.snapshot.Release()
+		}
+	}
 }

@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/hex"
-	"encoding/json"
+	"errors"
 	"maps"
 	"mime"
 	"net/http"
@@ -20,52 +19,83 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb/internal/snapshot"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-const (
-	// mostBody is how much of a text a page shows, mostHex how much of what is no text.
-	mostBody = 64 << 10
-	mostHex  = 4 << 10
-	// mostEdit is the largest body that a page lets somebody edit.
-	mostEdit = 256 << 10
-)
+// mostEdit is the largest body that a page lets somebody edit.
+const mostEdit = 256 << 10
 
-// messageAt gets one dead letter by its UUID; by its position where it has none.
-func (c *Console) messageAt(ctx context.Context, t target, uuid, position string) (*dlq.DeadLetter, error) {
+// messageIn finds one dead letter in a snapshot: by its UUID, at its position where that has the
+// UUID, or by the position of that snapshot alone.
+func (c *Console) messageIn(ctx context.Context, t target, now seen, query url.Values) (int, *dlq.DeadLetter, error) {
+	uuid, position := query.Get("uuid"), 0
+	if text := query.Get("position"); text != "" {
+		var err error
+		if position, err = strconv.Atoi(text); err != nil || position < 1 {
+			return 0, nil, badRequest("position", "1 or more", strconv.Quote(text))
+		}
+	}
+	if uuid == "" && position == 0 {
+		return 0, nil, badRequest("uuid", "a UUID, or position", "neither")
+	}
+	if id := query.Get("snapshot"); uuid == "" && id != "" && id != now.ID() {
+		return 0, nil, &problem{Status: http.StatusNotFound, Title: "The queue was read again",
+			Detail: "This message has no UUID, and positions are different now.",
+			Do:     "Open the queue, and choose the message again."}
+	}
+	var l *dlq.DeadLetter
+	var err error
+	if position > 0 && position <= now.Len() {
+		if l, err = c.whole(ctx, t, now, position); err != nil {
+			return 0, nil, err
+		}
+	}
+	if l == nil && uuid == "" {
+		return 0, nil, notFound("A dead letter at this position")
+	}
+	if l == nil || uuid != "" && l.UUID != uuid {
+		if position = now.Position(uuid); position == 0 {
+			return 0, nil, problemOf(&dlq.NotFoundError{Queue: t.Queue, UUID: uuid, Seen: now.Len()})
+		}
+		l, err = c.whole(ctx, t, now, position)
+	}
+
+	return position, l, err
+}
+
+// whole is the dead letter at a position. Where the snapshot had no room for it, the queue is read
+// up to it.
+func (c *Console) whole(ctx context.Context, t target, now seen, position int) (*dlq.DeadLetter, error) {
+	l, err := now.Load(position)
+	if !errors.Is(err, snapshot.ErrNotKept) {
+		return l, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	if c.looks.isHeld(t.Queue) {
-		return nil, heldByRun()
+	release, err := c.looks.hold(ctx, t)
+	if err != nil {
+		return nil, err
 	}
+	defer release()
 	client, err := c.client(ctx)
 	if err != nil {
 		return nil, err
 	}
-	queue := client.DeadLetterQueue(t.Queue, t.MainQueue)
-	if uuid != "" {
-		l, err := queue.Get(ctx, uuid)
-		if err != nil {
-			return nil, err
+	wanted := now.Summary(position)
+	err = client.DeadLetterQueue(t.Queue, t.MainQueue).Read(ctx, func(dlq.Stat) {}, func(found *dlq.DeadLetter) bool {
+		if found.UUID == wanted.UUID && found.LastFailure.UnixMilli() == wanted.LastFailure.UnixMilli() {
+			l = c.redacted(found)
 		}
-		return c.redacted(&l), nil
-	}
-	wanted, err := strconv.Atoi(position)
-	if err != nil || wanted < 1 {
-		return nil, badRequest("position", "1 or more, or uuid", strconv.Quote(position))
-	}
-	for l, err := range queue.Browse(ctx, dlq.Filter{}) {
-		if err != nil {
-			return nil, err
-		}
-		if l.Position == wanted {
-			return c.redacted(&l), nil
-		}
+		return l == nil
+	})
+	if err == nil && l == nil {
+		err = &dlq.NotFoundError{Queue: t.Queue, UUID: wanted.UUID, Seen: now.Len()}
 	}
 
-	return nil, notFound("A dead letter at this position")
+	return l, err
 }
 
 // fact is a name with a value.
@@ -81,14 +111,6 @@ type headerLine struct {
 	Own, Editable bool
 }
 
-// bodyShown is a body as a page shows it.
-type bodyShown struct {
-	Kind string // JSON, text, hex, empty
-	Text string
-	Cut  bool
-	Size int
-}
-
 // step is one failed call in a timeline.
 type step struct {
 	Number int
@@ -99,42 +121,111 @@ type step struct {
 	Skipped int
 }
 
+// messageKeys are the names of a message's address beside the view that it is in.
+var messageKeys = append([]string{"position", "snapshot", "as"}, viewKeys...)
+
+// messagePage is what the page of a message has.
+type messagePage struct {
+	viewOf // that it is in
+	seen
+	*dlq.DeadLetter
+	Fingerprint dlq.Fingerprint
+	Cause       string
+	Facts       []fact
+	Timeline    []step
+	Headers     []headerLine // its own
+	Added       []headerLine // by this library and the broker
+	Properties  []fact
+	Body        bodyShown
+	CanEdit     bool
+	Raw         string
+	Types       []string
+	ThisOne     url.Values
+	// Before and Behind are the addresses of its neighbours in the view; nil where there is none.
+	Before, Behind, Address url.Values
+	SameCause               int
+}
+
 func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visitor) error {
 	query := r.URL.Query()
-	t, err := c.targetOf(query)
+	if err := checkNames(query, append([]string{"live"}, messageKeys...)...); err != nil {
+		return err
+	}
+	uuid := query.Get("uuid")
+	query.Del("uuid") // names the message, and filters nothing
+	v, err := c.viewIn(query, who)
 	if err != nil {
 		return err
 	}
-	l, err := c.messageAt(r.Context(), t, query.Get("uuid"), query.Get("position"))
+	now := c.looks.wait(r.Context(), v.target, c.looks.view(v.target, wantOne, ""), patience)
+	if now.Snapshot == nil {
+		return c.pageReading(w, v.target, now, who)
+	}
+	query.Set("uuid", uuid)
+	position, l, err := c.messageIn(r.Context(), v.target, now, query)
 	if err != nil {
 		return err
 	}
-	data := struct {
-		target
-		*dlq.DeadLetter
-		Fingerprint dlq.Fingerprint
-		Facts       []fact
-		Timeline    []step
-		Headers     []headerLine
-		Properties  []fact
-		Body        bodyShown
-		CanEdit     bool
-		Raw         string
-		Types       []string
-		ThisOne     url.Values
-	}{
-		target: t, DeadLetter: l, Fingerprint: l.Fingerprint(), Facts: factsOf(l, who), Timeline: timelineOf(l),
-		Headers: headersOf(l.Message.Headers), Properties: propertiesOf(&l.Message), Body: showBody(l.Message.Body),
-		Types: editableTypes,
+	p := messagePage{
+		viewOf: v, seen: now, DeadLetter: l, Fingerprint: l.Fingerprint(), Facts: factsOf(l, who), Timeline: timelineOf(l),
+		Properties: propertiesOf(&l.Message), Body: showBody(&l.Message, query.Get("as")), Types: editableTypes,
+		Address: addressOf(v, now, position),
+	}
+	p.Cause = causeText(p.Fingerprint, who)
+	for _, line := range headersOf(l.Message.Headers) {
+		if line.Own {
+			p.Headers = append(p.Headers, line)
+		} else {
+			p.Added = append(p.Added, line)
+		}
+	}
+	if found, err := c.find(r.Context(), v, now); err == nil && found != nil {
+		before, behind := now.Around(found, v.Sort, position)
+		p.Before, p.Behind = addressOf(v, now, before), addressOf(v, now, behind)
+	}
+	for _, g := range now.Everything().Groups {
+		if g.ID == p.Fingerprint.ID {
+			p.SameCause = g.Messages
+		}
 	}
 	if l.UUID != "" {
-		data.ThisOne = url.Values{"uuid": {l.UUID}}
-		data.CanEdit = c.config.acts() && who.CanReplay() && l.Unreadable == "" && c.config.Redact == nil &&
+		p.ThisOne = url.Values{"uuid": {l.UUID}, "snapshot": {now.ID()}}
+		p.CanEdit = c.config.acts() && who.CanReplay() && l.Unreadable == "" && c.config.Redact == nil &&
 			len(l.Message.Body) <= mostEdit && isText(l.Message.Body)
-		data.Raw = string(l.Message.Body)
+		p.Raw = string(l.Message.Body)
 	}
 
-	return c.render(w, http.StatusOK, "message", page{Title: cmp.Or(l.UUID, "A dead letter"), Visitor: who, Data: data})
+	return c.render(w, http.StatusOK, "message", page{Title: cmp.Or(l.UUID, "A dead letter"), Visitor: who, Data: p})
+}
+
+// addressOf is the query of a message's page; nil for position 0.
+func addressOf(v viewOf, now seen, position int) url.Values {
+	if position == 0 {
+		return nil
+	}
+	v.Filter = maps.Clone(v.Filter)
+	delete(v.Filter, "uuid")
+	query, summary := v.Query(), now.Summary(position)
+	query.Set("position", strconv.Itoa(position))
+	if summary.UUID != "" && !summary.Cut {
+		query.Set("uuid", summary.UUID)
+	} else {
+		query.Set("snapshot", now.ID())
+	}
+
+	return query
+}
+
+// pageReading tells how far the read is that a page waits for.
+func (c *Console) pageReading(w http.ResponseWriter, t target, now seen, who visitor) error {
+	if now.Reading == nil {
+		return cmp.Or(now.Err, error(heldByRun()))
+	}
+
+	return c.render(w, http.StatusOK, "reading", page{Title: t.Queue, Visitor: who, Live: true, Waits: true, Data: struct {
+		target
+		seen
+	}{t, now}})
 }
 
 // editableTypes are those whose values a form can have.
@@ -240,51 +331,6 @@ func propertiesOf(m *amqp091.Publishing) []fact {
 	return slices.DeleteFunc(facts, fact.isEmpty)
 }
 
-// showBody chooses how a body is shown: JSON that is not too long is indented, text is as it is,
-// anything else is a dump.
-func showBody(body []byte) bodyShown {
-	shown := bodyShown{Size: len(body)}
-	switch {
-	case len(body) == 0:
-		shown.Kind = "empty"
-	case len(body) <= mostBody && json.Valid(body) && indent(&shown, body):
-		shown.Kind = "JSON"
-	case utf8.Valid(body) && !bytes.ContainsRune(body, 0):
-		shown.Kind, shown.Cut = "text", len(body) > mostBody
-		shown.Text = cut(string(body), mostBody)
-	default:
-		shown.Kind, shown.Cut = "hex", len(body) > mostHex
-		shown.Text = hex.Dump(body[:min(len(body), mostHex)])
-	}
-
-	return shown
-}
-
-// indent fails where the indentation is most of the text, as of JSON that is nested for that.
-func indent(shown *bodyShown, body []byte) bool {
-	const most = 4 * mostBody
-	depth, deepest := 0, 0
-	for _, c := range body {
-		switch c {
-		case '{', '[':
-			depth++
-			deepest = max(deepest, depth)
-		case '}', ']':
-			depth--
-		}
-	}
-	if deepest > 100 {
-		return false
-	}
-	var out bytes.Buffer
-	if err := json.Indent(&out, body, "", "  "); err != nil || out.Len() > most {
-		return false
-	}
-	shown.Text = out.String()
-
-	return true
-}
-
 // getBody gives a whole body as a file.
 func (c *Console) getBody(w http.ResponseWriter, r *http.Request, who visitor) error {
 	if err := who.needs(RoleView); err != nil {
@@ -299,7 +345,11 @@ func (c *Console) getBody(w http.ResponseWriter, r *http.Request, who visitor) e
 	if err := c.auditDownload(r.Context(), who, t, what); err != nil {
 		return err
 	}
-	l, err := c.messageAt(r.Context(), t, query.Get("uuid"), query.Get("position"))
+	now, err := c.looked(r, t, wantOne)
+	if err != nil {
+		return err
+	}
+	_, l, err := c.messageIn(r.Context(), t, now, query)
 	if err != nil {
 		return err
 	}

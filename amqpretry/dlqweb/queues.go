@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/units"
@@ -301,7 +300,8 @@ func (s *sampler) lookAround(ctx context.Context) {
 		s.mu.Lock()
 		s.looked[q.Queue] = lookedAt{*q.Messages, time.Now()}
 		s.mu.Unlock()
-		s.console.looks.at(target{q.Queue, q.MainQueue}, nil, 0, dlq.Filter{}).wait(ctx, sampleEvery)
+		t := target{q.Queue, q.MainQueue}
+		s.console.looks.wait(ctx, t, s.console.looks.view(t, wantNew, ""), sampleEvery)
 	}
 }
 

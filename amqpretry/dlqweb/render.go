@@ -2,6 +2,7 @@ package dlqweb
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -41,7 +42,7 @@ var version = func() string {
 
 var templates = func() map[string]*template.Template {
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "queue", "message", "plan", "diff", "runs", "run", "problem"} {
+	for _, name := range []string{"overview", "queue", "message", "plan", "diff", "runs", "run", "problem", "reading"} {
 		all[name] = template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles,
 			"templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}
@@ -54,6 +55,11 @@ var functions = template.FuncMap{
 	"thousands": func(n any) string { return thousands(n) },
 	"bytes":     sizeOf,
 	"depth":     depth,
+	"int64":     func(n int64) int { return int(n) },
+	"deref":     func(n *int) int { return *n },
+	"orNow":     func(id string) string { return cmp.Or(id, anySnapshot) },
+	"int":       func(n *int64) int { return int(*n) },
+	"exact":     func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 UTC") },
 	"share":     func(n, of int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(of, 1))) },
 	"many":      units.Many,
 	"rate":      units.Rate,
@@ -258,4 +264,16 @@ func (c *Console) static() http.Handler {
 		}
 		files.ServeHTTP(w, r)
 	})
+}
+
+// cut shortens a text to so many bytes, at a character.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && text[most]&0xc0 == 0x80 {
+		most--
+	}
+
+	return text[:most] + "…"
 }

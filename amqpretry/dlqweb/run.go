@@ -74,6 +74,10 @@ type wish struct {
 	MainQueue string `json:"main_queue,omitempty"`
 	// Filter has the filters by the names that they have in a page's URL.
 	Filter url.Values `json:"filter,omitempty"`
+	// Snapshot is the one whose dead letters are counted; empty: the queue is read.
+	Snapshot string `json:"snapshot,omitempty"`
+	// RestOf is the run whose messages are meant that it has not done, if the console still knows them.
+	RestOf string `json:"rest_of,omitempty"`
 	// UndoOf is the run whose undo file is imported.
 	UndoOf string `json:"undo_of,omitempty"`
 }
@@ -103,6 +107,11 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	}
 	if !w.takes() {
 		plan.Kind = dlq.Purge // to count what is in the queue
+	}
+	if w.RestOf != "" {
+		if plan.Filter, err = c.runs.restOf(w.RestOf, *w); err != nil {
+			return plan, err
+		}
 	}
 	switch {
 	case w.To == w.Queue:
@@ -149,6 +158,8 @@ type Run struct {
 	// Waits is why nothing happens now: the broker takes no messages.
 	Waits string `json:"waits,omitempty"`
 	Error string `json:"error,omitempty"`
+	// Frozen tells that the console knows which messages were counted and not done.
+	Frozen bool `json:"-"`
 }
 
 // Where its messages go; empty for nowhere.
@@ -183,6 +194,9 @@ func (r Run) Rest() url.Values {
 		return nil
 	}
 	rest := url.Values{"queue": {r.Queue}, "kind": {string(r.Kind)}}
+	if r.Frozen {
+		rest.Set("rest-of", r.ID)
+	}
 	for key, values := range r.Filter {
 		rest[key] = values
 	}

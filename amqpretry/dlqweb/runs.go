@@ -36,6 +36,9 @@ type running struct {
 	stop  context.CancelFunc
 	// plan is what the dry run has counted; it belongs to one goroutine at a time.
 	plan dlq.Plan
+	// rest selects what was counted, after a run that has not done all of it.
+	rest dlq.Filter
+	pace pace
 }
 
 // errStopped ends a run that somebody has stopped.
@@ -361,9 +364,15 @@ func isConfirmed(r Run) (bool, error) {
 
 // execute does what was confirmed.
 func (k *runs) execute(ctx context.Context, r *running) {
+	counted := r.plan.Filter
 	report, err := k.do(ctx, r, r.plan, false)
 	r.plan = dlq.Plan{}
 	k.change(r, true, func(run *Run) {
+		defer func() {
+			if run.State != stateDone && run.takes() {
+				r.rest, run.Frozen = counted, true
+			}
+		}()
 		run.Report, run.Waits, run.Ended = report, "", time.Now().UTC()
 		run.Undo = k.journal.has(run.ID, fileUndo)
 		switch {
@@ -380,7 +389,9 @@ func (k *runs) execute(ctx context.Context, r *running) {
 			run.State = stateDone
 		}
 	})
-	k.console.looks.forget(r.snapshot().Queue)
+	if now := r.snapshot(); now.Kind != kindExport {
+		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
+	}
 }
 
 // end stops a run, or discards one that nobody has confirmed.
@@ -452,6 +463,23 @@ func (k *runs) undo(w wish, plan dlq.Plan, who visitor) (Run, error) {
 	}
 
 	return k.plan(w, plan, who, nil)
+}
+
+// restOf selects what a run has counted and not done.
+func (k *runs) restOf(id string, w wish) (dlq.Filter, error) {
+	r, err := k.find(id)
+	if err != nil {
+		return dlq.Filter{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.run.Frozen || r.run.Queue != w.Queue {
+		return dlq.Filter{}, &problem{Status: http.StatusConflict, Title: "The rest of this run is not known", Run: id,
+			Detail: "The console was started again since, or the run is about another queue.",
+			Do:     "Choose the messages in the queue."}
+	}
+
+	return r.rest, nil
 }
 
 // open opens a file of a run for reading.

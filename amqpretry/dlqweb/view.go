@@ -13,11 +13,12 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// filterKeys are the names of the filters in a URL; closed those that RoleMetadata may not use, as
+// filterKeys are the names of the filters in a URL; closedKeys those that RoleMetadata may not use, as
 // they would tell what it may not see.
 var (
 	filterKeys = dlq.FilterKeys()
 	closedKeys = []string{"error", "error-matches", "text", "header", "json-field"}
+	emptyKeys  = []string{"reason", "topic", "handler", "error-type"} // - stands for the empty text
 )
 
 // filterValues are the filters of a page's query or a form, in their order, without what was left
@@ -41,14 +42,23 @@ func filterValues(query url.Values) url.Values {
 // checkKeys refuses what is no filter: a mistyped one would select more than was meant. others are
 // allowed as well.
 func checkKeys(query url.Values, others ...string) error {
-	var errs []error
+	errs := []error{checkNames(query, others...)}
 	for _, key := range sortedKeys(query) {
+		if slices.Contains(query[key], "") {
+			errs = append(errs, &config.FieldError{Path: key, Wanted: "a value", Found: `""`})
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// checkNames is checkKeys for a form, whose inputs may be left empty.
+func checkNames(form url.Values, others ...string) error {
+	var errs []error
+	for _, key := range sortedKeys(form) {
 		if !slices.Contains(filterKeys, key) && !slices.Contains(others, key) {
 			errs = append(errs, &config.FieldError{Path: key, Problem: "is no filter",
 				Wanted: "one of " + strings.Join(filterKeys, ", ")})
-		}
-		if slices.Contains(query[key], "") {
-			errs = append(errs, &config.FieldError{Path: key, Wanted: "a value", Found: `""`})
 		}
 	}
 
@@ -64,7 +74,7 @@ func parseFilter(values url.Values, who visitor) (dlq.Filter, error) {
 		}
 	}
 	values = maps.Clone(values)
-	for _, key := range []string{"reason", "topic", "handler", "error-type"} {
+	for _, key := range emptyKeys {
 		if i := slices.Index(values[key], "-"); i >= 0 {
 			values[key] = slices.Replace(slices.Clone(values[key]), i, i+1, "")
 		}

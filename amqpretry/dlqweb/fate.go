@@ -1,0 +1,102 @@
+package dlqweb
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/units"
+)
+
+// pace is how fast a run has been lately.
+type pace struct {
+	began, next         time.Time
+	doneBegan, doneNext int
+}
+
+// paceSpan is how long ago lately begins, at least.
+const paceSpan = 5 * time.Second
+
+func (p *pace) saw(now time.Time, done int) {
+	switch {
+	case p.began.IsZero():
+		p.began, p.next, p.doneBegan, p.doneNext = now, now, done, done
+	case now.Sub(p.next) > paceSpan:
+		p.began, p.doneBegan, p.next, p.doneNext = p.next, p.doneNext, now, done
+	}
+}
+
+// perSecond is 0 where that is not known yet.
+func (p *pace) perSecond(now time.Time, done int) float64 {
+	const least = time.Second
+	if took := now.Sub(p.began); !p.began.IsZero() && took > least {
+		return float64(done-p.doneBegan) / took.Seconds()
+	}
+
+	return 0
+}
+
+// progressText is how fast a run is, and how long it still takes; empty where that is not known.
+func (r *running) progressText(now time.Time) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rate := r.pace.perSecond(now, r.run.Done)
+	if r.run.State != stateRunning || rate <= 0 {
+		return ""
+	}
+	left := time.Duration(float64(r.run.Most()-r.run.Done) / rate * float64(time.Second))
+
+	digits := 0
+	if rate < 10 {
+		digits = 1
+	}
+
+	return fmt.Sprintf("%.*f/s now, about %s left", digits, rate, units.Elapsed(left))
+}
+
+// fate is what has become of the messages of a replay, as far as the console can see.
+type fate struct {
+	// FailedAgain are in the dead-letter queue once more, as At has seen; nil before that was read.
+	FailedAgain *int
+	At          time.Time
+	// Pending is the most that may still be in the main queue or wait for a retry: what there is of
+	// all messages; nil if nobody tells.
+	Pending *int64
+	// Handled is the least that has gone: handled, or taken by somebody else. Nil if not known.
+	Handled *int
+	// Snapshot is what a refresh is to replace.
+	Snapshot string
+	// Since is how much the dead-letter queue has grown since At.
+	Since int64
+}
+
+// fateOf tells it of a replay that has sent messages to the queue that has failed them.
+func (c *Console) fateOf(ctx context.Context, r Run) *fate {
+	if r.Kind != dlq.Replay || r.Report.Run == "" || r.Done == 0 || !r.State.IsOver() || r.To != "" {
+		return nil
+	}
+	t := target{r.Queue, r.MainQueue}
+	f := &fate{}
+	state, _ := c.sampler.overview(ctx).state(t)
+	if waiting := sum(state.Retry); waiting != nil && state.Main != nil && state.Main.Messages != nil {
+		pending := *waiting + *state.Main.Messages
+		f.Pending = &pending
+	}
+	now := c.looks.view(t, wantNothing, "")
+	f.Snapshot = now.ID()
+	if now.Snapshot == nil || now.Began.Before(r.Ended) {
+		return f
+	}
+	again := now.Replayed(r.Report.Run)
+	f.FailedAgain, f.At = &again, now.Began
+	if state.Messages != nil {
+		f.Since = max(0, *state.Messages-int64(now.Len()))
+	}
+	if f.Pending != nil {
+		handled := max(0, r.Done-again-int(min(*f.Pending, int64(r.Done)))-int(min(f.Since, int64(r.Done))))
+		f.Handled = &handled
+	}
+
+	return f
+}

@@ -1,0 +1,320 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// mostResults is how many results are remembered. Each has 4 bytes for each dead letter in it.
+const mostResults = 12
+
+// Result is what matches a filter.
+type Result struct {
+	Numbers
+	Groups []*Group
+	// Others is how many belong to fingerprints beyond mostGroups.
+	Others int
+	Ages   Ages
+	// NotSearched is how many could not be compared, as the file had no room for them; LeftUntimed
+	// how many match but for their missing time, while the filter asks for an age.
+	NotSearched, LeftUntimed int
+
+	key  string
+	rows []uint32 // in the order of the queue
+
+	mu     sync.Mutex
+	sorted map[Order][]uint32
+}
+
+// Find gives what matches a filter at the time of the snapshot. key stands for the filter: what was
+// found for it is remembered.
+func (s *Snapshot) Find(ctx context.Context, key string, filter dlq.Filter) (*Result, error) {
+	if r := s.remembered(key); r != nil {
+		return r, nil
+	}
+	m := s.matcher(filter)
+	if m.deep {
+		leave, ok := s.enter()
+		if !ok {
+			return nil, ErrNotKept
+		}
+		defer leave()
+		s.searching.Lock()
+		defer s.searching.Unlock()
+		if r := s.remembered(key); r != nil { // who was before has asked the same
+			return r, nil
+		}
+	}
+	r := &Result{key: key, sorted: map[Order][]uint32{}}
+	parts, errs := make([]part, len(s.chunks)), make([]error, len(s.chunks))
+	next, all := make(chan int, len(s.chunks)), sync.WaitGroup{}
+	for i := range s.chunks {
+		next <- i
+	}
+	close(next)
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := range next {
+				if errs[i] = context.Cause(ctx); errs[i] == nil {
+					parts[i], errs[i] = m.chunk(i)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	for _, p := range parts {
+		r.rows = append(r.rows, p.rows...)
+		r.NotSearched, r.LeftUntimed = r.NotSearched+p.notSearched, r.LeftUntimed+p.leftUntimed
+	}
+	s.count(r)
+	s.remember(r)
+
+	return r, nil
+}
+
+func (s *Snapshot) remembered(key string) *Result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.results, func(r *Result) bool { return r.key == key })
+	if i < 0 {
+		return nil
+	}
+	r := s.results[i]
+	s.results = append(slices.Delete(s.results, i, i+1), r)
+
+	return r
+}
+
+func (s *Snapshot) remember(r *Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.results) >= mostResults {
+		s.results = slices.Delete(s.results, 0, 1)
+	}
+	s.results = append(s.results, r)
+}
+
+// part is what was found in a chunk.
+type part struct {
+	rows                     []uint32
+	notSearched, leftUntimed int
+}
+
+// matcher compares what kinds and error texts have in common once, and messages only where nothing
+// else will do.
+type matcher struct {
+	s             *Snapshot
+	filter        dlq.Filter
+	kinds, errors []bool
+	row           dlq.Filter // what is different for each
+	uuids         bool
+	ages          bool
+	deep          bool // asks for what is in the message
+}
+
+func (s *Snapshot) matcher(f dlq.Filter) *matcher {
+	m := &matcher{s: s, filter: f, uuids: len(f.UUIDs) > 0, ages: f.OlderThan > 0 || f.NewerThan > 0,
+		deep: f.Text != "" || len(f.Headers) > 0 || len(f.Fields) > 0 || f.Where != nil}
+	ofKind := dlq.Filter{Reasons: f.Reasons, Topics: f.Topics, Handlers: f.Handlers, ErrorTypes: f.ErrorTypes}
+	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
+	m.row = dlq.Filter{OlderThan: f.OlderThan, NewerThan: f.NewerThan, MinCalls: f.MinCalls, MaxCalls: f.MaxCalls,
+		MinReplays: f.MinReplays, MaxReplays: f.MaxReplays, NeverReplayed: f.NeverReplayed}
+	for _, k := range s.texts.kinds {
+		var l dlq.DeadLetter
+		l.Reason, l.Topic, l.Handler, l.ErrorType = k.reason, k.topic, k.handler, k.errorType
+		m.kinds = append(m.kinds, ofKind.Matches(&l, s.Began) && (len(f.Fingerprints) == 0 ||
+			slices.Contains(f.Fingerprints, s.texts.fingerprints[k.fingerprint].ID)))
+	}
+	for _, text := range s.texts.errors {
+		var l dlq.DeadLetter
+		l.Error = text
+		m.errors = append(m.errors, ofError.Matches(&l, s.Began))
+	}
+
+	return m
+}
+
+// chunk finds what matches in one.
+func (m *matcher) chunk(n int) (p part, err error) {
+	var l dlq.DeadLetter
+	for at := range m.s.chunks[n].rows {
+		r, i := &m.s.chunks[n].rows[at], n*chunkRows+at
+		if r.kind != 0 && !m.kinds[r.kind] || r.error != 0 && !m.errors[r.error] {
+			continue
+		}
+		l.LastFailure, l.Calls, l.Replays = r.time(), int(r.calls), int(r.replays)
+		untimed := m.ages && r.at == unknown
+		if untimed {
+			l.LastFailure = m.s.Began.Add(-m.anAge())
+		}
+		if !m.row.Matches(&l, m.s.Began) ||
+			m.uuids && !slices.ContainsFunc(m.filter.UUIDs, func(uuid string) bool { return m.s.isUUID(i, uuid) }) {
+			continue
+		}
+		matches, err := m.whole(r, untimed)
+		switch {
+		case errors.Is(err, ErrNotKept):
+			p.notSearched++
+		case err != nil:
+			return p, err
+		case matches && untimed:
+			p.leftUntimed++
+		case matches:
+			p.rows = append(p.rows, uint32(i)) //nolint:gosec // a queue has fewer
+		}
+	}
+
+	return p, nil
+}
+
+// anAge is one that the filter lets pass.
+func (m *matcher) anAge() time.Duration {
+	if m.row.NewerThan > 0 {
+		return (m.row.OlderThan + m.row.NewerThan) / 2
+	}
+
+	return m.row.OlderThan + time.Second
+}
+
+// whole compares what is not in the index.
+func (m *matcher) whole(r *row, untimed bool) (bool, error) {
+	// Index 0 of an error text is also that of a message whose kind is known.
+	if !m.deep && r.kind != 0 && (r.error != 0 || m.filter.ErrorContains == "" && m.filter.ErrorMatches == nil) {
+		return true, nil
+	}
+	l, err := m.s.load(r)
+	if err != nil {
+		return false, err
+	}
+	filter := m.filter
+	if filter.UUIDs = nil; untimed {
+		filter.OlderThan, filter.NewerThan = 0, 0
+	}
+
+	return filter.Matches(l, m.s.Began), nil
+}
+
+// Order is how a list is sorted.
+type Order string
+
+// The orders of a list.
+const (
+	Oldest  Order = ""        // that of the queue
+	Newest  Order = "newest"  // the last failure first; those without a time at the end
+	Largest Order = "largest" // bodies
+	Most    Order = "replays" // replays
+)
+
+// Orders are all.
+func Orders() []Order { return []Order{Oldest, Newest, Largest, Most} }
+
+// Page gives some of a result, in an order.
+func (s *Snapshot) Page(r *Result, order Order, from, size int) []Summary {
+	rows := s.inOrder(r, order)
+	from = min(from, len(rows))
+	page := make([]Summary, 0, min(size, len(rows)-from))
+	for _, i := range rows[from:min(from+size, len(rows))] {
+		page = append(page, s.Summary(int(i)+1))
+	}
+
+	return page
+}
+
+func (s *Snapshot) inOrder(r *Result, order Order) []uint32 {
+	if order == Oldest {
+		return r.rows
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rows := r.sorted[order]; rows != nil {
+		return rows
+	}
+	value := func(i uint32) int64 {
+		switch r := s.row(int(i)); order {
+		case Largest:
+			return int64(r.size)
+		case Most:
+			return int64(r.replays)
+		default:
+			return r.at
+		}
+	}
+	rows := slices.Clone(r.rows)
+	slices.SortStableFunc(rows, func(a, b uint32) int { return cmp.Compare(value(b), value(a)) })
+	r.sorted[order] = rows
+
+	return rows
+}
+
+// Around gives the positions before and behind one in an order; 0 where there is none.
+func (s *Snapshot) Around(r *Result, order Order, position int) (before, behind int) {
+	rows := s.inOrder(r, order)
+	i := slices.Index(rows, uint32(position-1)) //nolint:gosec // a position of this snapshot
+	if order == Oldest {
+		i, _ = slices.BinarySearch(rows, uint32(position-1)) //nolint:gosec // the same
+	}
+	if i < 0 || i >= len(rows) || int(rows[i]) != position-1 {
+		return 0, 0
+	}
+	if i > 0 {
+		before = int(rows[i-1]) + 1
+	}
+	if i+1 < len(rows) {
+		behind = int(rows[i+1]) + 1
+	}
+
+	return before, behind
+}
+
+// After is where in a result the dead letters behind a position begin.
+func (r *Result) After(position int) int {
+	i, found := slices.BinarySearch(r.rows, uint32(max(0, position-1))) //nolint:gosec // at least 0
+	if found && position > 0 {
+		i++
+	}
+
+	return i
+}
+
+// All gives the whole dead letters of a result, the oldest first.
+func (s *Snapshot) All(r *Result) func(yield func(*dlq.DeadLetter, error) bool) {
+	return func(yield func(*dlq.DeadLetter, error) bool) {
+		leave, ok := s.enter()
+		if !ok {
+			yield(nil, ErrNotKept)
+			return
+		}
+		defer leave()
+		for _, i := range r.rows {
+			if !yield(s.load(s.row(int(i)))) {
+				return
+			}
+		}
+	}
+}
+
+// Replayed counts the dead letters that the run with this id has replayed last: they have failed
+// again.
+func (s *Snapshot) Replayed(run string) (n int) {
+	wanted := slices.Index(s.texts.runs, run)
+	if wanted <= 0 {
+		return 0
+	}
+	for i := range s.n {
+		if s.row(i).run == uint32(wanted) { //nolint:gosec // an index
+			n++
+		}
+	}
+
+	return n
+}

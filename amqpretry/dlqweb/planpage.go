@@ -1,0 +1,278 @@
+package dlqweb
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/units"
+)
+
+// planKeys are the names of a plan in a form, beside the filters.
+var planKeys = []string{"kind", "queue", "main-queue", "to", "limit", "rate", "canary", "tolerate", "foreign",
+	"allow-drop", "edit", "snapshot", "rest-of", "expect", "typed"}
+
+// planPage asks how a run is to be done, and says what it would do as far as a snapshot tells.
+type planPage struct {
+	wish
+	To, Limit, Rate, Canary, Tolerate string
+	Foreign, AllowDrop                bool
+	Causes                            []string // that are chosen, in words
+	// Preview is what the run would do as the form is now; nil if that must be counted first.
+	Preview *preview
+	Command string
+}
+
+// preview is what a run would do.
+type preview struct {
+	dlq.Report
+	Most   int
+	At     time.Time // of the snapshot
+	Err    string    // why it would not begin
+	Expect string    // what somebody who agrees has seen
+	Typed  bool      // the number must be typed
+}
+
+// pagePlan asks how a run is to be done. What the query says already is in the form.
+func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) error {
+	query := r.URL.Query()
+	if err := checkNames(query, planKeys...); err != nil {
+		return err
+	}
+	wanted, err := wishFrom(query)
+	if err != nil {
+		return err
+	}
+	if wanted.Kind == kindImport {
+		return notFound("A plan of an import without a file")
+	}
+	asked := wanted
+	if wanted.Kind == dlq.Move && wanted.To == "" {
+		asked.To = "?" // which nobody has given yet
+	}
+	plan, err := c.parse(&asked, who)
+	if err != nil {
+		return err
+	}
+	wanted.MainQueue = asked.MainQueue
+	p := planPage{wish: wanted, To: query.Get("to"), Limit: query.Get("limit"), Rate: query.Get("rate"),
+		Canary: query.Get("canary"), Tolerate: query.Get("tolerate"), Foreign: query.Get("foreign") != "",
+		AllowDrop: query.Get("allow-drop") != "", Command: wanted.command()}
+	now := c.looks.view(target{wanted.Queue, wanted.MainQueue}, wantNothing, "")
+	for _, id := range wanted.Filter["fingerprint"] {
+		if now.Snapshot == nil {
+			break
+		}
+		if f, ok := now.Fingerprint(id); ok {
+			p.Causes = append(p.Causes, causeText(f, who))
+		}
+	}
+	if asked.To != "?" && wanted.RestOf == "" {
+		p.wish.Snapshot = now.ID()
+		p.Preview = c.preview(r.Context(), p.wish, plan, now)
+	}
+	if p.Preview == nil {
+		p.wish.Snapshot = ""
+	}
+
+	return c.render(w, http.StatusOK, "plan", page{Title: "Plan a run", Visitor: who, Data: p})
+}
+
+// preview counts in a snapshot, as far as that takes no longer than a page waits.
+func (c *Console) preview(ctx context.Context, w wish, plan dlq.Plan, now seen) *preview {
+	if now.Snapshot == nil || c.config.Redact != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	client, err := c.client(ctx)
+	if err != nil {
+		return nil
+	}
+	counted, err := countIn(ctx, client.DeadLetterQueue(w.Queue, w.MainQueue), w, plan, now)
+	if ctx.Err() != nil || counted.Counted == nil {
+		return nil
+	}
+	p := &preview{Report: *counted.Counted, At: now.Began}
+	p.Most = counted.Most()
+	if err == nil && w.Kind != kindExport {
+		err = counted.Check()
+	}
+	if err != nil {
+		p.Err = problemOf(err).Error()
+		if dropped := (*dlq.DropError)(nil); errors.As(err, &dropped) {
+			p.Err = dropped.Error()
+		}
+	}
+	p.Expect = expectation(w, p.Most, p.Warnings)
+	p.Typed = w.Kind == dlq.Purge && p.Most > mostUntyped
+
+	return p
+}
+
+// mostUntyped is how many messages are deleted without somebody typing their number.
+const mostUntyped = 100
+
+// expectation stands for what somebody has seen who agrees to a run.
+func expectation(w wish, most int, warnings []string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %d %q", w.Kind, w.To, most, warnings))
+	return hex.EncodeToString(sum[:8])
+}
+
+// postPlan begins to count, and begins the run if that is what somebody has seen and agreed to.
+func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) error {
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
+		return c.postImport(w, r, who)
+	}
+	form, err := readForm(w, r)
+	if err != nil {
+		return err
+	}
+	if err := checkNames(form, planKeys...); err != nil {
+		return err
+	}
+	wanted, err := wishFrom(form)
+	if err != nil {
+		return err
+	}
+	run, err := c.planRun(r.Context(), wanted, who, nil)
+	if err != nil {
+		return err
+	}
+	if expected := form.Get("expect"); expected != "" {
+		run = c.counted(r.Context(), run)
+		if run.State == stateReady && run.CanConfirm() && expectation(run.wish, run.Most(), run.Plan.Warnings) == expected &&
+			isTyped(run, form) {
+			confirmed, err := c.runs.confirm(r.Context(), run.ID, who)
+			if err == nil {
+				run = confirmed
+			}
+		}
+	}
+
+	return see(w, run)
+}
+
+// counted waits for the count of a run to end, but no longer than a page waits.
+func (c *Console) counted(ctx context.Context, run Run) Run {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for found, err := c.runs.find(run.ID); err == nil; {
+		if run = found.snapshot(); run.State != stateCounting {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return run
+		}
+	}
+
+	return run
+}
+
+// isTyped tells whether somebody has typed how many messages are deleted, where that is asked.
+func isTyped(r Run, form url.Values) bool {
+	return !r.MustType() || onlyDigits(form.Get("typed")) == strconv.Itoa(r.Most())
+}
+
+func onlyDigits(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < '0' || r > '9' {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// MustType tells whether a confirmation needs the number of messages typed.
+func (r Run) MustType() bool { return r.Kind == dlq.Purge && r.Most() > mostUntyped }
+
+// postConfirm begins a run.
+func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visitor) error {
+	form, err := readForm(w, r)
+	if err != nil {
+		return err
+	}
+	found, err := c.runs.find(form.Get("id"))
+	if err != nil {
+		return err
+	}
+	now := found.snapshot()
+	if now.State == stateReady && !isTyped(now, form) {
+		return badRequest("typed", "the number of messages to delete, "+strconv.Itoa(now.Most()),
+			strconv.Quote(form.Get("typed")))
+	}
+	run, err := c.runs.confirm(r.Context(), now.ID, who)
+	if err != nil {
+		return err
+	}
+
+	return see(w, run)
+}
+
+// command is what does the same on the command line.
+func (w wish) command() string {
+	name := map[dlq.Kind]string{dlq.Replay: "replay", dlq.Move: "move", dlq.Purge: "purge", kindExport: "export"}[w.Kind]
+	if name == "" || w.Change != nil || w.UndoOf != "" || w.RestOf != "" {
+		return ""
+	}
+	words := []string{"amqpretry", "dlq", name, quoteWord(w.MainQueue)}
+	add := func(flag, value string) {
+		if value != "" {
+			words = append(words, "--"+flag+"="+quoteWord(value))
+		}
+	}
+	for _, key := range filterKeys {
+		for _, value := range w.Filter[key] {
+			switch {
+			case key == "uuid":
+				words = append(words, quoteWord(value))
+			case value == "-" && slices.Contains(emptyKeys, key):
+				words = append(words, "--"+key+"=")
+			default:
+				add(key, value)
+			}
+		}
+	}
+	if w.Kind == dlq.Purge && len(w.Filter) == 0 {
+		words = append(words, "--all")
+	}
+	add("to", w.To)
+	add("limit", positive(w.Limit))
+	if w.Rate > 0 {
+		add("rate", units.Rate(w.Rate))
+	}
+	add("canary", positive(w.Messages))
+	add("tolerate", positive(w.Tolerate))
+	for flag, set := range map[string]bool{"foreign": w.Foreign, "allow-drop": w.AllowDrop} {
+		if set {
+			words = append(words, "--"+flag)
+		}
+	}
+
+	return strings.Join(words, " ")
+}
+
+// quoteWord quotes a word for a shell, where it needs that.
+func quoteWord(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,+@%", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -1,0 +1,342 @@
+package dlqweb
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb/internal/snapshot"
+)
+
+// pageSize is how many dead letters a page lists, mostPage how many the API does.
+const (
+	pageSize = 50
+	mostPage = 500
+)
+
+// viewOf is what somebody wants to see of a queue: which dead letters, in which order, from where.
+type viewOf struct {
+	target
+	Filter url.Values
+	Sort   snapshot.Order
+	Page   int // 1 is the first
+	// Since marks the causes that are new since then.
+	Since time.Time
+	// SinceText is Since as it was given.
+	SinceText string
+
+	filter dlq.Filter
+}
+
+// viewKeys are the names of a view in a query, beside the filters.
+var viewKeys = []string{"queue", "main-queue", "sort", "page", "since", "refresh", "search"}
+
+// Query is the view as a query, without the page.
+func (v viewOf) Query() url.Values {
+	query := url.Values{"queue": {v.Queue}}
+	for key, values := range v.Filter {
+		query[key] = values
+	}
+	if v.Sort != snapshot.Oldest {
+		query.Set("sort", string(v.Sort))
+	}
+	if v.SinceText != "" {
+		query.Set("since", v.SinceText)
+	}
+
+	return query
+}
+
+// With is the query of the view with another value of a name; without it where the value is empty.
+func (v viewOf) With(pairs ...string) url.Values {
+	query := v.Query()
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if query.Del(pairs[i]); pairs[i+1] != "" {
+			query.Set(pairs[i], pairs[i+1])
+		}
+	}
+
+	return query
+}
+
+// viewIn reads a view from a query.
+func (c *Console) viewIn(query url.Values, who visitor) (viewOf, error) {
+	t, err := c.targetOf(query)
+	if err != nil {
+		return viewOf{}, err
+	}
+	v := viewOf{target: t, Filter: filterValues(query), Page: 1, Sort: snapshot.Order(query.Get("sort")),
+		SinceText: strings.TrimSpace(query.Get("since"))}
+	if v.filter, err = parseFilter(v.Filter, who); err != nil {
+		return v, err
+	}
+	if !slices.Contains(snapshot.Orders(), v.Sort) {
+		return v, badRequest("sort", "newest, largest, replays or nothing", strconv.Quote(string(v.Sort)))
+	}
+	if text := query.Get("page"); text != "" {
+		if v.Page, err = strconv.Atoi(text); err != nil || v.Page < 1 {
+			return v, badRequest("page", "1 or more", strconv.Quote(text))
+		}
+	}
+	v.Since, err = parseSince(v.SinceText, time.Now())
+
+	return v, err
+}
+
+// parseSince reads a time: of today (03:02, UTC), with its day, or as an age.
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	now = now.UTC()
+	if at, err := time.Parse("15:04", text); err == nil {
+		day := now.Truncate(24 * time.Hour).Add(time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute)
+		if day.After(now) {
+			day = day.AddDate(0, 0, -1)
+		}
+		return day, nil
+	}
+	for _, layout := range []string{"2006-01-02 15:04", "2006-01-02T15:04", time.RFC3339} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at, nil
+		}
+	}
+	filter, err := dlq.ParseFilter(url.Values{"newer-than": {text}})
+	if err != nil {
+		return time.Time{}, badRequest("since", "a time of today (03:02), 2026-11-29 03:02, both in UTC, or an age (2h)",
+			strconv.Quote(text))
+	}
+
+	return now.Add(-filter.NewerThan), nil
+}
+
+// isLive tells a page that updates itself from somebody who opens it. It never begins a read.
+func isLive(r *http.Request) bool {
+	return r.Header.Get("X-Requested-With") == "live" || r.URL.Query().Has("live")
+}
+
+// find gives what matches a view; nil before the queue was read.
+func (c *Console) find(ctx context.Context, v viewOf, now seen) (*snapshot.Result, error) {
+	if now.Snapshot == nil {
+		return nil, nil
+	}
+	result, err := now.Find(ctx, v.Filter.Encode(), v.filter)
+	if err == snapshot.ErrNotKept { //nolint:errorlint // as it is
+		return nil, &problem{Status: http.StatusServiceUnavailable, Title: "Cannot search in messages",
+			Detail: "The console has no room for whole messages, so it can only search what it has in memory: reasons, " +
+				"causes, handlers, topics, types, error texts, times and counts.",
+			Do: "Give the console a folder it can write to: Config.Folder, or the folder for temporary files."}
+	}
+
+	return result, err
+}
+
+// queuePage is what the page of a queue has.
+type queuePage struct {
+	viewOf
+	seen
+	Result  *snapshot.Result
+	State   queueState
+	Problem *problem
+	Busy    string // the run that works on it
+	Rows    []snapshot.Summary
+	First   int // number of the first row in the result
+	Pages   int
+	Causes  []causeRow
+	New     int // causes that are new
+	Bars    []bar
+	Chips   []chip
+	Choices []string
+	// Arrived is how many more messages the queue has than the snapshot; fewer if it is negative.
+	Arrived int64
+	Closed  bool // the visitor sees no error texts
+}
+
+// causeRow is a group in the table of causes.
+type causeRow struct {
+	*snapshot.Group
+	New bool
+	// Replay is the query of a careful replay of it.
+	Replay url.Values
+}
+
+// AddressOf is the query of the page of a message in the view.
+func (p queuePage) AddressOf(position int) url.Values { return addressOf(p.viewOf, p.seen, position) }
+
+// Turn is the query of the page so many further on, To that of a page.
+func (p queuePage) Turn(by int) url.Values { return p.To(p.Page + by) }
+
+// To is the query of a page.
+func (p queuePage) To(page int) url.Values { return p.With("page", strconv.Itoa(page)) }
+
+// sortOf is a link that sorts.
+type sortOf struct {
+	Name  string
+	Query url.Values
+	Here  bool
+}
+
+// Sorts are the orders of the list.
+func (p queuePage) Sorts() []sortOf {
+	var sorts []sortOf
+	for i, name := range []string{"oldest first", "newest first", "largest", "most replayed"} {
+		order := snapshot.Orders()[i]
+		sorts = append(sorts, sortOf{name, p.With("sort", string(order)), order == p.Sort})
+	}
+
+	return sorts
+}
+
+func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor) error {
+	query := r.URL.Query()
+	if err := checkNames(query, append([]string{"live"}, viewKeys...)...); err != nil {
+		return err
+	}
+	if query.Has("search") {
+		return c.search(w, query, who)
+	}
+	v, err := c.viewIn(query, who)
+	if err != nil {
+		return err
+	}
+	wanted := wantNew
+	switch {
+	case isLive(r):
+		wanted = wantNothing
+	case query.Has("refresh"):
+		wanted = wantAnother
+	}
+	now := c.looks.view(v.target, wanted, query.Get("refresh"))
+	if now.Snapshot == nil || wanted == wantAnother {
+		now = c.looks.wait(r.Context(), v.target, now, patience)
+	}
+	p := queuePage{viewOf: v, seen: now, Closed: !who.CanView()}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	p.State, _ = c.sampler.overview(ctx).state(v.target)
+	c.runs.mu.Lock()
+	p.Busy = c.runs.busyWith(v.Queue)
+	c.runs.mu.Unlock()
+	if now.Err != nil {
+		p.Problem = problemOf(now.Err)
+	}
+	if p.Result, err = c.find(r.Context(), v, now); err != nil {
+		p.Problem = problemOf(err)
+	}
+	p.Chips, p.Choices = v.chips(now.Snapshot, who), choices(now.Snapshot, who)
+	if p.Result != nil {
+		p.fill(who)
+	}
+
+	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true,
+		Waits: now.Reading != nil, Data: p})
+}
+
+// fill makes the tables of what was found.
+func (p *queuePage) fill(who visitor) {
+	p.Pages = max(1, (p.Result.Matched+pageSize-1)/pageSize)
+	p.Page = min(p.Page, p.Pages)
+	p.First = (p.Page-1)*pageSize + 1
+	p.Rows = p.Snapshot.Page(p.Result, p.Sort, p.First-1, pageSize)
+	for i := range p.Rows {
+		p.Rows[i] = forRole(p.Rows[i], who)
+	}
+	for _, g := range p.Result.Groups {
+		row := causeRow{Group: g, Replay: careful(p.target, p.ID(), g)}
+		if !who.CanView() {
+			without := *g
+			without.Pattern, row.Group = "", &without
+		}
+		if row.New = !p.Since.IsZero() && !g.Oldest.IsZero() && !g.Oldest.Before(p.Since); row.New {
+			p.New++
+		}
+		p.Causes = append(p.Causes, row)
+	}
+	slices.SortStableFunc(p.Causes, func(a, b causeRow) int { return rank(a.New) - rank(b.New) })
+	p.Bars = p.bars()
+	if p.State.Messages != nil && p.Busy == "" {
+		p.Arrived = *p.State.Messages - int64(p.Snapshot.Len())
+	}
+}
+
+func rank(first bool) int {
+	if first {
+		return 0
+	}
+
+	return 1
+}
+
+// A careful replay sends some messages first, and the others at a rate that a service bears.
+const (
+	carefulCanary = 10
+	carefulRate   = "20/s"
+)
+
+// careful is the query of a replay of one cause.
+func careful(t target, snapshotID string, g *snapshot.Group) url.Values {
+	query := url.Values{"kind": {string(dlq.Replay)}, "queue": {t.Queue}, "fingerprint": {g.ID}, "rate": {carefulRate}}
+	if snapshotID != "" {
+		query.Set("snapshot", snapshotID)
+	}
+	if g.Messages > carefulCanary {
+		query.Set("canary", strconv.Itoa(carefulCanary))
+	}
+
+	return query
+}
+
+// forRole is what somebody may see of a dead letter in a list.
+func forRole(s snapshot.Summary, who visitor) snapshot.Summary {
+	if !who.CanView() {
+		s.Error, s.Unreadable = "", ""
+	}
+
+	return s
+}
+
+// bar is one of the histogram of ages.
+type bar struct {
+	Name                 string
+	N                    int
+	X, Y, Height, Center int
+	// Query is the view with only these.
+	Query url.Values
+	// New ones are younger than Since.
+	New bool
+}
+
+const (
+	barWidth, barGap, barsHeight, barsTop = 56, 8, 80, 16
+)
+
+func (p *queuePage) bars() []bar {
+	most := max(1, slices.Max(p.Result.Ages.ByBucket[:]))
+	bounds := snapshot.AgeBounds()
+	var bars []bar
+	for i, n := range p.Result.Ages.ByBucket {
+		name, older, newer := "older", "", ""
+		if i < len(bounds) {
+			name, newer = "< "+bounds[i].Name, bounds[i].Filter
+		}
+		if i > 0 {
+			older = bounds[i-1].Filter
+		}
+		height := n * barsHeight / most
+		if n > 0 {
+			height = max(height, 2)
+		}
+		x := i * (barWidth + barGap)
+		b := bar{Name: name, N: n, X: x, Y: barsHeight - height + barsTop, Height: height, Center: x + barWidth/2,
+			Query: p.With("older-than", older, "newer-than", newer)}
+		b.New = !p.Since.IsZero() && i < len(bounds) && p.Began.Add(-bounds[i].Most).Compare(p.Since) >= 0
+		bars = append(bars, b)
+	}
+
+	return bars
+}
