@@ -42,9 +42,9 @@ const apiPatience = 25 * time.Second
 
 // lookAt waits for a snapshot, and gives what matches. refresh reads the queue anew if the snapshot is
 // the one that it names.
-func (c *Console) lookAt(r *http.Request, who visitor) (viewOf, seen, *snapshot.Result, error) {
+func (c *Console) lookAt(r *http.Request, who visitor, others ...string) (viewOf, seen, *snapshot.Result, error) {
 	query := r.URL.Query()
-	if err := checkKeys(query, "after", "limit", "main-queue", "refresh"); err != nil {
+	if err := checkKeys(query, append(others, "main-queue", "refresh")...); err != nil {
 		return viewOf{}, seen{}, nil, err
 	}
 	query.Set("queue", r.PathValue("queue"))
@@ -126,7 +126,7 @@ func (c *Console) apiDeadLetters(r *http.Request, who visitor) (any, error) {
 	if size < 1 || size > mostPage {
 		return nil, badRequest("limit", "1 to "+strconv.Itoa(mostPage), strconv.Itoa(size))
 	}
-	v, now, found, err := c.lookAt(r, who)
+	v, now, found, err := c.lookAt(r, who, "after", "limit")
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (c *Console) apiDeadLetter(r *http.Request, who visitor) (any, error) {
 		return nil, err
 	}
 	query := r.URL.Query()
-	if err := checkKeys(query, "main-queue", "snapshot", "position"); err != nil {
+	if err := checkKeys(query, "main-queue"); err != nil {
 		return nil, err
 	}
 	t, err := c.target(r.PathValue("queue"), query.Get("main-queue"))
@@ -167,7 +167,9 @@ func (c *Console) apiDeadLetter(r *http.Request, who visitor) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	query.Set("uuid", r.PathValue("uuid"))
+	for _, name := range []string{"uuid", "snapshot", "position"} {
+		query.Set(name, r.PathValue(name))
+	}
 	_, l, err := c.messageIn(r.Context(), t, now, query)
 
 	return l, err

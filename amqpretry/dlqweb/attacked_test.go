@@ -288,7 +288,7 @@ func TestLargeMessages(t *testing.T) {
 		f.Publish(f.dead, letter)
 	}
 	page := f.get("/message?uuid=uuid-7&queue=" + f.dead).Body
-	assert.Contains(t, page, "Only its beginning is shown")
+	assert.Contains(t, page, "Only the beginning is shown")
 	assert.Less(t, len(page), 100<<10)
 	assert.Equal(t, strings.Repeat("7", size), f.get("/body?uuid=uuid-7&queue="+f.dead).Body)
 

@@ -170,7 +170,7 @@ func (c *Console) routes() http.Handler {
 	api("GET /api/v1/queues/{queue}", c.apiQueue)
 	api("GET /api/v1/queues/{queue}/dead-letters", c.apiDeadLetters)
 	api("GET /api/v1/queues/{queue}/dead-letters/{uuid}", c.apiDeadLetter)
-	api("GET /api/v1/queues/{queue}/dead-letter", c.apiDeadLetter)
+	api("GET /api/v1/queues/{queue}/snapshots/{snapshot}/dead-letters/{position}", c.apiDeadLetter)
 	mux.Handle("GET /api/v1/openapi.json", c.openAPI())
 	if c.config.acts() {
 		page("GET /runs", c.pageRuns)

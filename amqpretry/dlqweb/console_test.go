@@ -41,9 +41,9 @@ func TestPages(t *testing.T) {
 	}
 	page := f.looked("/queue?queue="+f.dead, nil).Body
 	assert.Contains(t, page, `<dd class="big">70</dd>`)
-	assert.Contains(t, page, "after=50")
-	assert.Contains(t, f.looked("/queue?after=50&queue="+f.dead, nil).Body, ">51<")
-	assert.Contains(t, f.looked("/queue?uuid=uuid-7&queue="+f.dead, nil).Body, `<dd class="big">1</dd>`)
+	assert.Contains(t, page, "page=2")
+	assert.Contains(t, f.looked("/queue?page=2&queue="+f.dead, nil).Body, ">51<")
+	assert.Contains(t, f.looked("/queue?uuid=uuid-7&queue="+f.dead, nil).Body, `<dd class="big">1 <small>of 70</small></dd>`)
 	assert.Contains(t, f.get("/message?uuid=uuid-7&queue="+f.dead).Body, "uuid-7")
 	assert.Equal(t, http.StatusNotFound, f.get("/message?uuid=nobody&queue="+f.dead).Status)
 	assert.Equal(t, http.StatusNotFound, f.get("/queue?queue="+f.main).Status, "a main queue is nobody's business")

@@ -120,11 +120,11 @@ func (f *fixture) looked(path string, waiting func(page string)) answer {
 	var a answer
 	await.Until(f.t, func() bool {
 		a = f.get(path)
-		looks := strings.Contains(a.Body, "Looking…")
-		if looks && waiting != nil {
+		reads := strings.Contains(a.Body, "Reading the queue")
+		if reads && waiting != nil {
 			waiting(a.Body)
 		}
-		return !looks
+		return !reads
 	}, "the console has looked at the queue")
 
 	return a

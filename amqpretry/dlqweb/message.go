@@ -129,6 +129,7 @@ type messagePage struct {
 	viewOf // that it is in
 	seen
 	*dlq.DeadLetter
+	Queue       string // the dead-letter queue
 	Fingerprint dlq.Fingerprint
 	Cause       string
 	Facts       []fact
@@ -167,7 +168,7 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 		return err
 	}
 	p := messagePage{
-		viewOf: v, seen: now, DeadLetter: l, Fingerprint: l.Fingerprint(), Facts: factsOf(l, who), Timeline: timelineOf(l),
+		viewOf: v, seen: now, DeadLetter: l, Queue: v.Queue, Fingerprint: l.Fingerprint(), Facts: factsOf(l, who), Timeline: timelineOf(l),
 		Properties: propertiesOf(&l.Message), Body: showBody(&l.Message, query.Get("as")), Types: editableTypes,
 		Address: addressOf(v, now, position),
 	}

@@ -124,6 +124,9 @@ func TestOpenAPI(t *testing.T) {
 	check("GET", queue+"/dead-letters?after=50&reason=exhausted", "/queues/{queue}/dead-letters", "", 200, "200")
 	check("GET", queue+"/dead-letters/uuid-7", "/queues/{queue}/dead-letters/{uuid}", "", 200, "200")
 	check("GET", queue+"/dead-letters/nobody", "/queues/{queue}/dead-letters/{uuid}", "", 404, "default")
+	list := check("GET", queue+"/dead-letters?limit=1", "/queues/{queue}/dead-letters", "", 200, "200")
+	at := fmt.Sprint(queue, "/snapshots/", list["snapshot"], "/dead-letters/7")
+	check("GET", at, "/queues/{queue}/snapshots/{snapshot}/dead-letters/{position}", "", 200, "200")
 	check("GET", "/openapi.json", "/openapi.json", "", 200, "200")
 
 	plan := `{"kind":"replay","queue":"` + f.dead + `","filter":{"uuid":["uuid-1"]},"edit":{"body":"{}",` +
