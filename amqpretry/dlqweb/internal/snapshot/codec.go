@@ -21,6 +21,7 @@ var errDamaged = errors.New("a dead letter in the temporary file is damaged")
 // at any time.
 func encode(out []byte, l *dlq.DeadLetter) ([]byte, error) {
 	e := encoder{out: out}
+	e.bytes(l.Message.Body) // first: see bodyOf
 	e.number(int64(l.Position))
 	e.texts(l.UUID, string(l.Reason), l.Error, l.ErrorType, l.Queue, l.Topic, l.Handler, l.Host, l.Exchange,
 		l.RoutingKey, l.Expiration, l.UserID, l.Trace, l.Removed, l.CameBy.Exchange, l.CameBy.RoutingKey, l.Unreadable)
@@ -44,7 +45,6 @@ func encode(out []byte, l *dlq.DeadLetter) ([]byte, error) {
 		m.AppId)
 	e.out = append(e.out, m.DeliveryMode, m.Priority)
 	e.times(m.Timestamp)
-	e.bytes(m.Body)
 	e.value(m.Headers)
 
 	return e.out, e.err
@@ -52,7 +52,9 @@ func encode(out []byte, l *dlq.DeadLetter) ([]byte, error) {
 
 func decode(in []byte) (*dlq.DeadLetter, error) {
 	d := decoder{in: in}
+	body := d.bytes()
 	l := &dlq.DeadLetter{Position: int(d.number())}
+	l.Message.Body = body
 	var reason string
 	d.texts(&l.UUID, &reason, &l.Error, &l.ErrorType, &l.Queue, &l.Topic, &l.Handler, &l.Host, &l.Exchange,
 		&l.RoutingKey, &l.Expiration, &l.UserID, &l.Trace, &l.Removed, &l.CameBy.Exchange, &l.CameBy.RoutingKey,
@@ -79,13 +81,20 @@ func decode(in []byte) (*dlq.DeadLetter, error) {
 		&m.UserId, &m.AppId)
 	m.DeliveryMode, m.Priority = d.byte(), d.byte()
 	d.times(&m.Timestamp)
-	m.Body = d.bytes()
 	m.Headers, _ = d.value().(amqp091.Table)
 	if d.err == nil && len(d.in) > 0 {
 		d.err = errDamaged
 	}
 
 	return l, d.err
+}
+
+// bodyOf is the body in a record.
+func bodyOf(record []byte) ([]byte, error) {
+	d := decoder{in: record}
+	body := d.bytes()
+
+	return body, d.err
 }
 
 // The kinds of header values that amqp091-go reads.

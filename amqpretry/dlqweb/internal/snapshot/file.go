@@ -59,6 +59,23 @@ func (f *file) add(record []byte) (offset int64, ok bool) {
 	return offset, f.err == nil
 }
 
+// end writes what is left. After an error, size is what was written before.
+func (f *file) end() error {
+	if f.err == nil {
+		f.err = f.out.Flush()
+	}
+	if f.err != nil {
+		written := int64(0)
+		if info, err := f.Stat(); err == nil {
+			written = min(info.Size(), f.size)
+		}
+		f.files.used.Add(written - f.size)
+		f.size = written
+	}
+
+	return f.err
+}
+
 func (f *file) close() {
 	if f == nil {
 		return

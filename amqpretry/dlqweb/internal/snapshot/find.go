@@ -119,12 +119,15 @@ type matcher struct {
 	row           dlq.Filter // what is different for each
 	uuids         bool
 	ages          bool
+	inError       bool
+	inside        inside
 	deep          bool // asks for what is in the message
 }
 
 func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	m := &matcher{s: s, filter: f, uuids: len(f.UUIDs) > 0, ages: f.OlderThan > 0 || f.NewerThan > 0,
-		deep: f.Text != "" || len(f.Headers) > 0 || len(f.Fields) > 0 || f.Where != nil}
+		inError: f.ErrorContains != "" || f.ErrorMatches != nil, inside: newInside(f)}
+	m.deep = m.inside.asks
 	ofKind := dlq.Filter{Reasons: f.Reasons, Topics: f.Topics, Handlers: f.Handlers, ErrorTypes: f.ErrorTypes}
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
 	m.row = dlq.Filter{OlderThan: f.OlderThan, NewerThan: f.NewerThan, MinCalls: f.MinCalls, MaxCalls: f.MaxCalls,
@@ -147,6 +150,7 @@ func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 // chunk finds what matches in one.
 func (m *matcher) chunk(n int) (p part, err error) {
 	var l dlq.DeadLetter
+	w := window{file: m.s.file}
 	for at := range m.s.chunks[n].rows {
 		r, i := &m.s.chunks[n].rows[at], n*chunkRows+at
 		if r.kind != 0 && !m.kinds[r.kind] || r.error != 0 && !m.errors[r.error] {
@@ -161,7 +165,7 @@ func (m *matcher) chunk(n int) (p part, err error) {
 			m.uuids && !slices.ContainsFunc(m.filter.UUIDs, func(uuid string) bool { return m.s.isUUID(i, uuid) }) {
 			continue
 		}
-		matches, err := m.whole(r, untimed)
+		matches, err := m.whole(&w, r, untimed)
 		switch {
 		case errors.Is(err, ErrNotKept):
 			p.notSearched++
@@ -187,12 +191,19 @@ func (m *matcher) anAge() time.Duration {
 }
 
 // whole compares what is not in the index.
-func (m *matcher) whole(r *row, untimed bool) (bool, error) {
-	// Index 0 of an error text is also that of a message whose kind is known.
-	if !m.deep && r.kind != 0 && (r.error != 0 || m.filter.ErrorContains == "" && m.filter.ErrorMatches == nil) {
+func (m *matcher) whole(w *window, r *row, untimed bool) (bool, error) {
+	known := r.kind != 0 && (r.error != 0 || !m.inError)
+	if known && !m.deep {
 		return true, nil
 	}
-	l, err := m.s.load(r)
+	record, err := w.record(r)
+	if err != nil {
+		return false, err
+	}
+	if known {
+		return m.inside.matches(r, record, m.s.Began)
+	}
+	l, err := decode(record)
 	if err != nil {
 		return false, err
 	}

@@ -57,6 +57,7 @@ type row struct {
 	calls, replays  uint32
 	uuid            uint32 // where the UUID ends in chunk.uuids
 	cut, unreadable bool   // the UUID is cut; headers cannot be read
+	plain           bool   // see isPlain
 }
 
 const unknown = math.MinInt64
@@ -83,7 +84,8 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 	}
 	c := s.chunks[len(s.chunks)-1]
 	r := row{at: unknown, offset: -1, size: clamp(len(l.Message.Body)), calls: clamp(l.Calls), replays: clamp(l.Replays),
-		cut: len(l.UUID) > mostText, unreadable: l.Unreadable != ""}
+		cut: len(l.UUID) > mostText, unreadable: l.Unreadable != "",
+		plain: isPlain(l.Message.Headers)}
 	if !l.LastFailure.IsZero() {
 		r.at = l.LastFailure.UnixMilli()
 	}
@@ -115,8 +117,15 @@ func (s *Snapshot) End() error {
 	if s.file == nil {
 		return nil
 	}
+	err := s.file.end()
+	for i := range s.n {
+		if r := s.row(i); err != nil && r.offset >= 0 && r.offset+int64(r.length) > s.file.size {
+			r.offset = -1
+			s.Whole--
+		}
+	}
 
-	return errors.Join(s.file.err, s.file.out.Flush())
+	return err
 }
 
 // Everything is the result of no filter.

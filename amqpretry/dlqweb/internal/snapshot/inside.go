@@ -1,0 +1,128 @@
+package snapshot
+
+import (
+	"bytes"
+	"strings"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// inside compares what is in whole messages. To decode one takes longer than to see that its record
+// does not have some text.
+type inside struct {
+	filter dlq.Filter
+	asks   bool
+	// body tells that the filter asks for nothing but the body.
+	body bool
+	// text in lower case, and values, are in the records of all plain messages that match.
+	text   []byte
+	values [][]byte
+}
+
+func newInside(f dlq.Filter) inside {
+	i := inside{filter: dlq.Filter{Text: f.Text, Headers: f.Headers, Fields: f.Fields, Where: f.Where}}
+	i.body = f.Text == "" && len(f.Headers) == 0 && f.Where == nil
+	i.asks = !i.body || len(f.Fields) > 0
+	if text := strings.ToLower(f.Text); isTelling(text) {
+		i.text = []byte(text)
+	}
+	for _, value := range f.Headers {
+		if isTelling(strings.ToLower(value)) {
+			i.values = append(i.values, []byte(value))
+		}
+	}
+
+	return i
+}
+
+// isTelling tells a text that no number has, and that is one byte a character.
+func isTelling(text string) bool {
+	return strings.Trim(text, "-0123456789") != "" && strings.IndexFunc(text, func(r rune) bool { return r >= 0x80 }) < 0
+}
+
+// isPlain tells headers whose values are texts, which a record has as they are, or integers.
+func isPlain(headers amqp091.Table) bool {
+	for _, value := range headers {
+		switch value.(type) {
+		case string, int8, int16, int32, int64, uint8, uint16, uint32, uint64:
+		default:
+			return false
+		}
+	}
+
+	return true
+}
+
+func (i *inside) matches(r *row, record []byte, now time.Time) (bool, error) {
+	if i.body {
+		body, err := bodyOf(record)
+		var l dlq.DeadLetter
+		l.Message.Body = body
+		return err == nil && i.filter.Matches(&l, now), err
+	}
+	if r.plain {
+		if len(i.text) > 0 && !has(record, i.text) {
+			return false, nil
+		}
+		for _, value := range i.values {
+			if !bytes.Contains(record, value) {
+				return false, nil
+			}
+		}
+	}
+	l, err := decode(record)
+
+	return err == nil && i.filter.Matches(l, now), err
+}
+
+// Two characters beyond ASCII whose lower case is, or begins with, a letter of ASCII.
+var kelvin, dottedI = []byte("\u212a"), []byte("\u0130")
+
+// has tells whether a record may have a text, in any case.
+func has(record, lower []byte) bool {
+	first, rest := lower[0], lower[1:]
+	upper := first
+	if first >= 'a' && first <= 'z' {
+		upper -= 'a' - 'A'
+	}
+	for at := 0; at+len(lower) <= len(record); at++ {
+		if c := record[at]; (c == first || c == upper) && bytes.EqualFold(record[at+1:at+len(lower)], rest) {
+			return true
+		}
+	}
+
+	return bytes.Contains(record, kelvin) || bytes.Contains(record, dottedI)
+}
+
+// window reads records that follow one another with few reads.
+type window struct {
+	file   *file
+	buffer []byte
+	begin  int64
+}
+
+const windowSize = 1 << 20
+
+// record gives the record of a row, which is good until the next call.
+func (w *window) record(r *row) ([]byte, error) {
+	if r.offset < 0 {
+		return nil, ErrNotKept
+	}
+	end := r.offset + int64(r.length)
+	if r.offset < w.begin || end > w.begin+int64(len(w.buffer)) {
+		size := min(max(windowSize, int64(r.length)), w.file.size-r.offset)
+		if int64(cap(w.buffer)) < size {
+			w.buffer = make([]byte, size)
+		}
+		w.buffer, w.begin = w.buffer[:size], r.offset
+		if _, err := w.file.ReadAt(w.buffer, r.offset); err != nil {
+			w.buffer = w.buffer[:0]
+			return nil, err
+		}
+	}
+
+	return w.buffer[r.offset-w.begin : end-w.begin], nil
+}
