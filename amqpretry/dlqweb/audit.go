@@ -17,6 +17,8 @@ const (
 	actionConfirm  action = "confirm"  // a run begins
 	actionStop     action = "stop"     // a run ends, or is discarded
 	actionDownload action = "download" // a body or a file leaves
+	actionPark     action = "park"     // a cause is told at the end, with a note
+	actionUnpark   action = "unpark"   // and no more
 )
 
 // audit writes that something is about to be done. What cannot be written is not done.

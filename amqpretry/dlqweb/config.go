@@ -47,6 +47,11 @@ type Config struct {
 	// Error, History and Edits. The message itself is sent, and is in undo files, as it is; nobody
 	// can edit it then. Nil redacts nothing.
 	Redact func(*dlq.DeadLetter)
+	// OnNewCause is called when dead letters have a cause that the queue did not have before, from
+	// one goroutine. With it, the console reads queues that have grown, unasked: those of up to
+	// 10,000 messages, once a minute at most. What was there at the first read is not new. Nil means
+	// that nobody is told, and no queue is read for it.
+	OnNewCause func(NewCause)
 	// Logger for what happens besides. Nil means none.
 	Logger watermill.LoggerAdapter
 }

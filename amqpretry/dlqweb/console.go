@@ -30,6 +30,7 @@ type Console struct {
 
 	looks   *looks
 	runs    *runs
+	parks   *parks
 	sampler *sampler
 }
 
@@ -64,6 +65,10 @@ func New(config Config) (*Console, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.looks = &looks{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles}}
 	c.runs = &runs{console: c, journal: journal}
+	if c.parks, err = openParks(folder); err != nil {
+		journal.close()
+		return nil, err
+	}
 	c.sampler = &sampler{console: c, depth: map[string]int64{}, deaths: map[string]deaths{},
 		looked: map[string]lookedAt{}, first: make(chan struct{})}
 	if err := c.runs.restore(); err != nil {
@@ -72,6 +77,10 @@ func New(config Config) (*Console, error) {
 	}
 	c.handler = c.routes()
 	c.running.Go(func() { c.sampler.run(c.ctx) })
+	if config.OnNewCause != nil {
+		causes := &causes{console: c, seen: map[string]lookedAt{}, known: map[string]map[string]bool{}}
+		c.running.Go(func() { causes.run(c.ctx) })
+	}
 
 	return c, nil
 }
@@ -179,6 +188,7 @@ func (c *Console) routes() http.Handler {
 		page("GET /plan", c.pagePlan)
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
+		page("POST /park", c.postPark)
 		page("POST /confirm", c.postConfirm)
 		page("POST /stop", postRun(c.runs.end))
 		page("POST /undo", postRun(c.undoRun))

@@ -149,6 +149,7 @@ type queuePage struct {
 	Pages   int
 	Causes  []causeRow
 	New     int // causes that are new
+	Parked  int // messages with causes that are parked
 	Bars    []bar
 	Chips   []chip
 	Choices []string
@@ -160,13 +161,23 @@ type queuePage struct {
 // causeRow is a group in the table of causes.
 type causeRow struct {
 	*snapshot.Group
-	New bool
+	New    bool
+	Parked *parked // nil if it is not
 	// Replay is the query of a careful replay of it.
 	Replay url.Values
 }
 
 // AddressOf is the query of the page of a message in the view.
 func (p queuePage) AddressOf(position int) url.Values { return addressOf(p.viewOf, p.seen, position) }
+
+// OneCause is the cause that the view is about; nil if it is about several.
+func (p queuePage) OneCause() *causeRow {
+	if len(p.Filter["fingerprint"]) != 1 || len(p.Causes) != 1 {
+		return nil
+	}
+
+	return &p.Causes[0]
+}
 
 // Turn is the query of the page so many further on, To that of a page.
 func (p queuePage) Turn(by int) url.Values { return p.To(p.Page + by) }
@@ -231,6 +242,7 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	p.Chips, p.Choices = v.chips(now.Snapshot, who), choices(now.Snapshot, who)
 	if p.Result != nil {
 		p.fill(who)
+		p.park(c.parks.of(v.Queue))
 	}
 
 	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true,
