@@ -1,0 +1,15 @@
+package dlqweb
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// CausesOf returns a function that looks for new causes of a queue now.
+func CausesOf(t *testing.T, c *Console, queue, mainQueue string) (look func()) {
+	t.Helper()
+	looker := &causes{console: c, seen: map[string]lookedAt{}, known: map[string]map[string]bool{}}
+
+	return func() { require.NoError(t, looker.look(t.Context(), target{queue, mainQueue})) }
+}
