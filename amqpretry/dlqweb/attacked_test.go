@@ -2,6 +2,7 @@ package dlqweb_test
 
 import (
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -237,7 +238,7 @@ func TestUploadThatBreaksOff(t *testing.T) {
 	assert.JSONEq(t, `{"runs":[]}`, f.get("/api/v1/runs").Body)
 }
 
-// Who may not, is in no record of having done.
+// Somebody who may not do something is recorded as refused, and not as having done it.
 func TestAuditOfWhoMayNot(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -250,7 +251,28 @@ func TestAuditOfWhoMayNot(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, f.post("/undo", url.Values{"id": {r.ID}}).Status)
 	assert.Equal(t, http.StatusForbidden, f.post("/stop", url.Values{"id": {r.ID}}).Status)
 	assert.Equal(t, http.StatusForbidden, f.post("/plan", url.Values{"kind": {"purge"}, "queue": {f.dead}}).Status)
-	assert.Len(t, f.auditLog.records(t), before)
+	assert.Equal(t, http.StatusForbidden, f.get("/file?id="+r.ID).Status)
+	assert.Equal(t, http.StatusForbidden, f.send(http.MethodDelete, "/api/v1/runs/"+r.ID, "", "").Status)
+	records := f.auditLog.records(t)[before:]
+	for i, want := range []map[string]any{
+		{"action": "plan", "path": "/undo", "needs": "replay", "kind": "import", "queue": f.dead},
+		{"action": "stop", "path": "/stop", "needs": "delete", "kind": "purge", "queue": f.dead, "run": r.ID},
+		{"action": "plan", "path": "/plan", "needs": "delete", "kind": "purge", "queue": f.dead},
+		{"action": "download", "path": "/file", "needs": "replay"},
+		{"action": "stop", "path": "/api/v1/runs/" + r.ID, "needs": "delete", "kind": "purge", "queue": f.dead,
+			"run": r.ID},
+	} {
+		maps.Copy(want, map[string]any{"outcome": "refused", "user": "ada", "role": "metadata", "address": "127.0.0.1",
+			"level": "INFO", "msg": "dead letters: " + want["action"].(string)})
+		require.Greater(t, len(records), i)
+		assert.Equal(t, want, records[i])
+	}
+	assert.Len(t, records, 5)
+
+	for range 100 {
+		f.get("/runs")
+	}
+	assert.Less(t, len(f.auditLog.records(t)), before+60, "the audit log cannot be filled with refusals")
 }
 
 // Forms that nobody can read, and paths that no link has.

@@ -28,8 +28,10 @@ type Config struct {
 	// /dead-letters. Default: none. A reverse proxy that cuts a prefix off needs none: all links
 	// are relative.
 	Prefix string
-	// Authorize says who asks and what he may do. It must not trust what a client can set by
-	// itself. Nil means that everybody has RoleMetadata.
+	// Authorize returns who asks and what he may do. It must not trust what a client can set by
+	// itself. The answer to ErrUnauthenticated is 401, to an error with a method RetryAfter()
+	// time.Duration 429 with that Retry-After, and to others 403. Nil means that everybody has
+	// RoleMetadata.
 	Authorize func(*http.Request) (User, Role, error)
 	// ReadOnly removes all that changes something: no role is higher than RoleView then.
 	ReadOnly bool

@@ -27,9 +27,10 @@ type Console struct {
 	opening chan struct{} // who has put something in it may use opened
 	opened  *dlq.Client
 
-	looks   *looks
-	runs    *runs
-	sampler *sampler
+	looks    *looks
+	runs     *runs
+	refusals refusals
+	sampler  *sampler
 }
 
 // New makes a console. It connects when it is first asked, and keeps going until it is closed.
@@ -52,7 +53,7 @@ func New(config Config) (*Console, error) {
 	}
 
 	c := &Console{config: config, vhost: cmp.Or(config.Broker.Management.VHost, uri.Vhost, "/"),
-		opening: make(chan struct{}, 1)}
+		opening: make(chan struct{}, 1), refusals: newRefusals()}
 	told := c.config.Broker.OnBlocked
 	c.config.Broker.OnBlocked = func(why error) {
 		c.runs.blocked(why)

@@ -88,7 +88,7 @@ func TestReplayAndUndo(t *testing.T) {
 		assert.Equal(t, "ada", record["user"])
 		actions = append(actions, record["action"])
 	}
-	assert.Equal(t, []any{"plan", "confirm", "plan", "confirm"}, actions)
+	assert.Equal(t, []any{"plan", "confirm", "end", "plan", "confirm", "end"}, actions)
 	assert.NotContains(t, f.auditLog.text.String(), "guest", "a password")
 }
 

@@ -1,11 +1,14 @@
 package dlqweb
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
@@ -21,6 +24,23 @@ type problem struct {
 	Do string `json:"do,omitempty"`
 	// Run is the run that is in the way.
 	Run string `json:"run,omitempty"`
+
+	// retry is when to try again what was refused with 429 or 503; 0 means retryAfter.
+	retry time.Duration
+	// needs is the role that somebody lacks, and about the run that it is about, if it is known.
+	needs *Role
+	about Run
+}
+
+// retryAfter is when to try again where nothing better is known.
+const retryAfter = 5 * time.Second
+
+// announce sets the headers that belong to the status.
+func (p *problem) announce(h http.Header) {
+	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+		after := max(cmp.Or(p.retry, retryAfter), time.Second)
+		h.Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
+	}
 }
 
 func (p *problem) Error() string { return p.Title + ": " + p.Detail }

@@ -192,6 +192,7 @@ func (c *Console) html(do func(http.ResponseWriter, *http.Request, visitor) erro
 			err = do(w, r, who)
 		}
 		if err != nil {
+			c.auditRefusal(r, who, err)
 			c.answer(w, r, who, err)
 		}
 	})
@@ -207,6 +208,7 @@ func (c *Console) json(do func(*http.Request, visitor) (any, error)) http.Handle
 			value, err = do(r, who)
 		}
 		if err != nil {
+			c.auditRefusal(r, who, err)
 			c.answer(w, r, who, err)
 			return
 		}
@@ -236,6 +238,7 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request, who visitor, er
 	if p.Status >= http.StatusInternalServerError {
 		c.config.Logger.Error("Cannot answer a request", err, watermill.LogFields{"path": r.URL.Path})
 	}
+	p.announce(w.Header())
 	if strings.HasPrefix(r.URL.Path, "/api/") {
 		p.writeJSON(w)
 		return

@@ -83,7 +83,7 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	if !slices.Contains(kinds, w.Kind) {
 		return dlq.Plan{}, badRequest("kind", fmt.Sprintf("one of %v", kinds), strconv.Quote(string(w.Kind)))
 	}
-	if err := who.needs(w.role()); err != nil {
+	if err := who.mayDo(Run{wish: *w}); err != nil {
 		return dlq.Plan{}, err
 	}
 	t, err := c.target(w.Queue, w.MainQueue)

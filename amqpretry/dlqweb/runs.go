@@ -34,6 +34,8 @@ type running struct {
 	run   Run
 	saved time.Time
 	stop  context.CancelFunc
+	// who has confirmed it, or planned it, for the audit record of its end.
+	who visitor
 	// plan is what the dry run has counted; it belongs to one goroutine at a time.
 	plan dlq.Plan
 }
@@ -67,6 +69,7 @@ func (k *runs) restore() error {
 			}
 			r.Ended, r.Waits = time.Now().UTC(), ""
 			r.Undo = k.journal.has(r.ID, fileUndo)
+			k.console.auditEnd(visitor{User: cmp.Or(r.ConfirmedBy, r.By)}, r)
 			if err := k.journal.save(r); err != nil {
 				return err
 			}
@@ -130,7 +133,7 @@ func (k *runs) plan(w wish, plan dlq.Plan, who visitor, input io.Reader) (Run, e
 			Detail: fmt.Sprintf("At most %d can.", mostPending), Do: "Confirm or discard some of them."}
 	}
 	now, none := time.Now().UTC(), dlq.Report{Left: []dlq.Left{}}
-	r := &running{plan: plan, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
+	r := &running{plan: plan, who: who, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
 		Plan: none, Report: none}}
 	if err := k.journal.create(r.run); err != nil {
 		return Run{}, noFolder(err)
@@ -282,6 +285,7 @@ func (k *runs) count(ctx context.Context, r *running, plan dlq.Plan) {
 		if run.State != stateReady {
 			run.Ended = time.Now().UTC()
 			r.plan = dlq.Plan{}
+			k.console.auditEnd(r.who, *run)
 		}
 	})
 }
@@ -300,6 +304,9 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 	defer k.confirming.Unlock()
 
 	now := r.snapshot()
+	if err := who.mayDo(now); err != nil {
+		return Run{}, err
+	}
 	if _, err := k.console.parse(&now.wish, who); err != nil {
 		return Run{}, err
 	}
@@ -327,10 +334,16 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 		defer r.mu.Unlock()
 		return r.run, nil
 	}
+	before := r.run
 	r.run.State, r.run.ConfirmedBy, r.run.Confirmed = stateRunning, who.User, time.Now().UTC()
 	saved := k.journal.save(r.run)
 	if saved != nil {
-		r.run.State, r.run.ConfirmedBy, r.run.Confirmed = stateReady, "", time.Time{}
+		failed := before
+		failed.State, failed.Error = stateFailed, explain(saved)
+		k.console.auditEnd(who, failed)
+		r.run = before
+	} else {
+		r.who = who
 	}
 	confirmed := r.run
 	r.mu.Unlock()
@@ -379,6 +392,7 @@ func (k *runs) execute(ctx context.Context, r *running) {
 		default:
 			run.State = stateDone
 		}
+		k.console.auditEnd(r.who, *run)
 	})
 	k.console.looks.forget(r.snapshot().Queue)
 }
@@ -390,7 +404,7 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 		return Run{}, err
 	}
 	now := r.snapshot()
-	if err := who.needs(now.role()); err != nil {
+	if err := who.mayDo(now); err != nil {
 		return Run{}, err
 	}
 	if !now.CanStop() {
@@ -409,6 +423,7 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 		case stateReady:
 			run.State, run.Ended = stateDiscarded, time.Now().UTC()
 			r.plan = dlq.Plan{}
+			k.console.auditEnd(r.who, *run)
 		case stateRunning:
 			run.State = stateStopping
 		}
