@@ -322,3 +322,41 @@ func TestLargeMessages(t *testing.T) {
 		assert.Equal(t, strings.Repeat(strconv.Itoa(i%10), size), string(d.Body))
 	}
 }
+
+// Somebody who may only see plans as many runs as he can: others replay and undo all the same.
+func TestTooManyPlans(t *testing.T) {
+	t.Parallel()
+	user := dlqweb.User("ada")
+	var f *fixture
+	f = start(t, func(c *dlqweb.Config) {
+		c.Authorize = func(*http.Request) (dlqweb.User, dlqweb.Role, error) { return user, f.role, nil }
+	})
+	f.role = dlqweb.RoleDelete
+	f.fill(0, 1)
+	done := f.plan(`{"kind":"purge","queue":"` + f.dead + `"}`)
+	f.confirm(done.ID)
+	f.await(done.ID, "done")
+
+	user, f.role = "eve", dlqweb.RoleView
+	plan := func(kind string) answer {
+		return f.send(http.MethodPost, "/api/v1/runs", "application/json", `{"kind":"`+kind+`","queue":"`+f.dead+`"}`)
+	}
+	var first run
+	f.json(plan("export"), &first)
+	for range 9 {
+		assert.Equal(t, http.StatusCreated, plan("export").Status)
+	}
+	refused := plan("export")
+	assert.Equal(t, http.StatusTooManyRequests, refused.Status)
+	assert.Equal(t, "60", refused.Header.Get("Retry-After"))
+	f.send(http.MethodDelete, "/api/v1/runs/"+first.ID, "application/json", "")
+	f.await(first.ID, "discarded")
+	assert.Equal(t, http.StatusCreated, plan("export").Status)
+
+	user, f.role = "ada", dlqweb.RoleDelete
+	for range 10 {
+		assert.Equal(t, http.StatusCreated, plan("replay").Status)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, plan("replay").Status)
+	assert.Equal(t, 1, f.undone(done.ID).Done)
+}

@@ -72,6 +72,7 @@ func New(config Config) (*Console, error) {
 	}
 	c.handler = c.routes()
 	c.running.Go(func() { c.sampler.run(c.ctx) })
+	c.running.Go(func() { c.runs.keepExpiring(c.ctx) })
 
 	return c, nil
 }

@@ -34,6 +34,9 @@ type running struct {
 	run   Run
 	saved time.Time
 	stop  context.CancelFunc
+	// ready is when it was counted, and discarded why it is ended while it counts.
+	ready     time.Time
+	discarded string
 	// who has confirmed it, or planned it, for the audit record of its end.
 	who visitor
 	// plan is what the dry run has counted; it belongs to one goroutine at a time.
@@ -128,9 +131,11 @@ func (k *runs) plan(w wish, plan dlq.Plan, who visitor, input io.Reader) (Run, e
 	if k.journal == nil {
 		return Run{}, &problem{Status: http.StatusNotFound, Title: "This console is read-only"}
 	}
-	if k.pending() >= mostPending {
-		return Run{}, &problem{Status: http.StatusTooManyRequests, Title: "Too many runs wait to be confirmed",
-			Detail: fmt.Sprintf("At most %d can.", mostPending), Do: "Confirm or discard some of them."}
+	k.mu.Lock()
+	_, err := k.makeRoom(w, who.User) // before a file is read
+	k.mu.Unlock()
+	if err != nil {
+		return Run{}, err
 	}
 	now, none := time.Now().UTC(), dlq.Report{Left: []dlq.Left{}}
 	r := &running{plan: plan, who: who, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
@@ -146,27 +151,22 @@ func (k *runs) plan(w wish, plan dlq.Plan, who visitor, input io.Reader) (Run, e
 	}
 
 	k.mu.Lock()
-	k.all = append(k.all, r)
-	k.forgetOld()
+	victim, err := k.makeRoom(w, who.User)
+	if err == nil {
+		k.all = append(k.all, r)
+		k.forgetOld()
+	}
 	k.mu.Unlock()
+	if err != nil {
+		k.journal.remove(r.run.ID)
+		return Run{}, err
+	}
+	if victim != nil {
+		k.discard(victim, fmt.Sprintf("more than %d runs were waiting to be confirmed: plan it again", mostPending))
+	}
 	k.start(r, func(ctx context.Context) { k.count(ctx, r, plan) })
 
 	return r.snapshot(), nil
-}
-
-// mostPending is how many runs may be counted, or wait for somebody's yes. Each remembers its
-// selection: 8 MB for a million messages.
-const mostPending = 50
-
-func (k *runs) pending() int {
-	n := 0
-	for _, r := range k.list() {
-		if r.State == stateCounting || r.State == stateReady {
-			n++
-		}
-	}
-
-	return n
 }
 
 // forgetOld drops the oldest that are over; they stay in the folder. The lock is held.
@@ -226,7 +226,7 @@ func (k *runs) start(r *running, do func(context.Context)) {
 	ctx, cancel := context.WithCancelCause(k.console.ctx)
 	r.mu.Lock()
 	r.stop = func() { cancel(errStopped) }
-	if r.run.StoppedBy != "" { // between its confirmation and now
+	if r.run.StoppedBy != "" || r.discarded != "" { // before it has started
 		r.stop()
 	}
 	r.mu.Unlock()
@@ -275,10 +275,10 @@ func (k *runs) count(ctx context.Context, r *running, plan dlq.Plan) {
 	k.change(r, true, func(run *Run) {
 		run.Plan, run.Report, run.Waits = report, dlq.Report{Left: []dlq.Left{}, Truncated: report.Truncated}, ""
 		switch {
-		case run.StoppedBy != "", k.console.ctx.Err() != nil:
-			run.State = stateDiscarded
+		case run.StoppedBy != "", r.discarded != "", k.console.ctx.Err() != nil:
+			run.State, run.Error = stateDiscarded, r.discarded
 		case err == nil:
-			run.State = stateReady
+			run.State, r.ready = stateReady, time.Now()
 		default:
 			run.State, run.Error = stateFailed, explain(err)
 		}
