@@ -152,6 +152,9 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "A run is planned with JSON",
 			Do: "Send it with Content-Type: application/json."}
 	}
+	if err := checkQuery(r); err != nil {
+		return nil, err
+	}
 	var wanted wish
 	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, mostForm))
 	decoder.DisallowUnknownFields()
@@ -182,6 +185,9 @@ func (c *Console) apiImport(r *http.Request, who visitor) (any, error) {
 	if kind != "application/jsonl" && kind != "application/x-ndjson" {
 		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "An import is JSON Lines",
 			Do: "Send the file with Content-Type: application/jsonl."}
+	}
+	if err := checkQuery(r, "main-queue"); err != nil {
+		return nil, err
 	}
 	wanted := wish{Plan: dlq.Plan{Kind: kindImport}, Queue: r.PathValue("queue"),
 		MainQueue: r.URL.Query().Get("main-queue")}

@@ -3,6 +3,7 @@ package dlqweb_test
 import (
 	"iter"
 	"maps"
+	"mime/multipart"
 	"net/http"
 	"net/url"
 	"os"
@@ -91,6 +92,49 @@ func TestMistypedFilters(t *testing.T) {
 	}
 	assert.Zero(t, f.plan(`{"kind":"purge","queue":"`+f.dead+`","filter":{"uuid":[" "]}}`).Plan.Matched)
 	assert.Equal(t, 3, f.Depth(f.dead))
+}
+
+// A key that is mistyped in a page's address or a form is refused, as it is by the API.
+func TestMistypedKeysOfPages(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 3)
+	q := "queue=" + f.dead
+	for _, path := range []string{"/queue?eror=declined&", "/plan?kind=purge&eror=declined&", "/plan?kind=purge&kind=move&",
+		"/queue?limits=1&", "/plan?kind=purge&edit=x&"} {
+		a := f.get(path + q)
+		assert.Equal(t, http.StatusBadRequest, a.Status, path)
+	}
+	assert.Contains(t, f.get("/queue?eror=declined&"+q).Body, "eror: is no filter")
+	form := func(key string, values ...string) url.Values {
+		return url.Values{"kind": {"purge"}, "queue": {f.dead}, key: values}
+	}
+	for _, wrong := range []url.Values{form("eror", "declined"), form("after", "1"), form("limit", "1", "2")} {
+		assert.Equal(t, http.StatusBadRequest, f.post("/plan", wrong).Status, wrong)
+	}
+	assert.Equal(t, http.StatusBadRequest, f.post("/plan?error=declined", form("uuid", "x")).Status)
+	plan := `{"kind":"purge","queue":"` + f.dead + `"}`
+	for _, path := range []string{"/runs?error=declined", "/queues/" + f.dead + "/imports?error=declined"} {
+		kind := map[bool]string{true: "application/json", false: "application/jsonl"}[strings.HasPrefix(path, "/runs")]
+		assert.Equal(t, http.StatusBadRequest, f.send(http.MethodPost, "/api/v1"+path, kind, plan).Status, path)
+	}
+	for _, names := range [][]string{{"queue", "error", "file"}, {"queue", "file", "error"}} {
+		var body strings.Builder
+		parts := multipart.NewWriter(&body)
+		for _, name := range names {
+			require.NoError(t, parts.WriteField(name, map[string]string{"queue": f.dead}[name]))
+		}
+		require.NoError(t, parts.Close())
+		a := f.send(http.MethodPost, "/plan", parts.FormDataContentType(), body.String())
+		assert.Equal(t, http.StatusBadRequest, a.Status, names)
+		assert.Contains(t, a.Body, "an import takes the whole file", names)
+	}
+	assert.JSONEq(t, `{"runs":[]}`, f.get("/api/v1/runs").Body)
+
+	empty := form("error", "") // as a browser sends inputs that nobody has filled in
+	empty.Set("limit", "")
+	assert.Equal(t, http.StatusSeeOther, f.post("/plan", empty).Status)
+	assert.Equal(t, http.StatusOK, f.get("/queue?error=&"+q).Status)
 }
 
 // A run is about what was counted, whatever has taken its places since.

@@ -163,7 +163,7 @@ func (c *Console) routes() http.Handler {
 	}
 
 	page("GET /{$}", c.pageOverview)
-	page("GET /queue", c.pageQueue)
+	page("GET /queue", withKeys(c.pageQueue, queueKeys...))
 	page("GET /message", c.pageMessage)
 	page("GET /body", c.getBody)
 	api("GET /api/v1/queues", c.apiQueues)
@@ -175,7 +175,7 @@ func (c *Console) routes() http.Handler {
 		page("GET /runs", c.pageRuns)
 		page("GET /run", c.pageRun)
 		page("GET /file", c.getFile)
-		page("GET /plan", c.pagePlan)
+		page("GET /plan", withKeys(c.pagePlan, planKeys...))
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
 		page("POST /confirm", postRun(c.runs.confirm))

@@ -354,6 +354,9 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 
 // postPlan begins to count.
 func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		return c.postImport(w, r, who)
 	}
@@ -399,6 +402,9 @@ func wishOf(rw http.ResponseWriter, r *http.Request) (wish, error) {
 	if err != nil {
 		return wish{}, err
 	}
+	if err := onlyKeys(form, formKeys...); err != nil {
+		return wish{}, err
+	}
 	w := wish{Queue: form.Get("queue"), MainQueue: form.Get("main-queue"), Filter: filterValues(form),
 		Plan: dlq.Plan{Kind: dlq.Kind(form.Get("kind")), To: strings.TrimSpace(form.Get("to")),
 			Foreign: form.Get("foreign") != "", AllowDrop: form.Get("allow-drop") != ""}}
@@ -442,7 +448,7 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 			return badForm(err)
 		}
 		if part.FormName() == "file" {
-			run, err := c.planRun(r.Context(), wanted, who, part)
+			run, err := c.planRun(r.Context(), wanted, who, &lastPart{part, parts})
 			if err != nil {
 				return err
 			}
@@ -452,8 +458,13 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 		if err != nil {
 			return badForm(err)
 		}
-		if part.FormName() == "queue" {
+		switch part.FormName() {
+		case "queue":
 			wanted.Queue = string(value)
+		case "main-queue":
+			wanted.MainQueue = string(value)
+		default:
+			return noImportKey(part.FormName())
 		}
 	}
 }

@@ -114,7 +114,9 @@ func badRequest(field, wanted, found string) *problem {
 
 // badForm is what is wrong with a form that cannot be read.
 func badForm(err error) error {
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+	var tooLarge *http.MaxBytesError
+	var known *problem
+	if errors.As(err, &tooLarge) || errors.As(err, &known) {
 		return err
 	}
 

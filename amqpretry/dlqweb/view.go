@@ -44,8 +44,7 @@ func checkKeys(query url.Values, others ...string) error {
 	var errs []error
 	for _, key := range sortedKeys(query) {
 		if !slices.Contains(filterKeys, key) && !slices.Contains(others, key) {
-			errs = append(errs, &config.FieldError{Path: key, Problem: "is no filter",
-				Wanted: "one of " + strings.Join(filterKeys, ", ")})
+			errs = append(errs, noFilter(key))
 		}
 		if slices.Contains(query[key], "") {
 			errs = append(errs, &config.FieldError{Path: key, Wanted: "a value", Found: `""`})
