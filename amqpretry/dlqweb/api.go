@@ -164,10 +164,12 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 			err = errors.New("there is data after the JSON object")
 		}
 	}
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+	var tooLarge *http.MaxBytesError
+	var known *problem
+	switch {
+	case errors.As(err, &tooLarge), errors.As(err, &known):
 		return nil, err
-	}
-	if err != nil {
+	case err != nil:
 		return nil, badRequest("body", "a run as the OpenAPI document has it", err.Error())
 	}
 	if wanted.Kind == kindImport {

@@ -31,6 +31,7 @@ type Console struct {
 	runs     *runs
 	refusals refusals
 	sampler  *sampler
+	uploads  uploads
 }
 
 // New makes a console. It connects when it is first asked, and keeps going until it is closed.
@@ -53,7 +54,8 @@ func New(config Config) (*Console, error) {
 	}
 
 	c := &Console{config: config, vhost: cmp.Or(config.Broker.Management.VHost, uri.Vhost, "/"),
-		opening: make(chan struct{}, 1), refusals: newRefusals()}
+		opening: make(chan struct{}, 1), refusals: newRefusals(),
+		uploads: uploads{ofUser: map[User]int{}, freed: make(chan struct{})}}
 	told := c.config.Broker.OnBlocked
 	c.config.Broker.OnBlocked = func(why error) {
 		c.runs.blocked(why)
@@ -114,6 +116,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 
+	body := c.newBody(w, r)
+	defer body.end()
 	if c.ctx.Err() != nil {
 		c.answer(w, r, visitor{}, &problem{Status: http.StatusServiceUnavailable, Title: "The console was closed",
 			Do: "Open it again when the service is back."})
@@ -135,6 +139,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	inner := r.Clone(r.Context())
+	if body != nil {
+		inner.Body = body
+	}
 	inner.URL.Path = inside
 	inner.URL.RawPath = strings.TrimPrefix(r.URL.RawPath, c.config.Prefix)
 	c.handler.ServeHTTP(w, inner)

@@ -469,12 +469,9 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 	}
 }
 
-// readForm reads a form, whose sender may take neither too long nor too much.
+// readForm reads a form, whose sender may not send too much.
 func readForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, mostForm)
-	controller := http.NewResponseController(w)
-	_ = controller.SetReadDeadline(time.Now().Add(requestTime)) // a server that cannot has limits of its own
-	defer func() { _ = controller.SetReadDeadline(time.Time{}) }()
 	if err := r.ParseForm(); err != nil {
 		return nil, badForm(err)
 	}

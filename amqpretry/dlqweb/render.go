@@ -186,9 +186,9 @@ func (c *Console) render(w http.ResponseWriter, status int, name string, p page)
 // html makes a handler of a page.
 func (c *Console) html(do func(http.ResponseWriter, *http.Request, visitor) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, mostUpload)
 		who, err := c.authorize(r)
 		if err == nil {
+			bound(w, r, who)
 			err = do(w, r, who)
 		}
 		if err != nil {
@@ -201,10 +201,10 @@ func (c *Console) html(do func(http.ResponseWriter, *http.Request, visitor) erro
 // json makes a handler of what the API answers.
 func (c *Console) json(do func(*http.Request, visitor) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, mostUpload)
 		who, err := c.authorize(r)
 		var value any
 		if err == nil {
+			bound(w, r, who)
 			value, err = do(r, who)
 		}
 		if err != nil {
