@@ -2,6 +2,7 @@ package dlqweb
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -236,7 +237,7 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request, who visitor, er
 			Detail: "At most " + sizeOf(tooLarge.Limit) + "."}
 	}
 	if p.Status >= http.StatusInternalServerError {
-		c.config.Logger.Error("Cannot answer a request", err, watermill.LogFields{"path": r.URL.Path})
+		c.config.Logger.Error("Cannot answer a request", cmp.Or(p.cause, err), watermill.LogFields{"path": r.URL.Path})
 	}
 	p.announce(w.Header())
 	if strings.HasPrefix(r.URL.Path, "/api/") {

@@ -216,11 +216,6 @@ func (r *reading) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func noFolder(err error) *problem {
-	return &problem{Status: http.StatusInsufficientStorage, Title: "Cannot store the run, so it was not started",
-		Detail: err.Error(), Do: "Make room in the console's folder."}
-}
-
 // start does something of a run until it is stopped.
 func (k *runs) start(r *running, do func(context.Context)) {
 	ctx, cancel := context.WithCancelCause(k.console.ctx)
@@ -263,7 +258,7 @@ func (k *runs) blocked(why error) {
 		k.change(r, false, func(run *Run) {
 			run.Waits = ""
 			if why != nil {
-				run.Waits = "The broker takes no messages now: " + explain(why)
+				run.Waits = "The broker takes no messages now: " + k.explain(why)
 			}
 		})
 	}
@@ -272,6 +267,7 @@ func (k *runs) blocked(why error) {
 // count does the dry run.
 func (k *runs) count(ctx context.Context, r *running, plan dlq.Plan) {
 	report, err := k.do(ctx, r, plan, true)
+	k.log(r, err)
 	k.change(r, true, func(run *Run) {
 		run.Plan, run.Report, run.Waits = report, dlq.Report{Left: []dlq.Left{}, Truncated: report.Truncated}, ""
 		switch {
@@ -280,7 +276,7 @@ func (k *runs) count(ctx context.Context, r *running, plan dlq.Plan) {
 		case err == nil:
 			run.State, r.ready = stateReady, time.Now()
 		default:
-			run.State, run.Error = stateFailed, explain(err)
+			run.State, run.Error = stateFailed, k.explain(err)
 		}
 		if run.State != stateReady {
 			run.Ended = time.Now().UTC()
@@ -289,9 +285,6 @@ func (k *runs) count(ctx context.Context, r *running, plan dlq.Plan) {
 		}
 	})
 }
-
-// explain tells of an error on the page of a run, which only those see who may.
-func explain(err error) string { return cut(err.Error(), 2000) }
 
 // confirm begins what was counted. It begins once: for whoever confirms it again it is the same
 // run.
@@ -339,7 +332,7 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 	saved := k.journal.save(r.run)
 	if saved != nil {
 		failed := before
-		failed.State, failed.Error = stateFailed, explain(saved)
+		failed.State, failed.Error = stateFailed, k.explain(saved)
 		k.console.auditEnd(who, failed)
 		r.run = before
 	} else {
@@ -375,6 +368,7 @@ func isConfirmed(r Run) (bool, error) {
 // execute does what was confirmed.
 func (k *runs) execute(ctx context.Context, r *running) {
 	report, err := k.do(ctx, r, r.plan, false)
+	k.log(r, err)
 	r.plan = dlq.Plan{}
 	k.change(r, true, func(run *Run) {
 		run.Report, run.Waits, run.Ended = report, "", time.Now().UTC()
@@ -383,10 +377,10 @@ func (k *runs) execute(ctx context.Context, r *running) {
 		case run.StoppedBy != "" || k.console.ctx.Err() != nil:
 			run.State = stateStopped
 			if err != nil && !isStop(err) {
-				run.Error = explain(err)
+				run.Error = k.explain(err)
 			}
 		case err != nil:
-			run.State, run.Error = stateFailed, explain(err)
+			run.State, run.Error = stateFailed, k.explain(err)
 		case run.Canary != nil && run.Canary.Stopped != "":
 			run.State = stateStopped
 		default:
