@@ -158,10 +158,24 @@ func lastSegment(r *http.Request) string {
 	return path.Base(asked)
 }
 
+// methodsOf are the methods that a path has; none for a path that is not there.
+func methodsOf(mux *http.ServeMux, r *http.Request) []string {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
+		with := r.Clone(r.Context())
+		with.Method = method
+		if _, pattern := mux.Handler(with); pattern != "/" {
+			allowed = append(allowed, method)
+		}
+	}
+
+	return allowed
+}
+
 // routes are all there is. What changes something is not there where the console only shows.
 func (c *Console) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /static/", c.static())
+	mux.HandleFunc("GET /static/{file}", c.static)
 	page := func(pattern string, do func(http.ResponseWriter, *http.Request, visitor) error) {
 		mux.Handle(pattern, c.html(do))
 	}
@@ -198,6 +212,11 @@ func (c *Console) routes() http.Handler {
 		api("DELETE /api/v1/runs/{id}", apiOf(c.runs.end))
 	}
 	mux.Handle("/", c.html(func(w http.ResponseWriter, r *http.Request, _ visitor) error {
+		if allowed := methodsOf(mux, r); len(allowed) > 0 {
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			return &problem{Status: http.StatusMethodNotAllowed, Title: "This path does not take " + cut(r.Method, 10),
+				Do: "Use " + strings.Join(allowed, " or ") + "."}
+		}
 		// The links of a page are relative to the console's first page: all pages lie beside it.
 		if strings.Count(r.URL.Path, "/") > 1 && !strings.HasPrefix(r.URL.Path, "/api/") {
 			http.NotFound(w, r)

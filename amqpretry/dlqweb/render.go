@@ -249,17 +249,16 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request, who visitor, er
 	}
 }
 
-// static serves the style and the script, which nobody needs to be somebody for.
-func (c *Console) static() http.Handler {
-	files := http.FileServerFS(staticFiles)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/") {
-			http.NotFound(w, r)
-			return
-		}
-		if r.URL.Query().Get("v") == version {
-			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-		}
-		files.ServeHTTP(w, r)
-	})
+// static serves the style and the script, which nobody needs to be somebody for. A file server of
+// net/http would redirect some paths.
+func (c *Console) static(w http.ResponseWriter, r *http.Request) {
+	text, err := staticFiles.ReadFile("static/" + r.PathValue("file"))
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	if r.URL.Query().Get("v") == version {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	http.ServeContent(w, r, r.PathValue("file"), time.Time{}, bytes.NewReader(text))
 }
