@@ -108,3 +108,17 @@ func TestMethods(t *testing.T) {
 	shows := unreachable(t, func(c *Config) { c.ReadOnly = true })
 	assert.Equal(t, http.StatusNotFound, shows.ask(t, http.MethodPost, "/api/v1/runs", "").Code)
 }
+
+// A queue from which messages come back is refused when a run is planned.
+func TestTargetThatReturns(t *testing.T) {
+	t.Parallel()
+	c := unreachable(t, nil)
+	for to, want := range map[string]int{"orders.retry.30s": 400, "retry.1h": 400, "orders.landing": 400, "orders": 201,
+		"parked": 201} {
+		w := c.ask(t, http.MethodPost, "/api/v1/runs", `{"kind":"move","queue":"orders.dlq","to":"`+to+`"}`)
+		assert.Equal(t, want, w.Code, to)
+		if want == http.StatusBadRequest {
+			assert.Contains(t, w.Body.String(), "another queue than a retry queue")
+		}
+	}
+}

@@ -107,6 +107,9 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	switch {
 	case w.To == w.Queue:
 		return plan, badRequest("to", "another queue than the dead-letter queue itself", strconv.Quote(w.To))
+	case w.To != t.MainQueue && c.config.Broker.Names.Returns(w.To, t.MainQueue):
+		return plan, badRequest("to", "another queue than a retry queue or landing queue, from which messages go to a "+
+			"main queue", strconv.Quote(w.To))
 	case w.Change != nil && len(w.Filter["uuid"]) != 1:
 		return plan, badRequest("edit", "nothing, or with a replay of one message, filter.uuid", "an edit")
 	case w.Change != nil && c.config.Redact != nil:
