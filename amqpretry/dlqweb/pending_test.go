@@ -61,8 +61,8 @@ func TestPlansExpire(t *testing.T) {
 	assert.Equal(t, stateDiscarded, saved[0].State)
 }
 
-// Plans of others are in nobody's way: each user has a number of his own, and when all are taken, the
-// oldest plan of the user who has most makes room.
+// Plans of others are in nobody's way: each user has a number of his own, and when all are taken,
+// the oldest plan of the user who has most makes room.
 func TestPlansOfOthers(t *testing.T) {
 	t.Parallel()
 	k, _ := someRuns(t)

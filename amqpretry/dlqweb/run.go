@@ -179,13 +179,16 @@ func (r Run) Most() int {
 // CanUndo tells whether its messages can be put back.
 func (r Run) CanUndo() bool { return r.Undo && r.State.IsOver() && r.Undone == "" && r.takes() }
 
-// Rest is the query of a plan for what it has not done; empty where there is none.
+// Rest is the query of a plan for what a run has not done that was stopped, has failed, or was
+// interrupted; empty where there is none. An export leaves its messages in the queue, so nothing
+// tells those that it has done.
 func (r Run) Rest() url.Values {
 	limit := r.Limit - r.Done
-	if r.Kind == kindImport || r.Change != nil || r.Limit > 0 && limit <= 0 {
+	ended := slices.Contains([]runState{stateStopped, stateFailed, stateInterrupted}, r.State)
+	if !ended || r.Confirmed.IsZero() || !r.takes() || r.Change != nil || r.Most() <= r.Done {
 		return nil
 	}
-	rest := url.Values{"queue": {r.Queue}, "kind": {string(r.Kind)}}
+	rest := url.Values{"queue": {r.Queue}, "main-queue": {r.MainQueue}, "kind": {string(r.Kind)}}
 	for key, values := range r.Filter {
 		rest[key] = values
 	}

@@ -152,9 +152,9 @@ func (n Names) RetryQueues(queue, delay string) []string {
 	return names
 }
 
-// Returns tells whether a message in a queue of this name would come back to a main queue after its
-// delay: it is the name of a retry queue of any main queue, or of the landing queue of mainQueue. It
-// recognizes names that have the whole name of the main queue and the delay in them, each once.
+// Returns tells whether a message in a queue of this name would come back to a main queue after a
+// delay: it is the name of a retry queue of any main queue, or of the landing queue of mainQueue.
+// It recognizes names that have the whole name of the main queue and the delay in them, each once.
 func (n Names) Returns(name, mainQueue string) bool {
 	const queueMark, delayMark = "\x00", "\x01" // which are in no name
 	n = n.WithDefaults()

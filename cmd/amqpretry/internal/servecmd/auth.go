@@ -22,7 +22,8 @@ import (
 // authorize is a dlqweb.Config.Authorize.
 type authorize func(*http.Request) (dlqweb.User, dlqweb.Role, error)
 
-// authorizer makes the one that the flags ask for. tried is told of each password that was compared.
+// authorizer makes the one that the flags ask for. tried is called for each password that was
+// compared.
 func (o options) authorizer(tried func(address, user string, right bool)) (authorize, error) {
 	roles, err := o.roles()
 	if err != nil {

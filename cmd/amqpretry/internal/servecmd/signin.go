@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// freeFailures is how many sign-ins in a row may fail before the next one has to wait. The delay
-	// doubles with each further failure, from firstDelay to longestDelay.
+	// freeFailures is how many sign-ins in a row may fail before the next one has to wait. The
+	// delay doubles with each further failure, from firstDelay to longestDelay.
 	freeFailures = 5
 	firstDelay   = time.Second
 	longestDelay = time.Minute

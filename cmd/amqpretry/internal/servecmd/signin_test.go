@@ -130,8 +130,8 @@ func TestCountsAreBounded(t *testing.T) {
 	assert.Len(t, f.counts, mostCounted)
 }
 
-// Guesses from many addresses at once: one hash at a time is compared, few wait, the others are told
-// to come again, and a user who has signed in does not wait.
+// Guesses from many addresses at once: one hash at a time is compared, few wait, the others are
+// told to come again, and a user who has signed in does not wait.
 func TestGuessersStarveNobody(t *testing.T) {
 	const guessers = 150
 	var told atomic.Int32
