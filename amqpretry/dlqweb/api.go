@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"mime"
@@ -20,7 +21,7 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // apiQueues lists the dead-letter queues.
 func (c *Console) apiQueues(r *http.Request, _ visitor) (any, error) {
 	o := c.sampler.overview(r.Context())
-	if o.Err != nil && o.At.IsZero() {
+	if o.Err != nil { // what was there before is no answer
 		return nil, o.Err
 	}
 	queues := slices.Clone(o.Queues)
@@ -124,14 +125,45 @@ func (c *Console) apiDeadLetter(r *http.Request, who visitor) (any, error) {
 	return l, nil
 }
 
-func (c *Console) apiRuns(_ *http.Request, who visitor) (any, error) {
+const (
+	// runsOfPage is how many runs an answer has, and mostRunsOfPage how many at most.
+	runsOfPage     = 100
+	mostRunsOfPage = 500
+)
+
+// apiRuns lists runs, the youngest first.
+func (c *Console) apiRuns(r *http.Request, who visitor) (any, error) {
 	if err := who.needs(RoleView); err != nil {
 		return nil, err
 	}
-
-	return struct {
+	if err := checkQuery(r, "limit", "after"); err != nil {
+		return nil, err
+	}
+	limit, after := runsOfPage, r.URL.Query().Get("after")
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostRunsOfPage {
+			return nil, badRequest("limit", fmt.Sprintf("1 to %d", mostRunsOfPage), strconv.Quote(text))
+		}
+	}
+	list := struct {
 		Runs []Run `json:"runs"`
-	}{c.runs.list()}, nil
+		// Next is what to give as after for those that follow; absent if there are none.
+		Next string `json:"next,omitempty"`
+	}{Runs: c.runs.list()}
+	if after != "" {
+		i := slices.IndexFunc(list.Runs, func(r Run) bool { return r.ID == after })
+		if i < 0 {
+			return nil, badRequest("after", "the ID of a run, as next has it", strconv.Quote(cut(after, mostSummary)))
+		}
+		list.Runs = list.Runs[i+1:]
+	}
+	if len(list.Runs) > limit {
+		list.Runs = list.Runs[:limit]
+		list.Next = list.Runs[limit-1].ID
+	}
+
+	return list, nil
 }
 
 func (c *Console) apiRun(r *http.Request, who visitor) (any, error) {

@@ -1,12 +1,16 @@
 package dlqweb
 
 import (
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -122,3 +126,94 @@ func TestTargetThatReturns(t *testing.T) {
 		}
 	}
 }
+
+// Runs come page by page.
+func TestPagesOfRuns(t *testing.T) {
+	t.Parallel()
+	c := unreachable(t, nil)
+	const runs = mostPendingOfUser / 2
+	for range runs {
+		require.Equal(t, http.StatusCreated, c.ask(t, http.MethodPost, "/api/v1/runs",
+			`{"kind":"purge","queue":"orders.dlq"}`).Code)
+	}
+	all := c.runs.list()
+	require.Len(t, all, runs)
+	var found []string
+	for after, pages := "", 1; ; pages++ {
+		var page struct {
+			Runs []struct{ ID string }
+			Next string
+		}
+		w := c.ask(t, http.MethodGet, "/api/v1/runs?limit=2&after="+after, "")
+		if after == "" {
+			w = c.ask(t, http.MethodGet, "/api/v1/runs?limit=2", "")
+		}
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &page))
+		for _, run := range page.Runs {
+			found = append(found, run.ID)
+		}
+		if after = page.Next; after == "" {
+			assert.Equal(t, 3, pages)
+			break
+		}
+	}
+	for i, run := range all {
+		assert.Equal(t, run.ID, found[i])
+	}
+	assert.Len(t, found, runs)
+	assert.NotContains(t, c.ask(t, http.MethodGet, "/api/v1/runs", "").Body.String(), `"next"`)
+	for _, query := range []string{"limit=0", "limit=501", "limit=x", "after=none", "page=2"} {
+		assert.Equal(t, http.StatusBadRequest, c.ask(t, http.MethodGet, "/api/v1/runs?"+query, "").Code, query)
+	}
+}
+
+// Numbers of before an outage are no answer of the API.
+func TestQueuesInAnOutage(t *testing.T) {
+	t.Parallel()
+	var down atomic.Bool
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if down.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"items":[],"page":1,"page_count":1,"total_count":0,"filtered_count":0,"item_count":0}`))
+	}))
+	defer api.Close()
+	c := unreachable(t, func(c *Config) { c.Broker.Management.URL = api.URL })
+	c.sampler.sample(t.Context())
+	assert.Equal(t, http.StatusOK, c.ask(t, http.MethodGet, "/api/v1/queues", "").Code)
+	down.Store(true)
+	c.sampler.sample(t.Context())
+	w := c.ask(t, http.MethodGet, "/api/v1/queues", "")
+	assert.Equal(t, http.StatusBadGateway, w.Code)
+	assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
+	assert.NotContains(t, w.Body.String(), "127.0.0.1")
+	down.Store(false)
+	c.sampler.sample(t.Context())
+	assert.Equal(t, http.StatusOK, c.ask(t, http.MethodGet, "/api/v1/queues", "").Code)
+}
+
+// What is refused for a while says for how long.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	c := unreachable(t, func(c *Config) {
+		c.Authorize = func(*http.Request) (User, Role, error) { return "", 0, fmt.Errorf("x: %w", later(90)) }
+	})
+	for _, path := range []string{"/", "/api/v1/queues"} {
+		w := c.ask(t, http.MethodGet, path, "")
+		assert.Equal(t, http.StatusTooManyRequests, w.Code)
+		assert.Equal(t, "90", w.Header().Get("Retry-After"), path)
+	}
+	require.NoError(t, c.Close())
+	w := c.ask(t, http.MethodGet, "/api/v1/queues", "")
+	assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+	assert.Equal(t, "5", w.Header().Get("Retry-After"))
+}
+
+// later is an error of a service that bounds how often somebody may try to sign in.
+type later int
+
+func (l later) Error() string             { return "too many failures" }
+func (l later) RetryAfter() time.Duration { return time.Duration(l)*time.Second - time.Millisecond }
