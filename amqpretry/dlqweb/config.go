@@ -40,9 +40,10 @@ type Config struct {
 	// console at a time uses it, and nothing in it is ever deleted. Needed with Authorize, unless
 	// ReadOnly.
 	Folder string
-	// Audit is told of every action before it is done: who, what, which messages, how many, the
-	// undo file. If it returns an error, the action is refused. Needed with Authorize, unless
-	// ReadOnly.
+	// Audit gets a record of every action before it is done: who, from which address, what, which
+	// messages, how many, the undo file. If it returns an error, the action is refused. It gets
+	// another record, with the outcome, when a run is over, and for what a role does not allow.
+	// Needed with Authorize, unless ReadOnly.
 	Audit slog.Handler
 	// Redact changes a dead letter before anybody sees it: in lists, in details, in exports, and in
 	// what filters compare. It gets a copy of its own, whose headers are without those that repeat

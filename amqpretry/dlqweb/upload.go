@@ -86,8 +86,8 @@ type body struct {
 	read           int // since the deadline was set
 }
 
-// newBody returns nil for a request without a body. It sets the first deadline, also for a body that
-// nobody reads: the server reads it then.
+// newBody returns nil for a request without a body. It sets the first deadline, also for a body
+// that nobody reads: the server reads it then.
 func (c *Console) newBody(w http.ResponseWriter, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
