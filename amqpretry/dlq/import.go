@@ -40,6 +40,9 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 	target := cmp.Or(options.To, q.name)
+	if err := q.checkReturns("ImportOptions.To", target); err != nil && target != q.mainQueue {
+		return report, err
+	}
 	defer func() { err = explainLost("import into", target, err) }()
 	connection := q.client.connect("import")
 	defer q.client.disconnect(connection)

@@ -41,7 +41,8 @@ type Plan struct {
 	// Filter selects the messages. The zero value selects all.
 	Filter Filter `json:"-"`
 	// To is the queue to which the messages go. For a replay empty means the main queue, which has
-	// failed them.
+	// failed them. A retry queue or a landing queue, as Config.Names names them, is refused:
+	// messages go from there to a main queue.
 	To string `json:"to,omitempty"`
 	// Limit is how many at most; 0 means all that match.
 	Limit int `json:"limit,omitempty"`

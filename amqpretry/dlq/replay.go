@@ -84,9 +84,21 @@ func (p *passage) checkTarget() error {
 	case p.target == p.queue.name:
 		return &config.FieldError{Path: "Plan.To", Wanted: "another queue than the dead-letter queue itself",
 			Found: quoted(p.target)}
+	case p.target != p.queue.mainQueue:
+		return p.queue.checkReturns("Plan.To", p.target)
 	default:
 		return nil
 	}
+}
+
+// checkReturns refuses a target from which messages would go on to a main queue, after a delay.
+func (q *Queue) checkReturns(field, target string) error {
+	if !q.client.config.Names.Returns(target, q.mainQueue) {
+		return nil
+	}
+
+	return &config.FieldError{Path: field, Wanted: "another queue than a retry queue or landing queue, from which " +
+		"messages go to a main queue", Found: quoted(target)}
 }
 
 // sendCanary tells whether the others are to follow.

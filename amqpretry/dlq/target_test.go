@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,11 +14,35 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
+
+// Messages do not go to a queue from which they would come back to a main queue.
+func TestTargetThatReturns(t *testing.T) {
+	t.Parallel()
+	f := connected(t, brokertest.URI(t))
+	f.declared(amqp091.Table{"x-queue-type": "classic"}, nil)
+	f.fillWith(1, func(n int) amqp091.Publishing { return deadletter.New(f.main, n) })
+	var field *config.FieldError
+	for _, to := range []string{f.main + ".retry.30s", "another.retry.1h.classic", "retry.30s", f.main + ".landing"} {
+		for _, kind := range []dlq.Kind{dlq.Replay, dlq.Move} {
+			_, err := f.queue.Run(t.Context(), dlq.Plan{Kind: kind, To: to})
+			require.ErrorAs(t, err, &field, "%s to %s", kind, to)
+			assert.Equal(t, "Plan.To", field.Path)
+			assert.Equal(t, strconv.Quote(to), field.Found)
+			_, err = f.queue.Plan(t.Context(), dlq.Plan{Kind: kind, To: to})
+			assert.ErrorAs(t, err, &field)
+		}
+		_, err := f.queue.Import(t.Context(), strings.NewReader(""), dlq.ImportOptions{To: to})
+		require.ErrorAs(t, err, &field, to)
+		assert.Equal(t, "ImportOptions.To", field.Path)
+	}
+	assert.Equal(t, 1, f.Depth(f.main+".dlq"))
+}
 
 // A target confirms messages that it drops, so a run that would lose some of them that way is
 // refused.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"mime"
@@ -21,7 +22,7 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // apiQueues lists the dead-letter queues.
 func (c *Console) apiQueues(r *http.Request, _ visitor) (any, error) {
 	o := c.sampler.overview(r.Context())
-	if o.Err != nil && o.At.IsZero() {
+	if o.Err != nil { // what was there before is no answer
 		return nil, o.Err
 	}
 	queues := slices.Clone(o.Queues)
@@ -175,14 +176,45 @@ func (c *Console) apiDeadLetter(r *http.Request, who visitor) (any, error) {
 	return l, err
 }
 
-func (c *Console) apiRuns(_ *http.Request, who visitor) (any, error) {
+const (
+	// runsOfPage is how many runs an answer has, and mostRunsOfPage how many at most.
+	runsOfPage     = 100
+	mostRunsOfPage = 500
+)
+
+// apiRuns lists runs, the youngest first.
+func (c *Console) apiRuns(r *http.Request, who visitor) (any, error) {
 	if err := who.needs(RoleView); err != nil {
 		return nil, err
 	}
-
-	return struct {
+	if err := checkQuery(r, "limit", "after"); err != nil {
+		return nil, err
+	}
+	limit, after := runsOfPage, r.URL.Query().Get("after")
+	if text := r.URL.Query().Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > mostRunsOfPage {
+			return nil, badRequest("limit", fmt.Sprintf("1 to %d", mostRunsOfPage), strconv.Quote(text))
+		}
+	}
+	list := struct {
 		Runs []Run `json:"runs"`
-	}{c.runs.list()}, nil
+		// Next is what to give as after for those that follow; absent if there are none.
+		Next string `json:"next,omitempty"`
+	}{Runs: c.runs.list()}
+	if after != "" {
+		i := slices.IndexFunc(list.Runs, func(r Run) bool { return r.ID == after })
+		if i < 0 {
+			return nil, badRequest("after", "the ID of a run, as next has it", strconv.Quote(cut(after, mostSummary)))
+		}
+		list.Runs = list.Runs[i+1:]
+	}
+	if len(list.Runs) > limit {
+		list.Runs = list.Runs[:limit]
+		list.Next = list.Runs[limit-1].ID
+	}
+
+	return list, nil
 }
 
 func (c *Console) apiRun(r *http.Request, who visitor) (any, error) {
@@ -203,6 +235,9 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "A run is planned with JSON",
 			Do: "Send it with Content-Type: application/json."}
 	}
+	if err := checkQuery(r); err != nil {
+		return nil, err
+	}
 	var wanted wish
 	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, mostForm))
 	decoder.DisallowUnknownFields()
@@ -212,10 +247,12 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 			err = errors.New("there is data after the JSON object")
 		}
 	}
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+	var tooLarge *http.MaxBytesError
+	var known *problem
+	switch {
+	case errors.As(err, &tooLarge), errors.As(err, &known):
 		return nil, err
-	}
-	if err != nil {
+	case err != nil:
 		return nil, badRequest("body", "a run as the OpenAPI document has it", err.Error())
 	}
 	if wanted.Kind == kindImport {
@@ -233,6 +270,9 @@ func (c *Console) apiImport(r *http.Request, who visitor) (any, error) {
 	if kind != "application/jsonl" && kind != "application/x-ndjson" {
 		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "An import is JSON Lines",
 			Do: "Send the file with Content-Type: application/jsonl."}
+	}
+	if err := checkQuery(r, "main-queue"); err != nil {
+		return nil, err
 	}
 	wanted := wish{Plan: dlq.Plan{Kind: kindImport}, Queue: r.PathValue("queue"),
 		MainQueue: r.URL.Query().Get("main-queue")}

@@ -2,6 +2,7 @@ package dlqweb_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,11 +147,12 @@ func Example_api() {
 	}
 	client{api, "ann"}.replay(orders)
 	for line := range bytes.Lines(audit.Bytes()) {
-		var record struct{ User, Action, Kind, Selection string }
+		var record struct{ User, Action, Kind, Selection, Outcome string }
 		if err := json.Unmarshal(line, &record); err != nil {
 			panic(err)
 		}
-		fmt.Printf("audit: %s, %s of a %s of %s\n", record.User, record.Action, record.Kind, record.Selection)
+		fmt.Println("audit:", record.User, record.Action, record.Kind, record.Selection,
+			cmp.Or(record.Outcome, "-"))
 	}
 	// Unordered output:
 	// eve: You are not signed in
@@ -162,6 +164,7 @@ func Example_api() {
 	// ann sees order-3: exhausted "the warehouse does not answer"
 	// 2 of 3 match
 	// 2 replayed
-	// audit: ann, plan of a replay of error warehouse
-	// audit: ann, confirm of a replay of error warehouse
+	// audit: ann plan replay error warehouse -
+	// audit: ann confirm replay error warehouse -
+	// audit: ann end replay error warehouse done
 }

@@ -2,6 +2,8 @@ package dlqweb_test
 
 import (
 	"iter"
+	"maps"
+	"mime/multipart"
 	"net/http"
 	"net/url"
 	"os"
@@ -90,6 +92,49 @@ func TestMistypedFilters(t *testing.T) {
 	}
 	assert.Zero(t, f.plan(`{"kind":"purge","queue":"`+f.dead+`","filter":{"uuid":[" "]}}`).Plan.Matched)
 	assert.Equal(t, 3, f.Depth(f.dead))
+}
+
+// A key that is mistyped in a page's address or a form is refused, as it is by the API.
+func TestMistypedKeysOfPages(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 3)
+	q := "queue=" + f.dead
+	for _, path := range []string{"/queue?eror=declined&", "/plan?kind=purge&eror=declined&", "/plan?kind=purge&kind=move&",
+		"/queue?limits=1&", "/plan?kind=purge&edit=x&"} {
+		a := f.get(path + q)
+		assert.Equal(t, http.StatusBadRequest, a.Status, path)
+	}
+	assert.Contains(t, f.get("/queue?eror=declined&"+q).Body, "eror: is no filter")
+	form := func(key string, values ...string) url.Values {
+		return url.Values{"kind": {"purge"}, "queue": {f.dead}, key: values}
+	}
+	for _, wrong := range []url.Values{form("eror", "declined"), form("after", "1"), form("limit", "1", "2")} {
+		assert.Equal(t, http.StatusBadRequest, f.post("/plan", wrong).Status, wrong)
+	}
+	assert.Equal(t, http.StatusBadRequest, f.post("/plan?error=declined", form("uuid", "x")).Status)
+	plan := `{"kind":"purge","queue":"` + f.dead + `"}`
+	for _, path := range []string{"/runs?error=declined", "/queues/" + f.dead + "/imports?error=declined"} {
+		kind := map[bool]string{true: "application/json", false: "application/jsonl"}[strings.HasPrefix(path, "/runs")]
+		assert.Equal(t, http.StatusBadRequest, f.send(http.MethodPost, "/api/v1"+path, kind, plan).Status, path)
+	}
+	for _, names := range [][]string{{"queue", "error", "file"}, {"queue", "file", "error"}} {
+		var body strings.Builder
+		parts := multipart.NewWriter(&body)
+		for _, name := range names {
+			require.NoError(t, parts.WriteField(name, map[string]string{"queue": f.dead}[name]))
+		}
+		require.NoError(t, parts.Close())
+		a := f.send(http.MethodPost, "/plan", parts.FormDataContentType(), body.String())
+		assert.Equal(t, http.StatusBadRequest, a.Status, names)
+		assert.Contains(t, a.Body, "an import takes the whole file", names)
+	}
+	assert.JSONEq(t, `{"runs":[]}`, f.get("/api/v1/runs").Body)
+
+	empty := form("error", "") // as a browser sends inputs that nobody has filled in
+	empty.Set("limit", "")
+	assert.Equal(t, http.StatusSeeOther, f.post("/plan", empty).Status)
+	assert.Equal(t, http.StatusOK, f.get("/queue?error=&"+q).Status)
 }
 
 // A run is about what was counted, whatever has taken its places since.
@@ -237,7 +282,7 @@ func TestUploadThatBreaksOff(t *testing.T) {
 	assert.JSONEq(t, `{"runs":[]}`, f.get("/api/v1/runs").Body)
 }
 
-// Who may not, is in no record of having done.
+// Somebody who may not do something is recorded as refused, and not as having done it.
 func TestAuditOfWhoMayNot(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -250,7 +295,28 @@ func TestAuditOfWhoMayNot(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, f.post("/undo", url.Values{"id": {r.ID}}).Status)
 	assert.Equal(t, http.StatusForbidden, f.post("/stop", url.Values{"id": {r.ID}}).Status)
 	assert.Equal(t, http.StatusForbidden, f.post("/plan", url.Values{"kind": {"purge"}, "queue": {f.dead}}).Status)
-	assert.Len(t, f.auditLog.records(t), before)
+	assert.Equal(t, http.StatusForbidden, f.get("/file?id="+r.ID).Status)
+	assert.Equal(t, http.StatusForbidden, f.send(http.MethodDelete, "/api/v1/runs/"+r.ID, "", "").Status)
+	records := f.auditLog.records(t)[before:]
+	for i, want := range []map[string]any{
+		{"action": "plan", "path": "/undo", "needs": "replay", "kind": "import", "queue": f.dead},
+		{"action": "stop", "path": "/stop", "needs": "delete", "kind": "purge", "queue": f.dead, "run": r.ID},
+		{"action": "plan", "path": "/plan", "needs": "delete", "kind": "purge", "queue": f.dead},
+		{"action": "download", "path": "/file", "needs": "replay"},
+		{"action": "stop", "path": "/api/v1/runs/" + r.ID, "needs": "delete", "kind": "purge", "queue": f.dead,
+			"run": r.ID},
+	} {
+		maps.Copy(want, map[string]any{"outcome": "refused", "user": "ada", "role": "metadata", "address": "127.0.0.1",
+			"level": "INFO", "msg": "dead letters: " + want["action"].(string)})
+		require.Greater(t, len(records), i)
+		assert.Equal(t, want, records[i])
+	}
+	assert.Len(t, records, 5)
+
+	for range 100 {
+		f.get("/runs")
+	}
+	assert.Less(t, len(f.auditLog.records(t)), before+60, "the audit log cannot be filled with refusals")
 }
 
 // Forms that nobody can read, and paths that no link has.
@@ -299,4 +365,42 @@ func TestLargeMessages(t *testing.T) {
 	for i, d := range drain.N(t, f.Client, f.dead, messages) {
 		assert.Equal(t, strings.Repeat(strconv.Itoa(i%10), size), string(d.Body))
 	}
+}
+
+// Somebody who may only see plans as many runs as he can: others replay and undo all the same.
+func TestTooManyPlans(t *testing.T) {
+	t.Parallel()
+	user := dlqweb.User("ada")
+	var f *fixture
+	f = start(t, func(c *dlqweb.Config) {
+		c.Authorize = func(*http.Request) (dlqweb.User, dlqweb.Role, error) { return user, f.role, nil }
+	})
+	f.role = dlqweb.RoleDelete
+	f.fill(0, 1)
+	done := f.plan(`{"kind":"purge","queue":"` + f.dead + `"}`)
+	f.confirm(done.ID)
+	f.await(done.ID, "done")
+
+	user, f.role = "eve", dlqweb.RoleView
+	plan := func(kind string) answer {
+		return f.send(http.MethodPost, "/api/v1/runs", "application/json", `{"kind":"`+kind+`","queue":"`+f.dead+`"}`)
+	}
+	var first run
+	f.json(plan("export"), &first)
+	for range 9 {
+		assert.Equal(t, http.StatusCreated, plan("export").Status)
+	}
+	refused := plan("export")
+	assert.Equal(t, http.StatusTooManyRequests, refused.Status)
+	assert.Equal(t, "60", refused.Header.Get("Retry-After"))
+	f.send(http.MethodDelete, "/api/v1/runs/"+first.ID, "application/json", "")
+	f.await(first.ID, "discarded")
+	assert.Equal(t, http.StatusCreated, plan("export").Status)
+
+	user, f.role = "ada", dlqweb.RoleDelete
+	for range 10 {
+		assert.Equal(t, http.StatusCreated, plan("replay").Status)
+	}
+	assert.Equal(t, http.StatusTooManyRequests, plan("replay").Status)
+	assert.Equal(t, 1, f.undone(done.ID).Done)
 }

@@ -28,8 +28,10 @@ type Config struct {
 	// /dead-letters. Default: none. A reverse proxy that cuts a prefix off needs none: all links
 	// are relative.
 	Prefix string
-	// Authorize says who asks and what he may do. It must not trust what a client can set by
-	// itself. Nil means that everybody has RoleMetadata.
+	// Authorize returns who asks and what he may do. It must not trust what a client can set by
+	// itself. The answer to ErrUnauthenticated is 401, to an error with a method RetryAfter()
+	// time.Duration 429 with that Retry-After, and to others 403. Nil means that everybody has
+	// RoleMetadata.
 	Authorize func(*http.Request) (User, Role, error)
 	// ReadOnly removes all that changes something: no role is higher than RoleView then.
 	ReadOnly bool
@@ -38,9 +40,10 @@ type Config struct {
 	// console at a time uses it, and nothing in it is ever deleted. Needed with Authorize, unless
 	// ReadOnly.
 	Folder string
-	// Audit is told of every action before it is done: who, what, which messages, how many, the
-	// undo file. If it returns an error, the action is refused. Needed with Authorize, unless
-	// ReadOnly.
+	// Audit gets a record of every action before it is done: who, from which address, what, which
+	// messages, how many, the undo file. If it returns an error, the action is refused. It gets
+	// another record, with the outcome, when a run is over, and for what a role does not allow.
+	// Needed with Authorize, unless ReadOnly.
 	Audit slog.Handler
 	// Redact changes a dead letter before anybody sees it: in lists, in details, in exports, and in
 	// what filters compare. It gets a copy of its own, whose headers are without those that repeat

@@ -28,10 +28,12 @@ type Console struct {
 	opening chan struct{} // who has put something in it may use opened
 	opened  *dlq.Client
 
-	looks   *looks
-	runs    *runs
-	parks   *parks
-	sampler *sampler
+	looks    *looks
+	runs     *runs
+	parks    *parks
+	refusals refusals
+	sampler  *sampler
+	uploads  uploads
 }
 
 // New makes a console. It connects when it is first asked, and keeps going until it is closed.
@@ -54,7 +56,8 @@ func New(config Config) (*Console, error) {
 	}
 
 	c := &Console{config: config, vhost: cmp.Or(config.Broker.Management.VHost, uri.Vhost, "/"),
-		opening: make(chan struct{}, 1)}
+		opening: make(chan struct{}, 1), refusals: newRefusals(),
+		uploads: uploads{ofUser: map[User]int{}, freed: make(chan struct{})}}
 	told := c.config.Broker.OnBlocked
 	c.config.Broker.OnBlocked = func(why error) {
 		c.runs.blocked(why)
@@ -81,6 +84,7 @@ func New(config Config) (*Console, error) {
 		causes := &causes{console: c, seen: map[string]lookedAt{}, known: map[string]map[string]bool{}}
 		c.running.Go(func() { causes.run(c.ctx) })
 	}
+	c.running.Go(func() { c.runs.keepExpiring(c.ctx) })
 
 	return c, nil
 }
@@ -123,6 +127,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 
+	body := c.newBody(w, r)
+	defer body.end()
 	if c.ctx.Err() != nil {
 		c.answer(w, r, visitor{}, &problem{Status: http.StatusServiceUnavailable, Title: "The console was closed",
 			Do: "Open it again when the service is back."})
@@ -144,6 +150,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	inner := r.Clone(r.Context())
+	if body != nil {
+		inner.Body = body
+	}
 	inner.URL.Path = inside
 	inner.URL.RawPath = strings.TrimPrefix(r.URL.RawPath, c.config.Prefix)
 	c.handler.ServeHTTP(w, inner)
@@ -160,10 +169,24 @@ func lastSegment(r *http.Request) string {
 	return path.Base(asked)
 }
 
+// methodsOf are the methods that a path has; none for a path that is not there.
+func methodsOf(mux *http.ServeMux, r *http.Request) []string {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodDelete} {
+		with := r.Clone(r.Context())
+		with.Method = method
+		if _, pattern := mux.Handler(with); pattern != "/" {
+			allowed = append(allowed, method)
+		}
+	}
+
+	return allowed
+}
+
 // routes are all there is. What changes something is not there where the console only shows.
 func (c *Console) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /static/", c.static())
+	mux.HandleFunc("GET /static/{file}", c.static)
 	page := func(pattern string, do func(http.ResponseWriter, *http.Request, visitor) error) {
 		mux.Handle(pattern, c.html(do))
 	}
@@ -172,8 +195,8 @@ func (c *Console) routes() http.Handler {
 	}
 
 	page("GET /{$}", c.pageOverview)
-	page("GET /queue", c.pageQueue)
-	page("GET /message", c.pageMessage)
+	page("GET /queue", withKeys(c.pageQueue, queueKeys...))
+	page("GET /message", withKeys(c.pageMessage, messageKeys...))
 	page("GET /body", c.getBody)
 	api("GET /api/v1/queues", c.apiQueues)
 	api("GET /api/v1/queues/{queue}", c.apiQueue)
@@ -185,7 +208,7 @@ func (c *Console) routes() http.Handler {
 		page("GET /runs", c.pageRuns)
 		page("GET /run", c.pageRun)
 		page("GET /file", c.getFile)
-		page("GET /plan", c.pagePlan)
+		page("GET /plan", withKeys(c.pagePlan, planKeys...))
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
 		page("POST /park", c.postPark)
@@ -202,6 +225,11 @@ func (c *Console) routes() http.Handler {
 		api("DELETE /api/v1/runs/{id}", apiOf(c.runs.end))
 	}
 	mux.Handle("/", c.html(func(w http.ResponseWriter, r *http.Request, _ visitor) error {
+		if allowed := methodsOf(mux, r); len(allowed) > 0 {
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			return &problem{Status: http.StatusMethodNotAllowed, Title: "This path does not take " + cut(r.Method, 10),
+				Do: "Use " + strings.Join(allowed, " or ") + "."}
+		}
 		// The links of a page are relative to the console's first page: all pages lie beside it.
 		if strings.Count(r.URL.Path, "/") > 1 && !strings.HasPrefix(r.URL.Path, "/api/") {
 			http.NotFound(w, r)

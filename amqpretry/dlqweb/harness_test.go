@@ -241,3 +241,10 @@ func (f *fixture) undone(id string) run {
 
 	return f.await(undo.ID, "done")
 }
+
+func replaceOnce(t testing.TB, text, before, after string) string {
+	t.Helper()
+	require.Equal(t, 1, strings.Count(text, before), text)
+
+	return strings.Replace(text, before, after, 1)
+}

@@ -28,6 +28,9 @@ import (
 // mostEdit is the largest body that a page lets somebody edit.
 const mostEdit = 256 << 10
 
+// mostSummary is how many bytes of a text are told.
+const mostSummary = 300
+
 // messageIn finds one dead letter in a snapshot: by its UUID, at its position where that has the
 // UUID, or by the position of that snapshot alone.
 func (c *Console) messageIn(ctx context.Context, t target, now seen, query url.Values) (int, *dlq.DeadLetter, error) {
@@ -121,9 +124,6 @@ type step struct {
 	Skipped int
 }
 
-// messageKeys are the names of a message's address beside the view that it is in.
-var messageKeys = append([]string{"position", "snapshot", "as"}, viewKeys...)
-
 // messagePage is what the page of a message has.
 type messagePage struct {
 	viewOf // that it is in
@@ -149,9 +149,6 @@ type messagePage struct {
 
 func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visitor) error {
 	query := r.URL.Query()
-	if err := checkNames(query, append([]string{"live"}, messageKeys...)...); err != nil {
-		return err
-	}
 	uuid := query.Get("uuid")
 	query.Del("uuid") // names the message, and filters nothing
 	v, err := c.viewIn(query, who)
@@ -170,7 +167,7 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	p := messagePage{
 		viewOf: v, seen: now, DeadLetter: l, Queue: v.Queue, Fingerprint: l.Fingerprint(), Facts: factsOf(l, who), Timeline: timelineOf(l),
 		Properties: propertiesOf(&l.Message), Body: showBody(&l.Message, query.Get("as")), Types: editableTypes,
-		Address: addressOf(v, now, position),
+		Address: placeOf(v, now, position),
 	}
 	p.Cause = causeText(p.Fingerprint, who)
 	for _, line := range headersOf(l.Message.Headers) {
@@ -182,7 +179,7 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	}
 	if found, err := c.find(r.Context(), v, now); err == nil && found != nil {
 		before, behind := now.Around(found, v.Sort, position)
-		p.Before, p.Behind = addressOf(v, now, before), addressOf(v, now, behind)
+		p.Before, p.Behind = placeOf(v, now, before), placeOf(v, now, behind)
 	}
 	for _, g := range now.Everything().Groups {
 		if g.ID == p.Fingerprint.ID {
@@ -199,8 +196,8 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	return c.render(w, http.StatusOK, "message", page{Title: cmp.Or(l.UUID, "A dead letter"), Visitor: who, Data: p})
 }
 
-// addressOf is the query of a message's page; nil for position 0.
-func addressOf(v viewOf, now seen, position int) url.Values {
+// placeOf is the query of a message's page; nil for position 0.
+func placeOf(v viewOf, now seen, position int) url.Values {
 	if position == 0 {
 		return nil
 	}

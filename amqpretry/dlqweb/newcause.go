@@ -105,9 +105,6 @@ func (k *causes) news(t target, f dlq.Fingerprint, l *dlq.DeadLetter) *NewCause 
 	page := url.Values{"queue": {t.Queue}, "fingerprint": {f.ID}}
 
 	return &NewCause{Queue: t.Queue, MainQueue: t.MainQueue, Fingerprint: f.ID, Reason: l.Reason,
-		ErrorType: cut(f.ErrorType, mostNews), Handler: cut(f.Handler, mostNews), Pattern: cut(f.Pattern, mostNews),
+		ErrorType: cut(f.ErrorType, mostSummary), Handler: cut(f.Handler, mostSummary), Pattern: cut(f.Pattern, mostSummary),
 		Messages: 1, Newest: l.LastFailure, Page: "queue?" + page.Encode()}
 }
-
-// mostNews is how many bytes of a text are told.
-const mostNews = 300

@@ -35,7 +35,10 @@ type document struct {
 			} `json:"content"`
 		} `json:"responses"`
 	} `json:"paths"`
+	Security   []map[string][]string `json:"security"`
 	Components struct {
+		SecuritySchemes map[string]struct{ Type, Scheme, In, Name string } `json:"securitySchemes"`
+
 		Schemas map[string]*schema `json:"schemas"`
 	} `json:"components"`
 }
@@ -97,6 +100,13 @@ func TestOpenAPI(t *testing.T) {
 	var d document
 	require.NoError(t, json.Unmarshal([]byte(a.Body), &d))
 	assert.Equal(t, "3.1.0", d.OpenAPI)
+	require.Len(t, d.Security, 3, "or none, on a loopback address")
+	for _, security := range d.Security {
+		for scheme := range security {
+			assert.Contains(t, d.Components.SecuritySchemes, scheme)
+		}
+	}
+	assert.Equal(t, "basic", d.Components.SecuritySchemes["basic"].Scheme)
 
 	checked := map[string]bool{}
 	check := func(method, path, template, body string, status int, code string) map[string]any {
@@ -137,6 +147,8 @@ func TestOpenAPI(t *testing.T) {
 	check("POST", "/runs/"+id+"/confirm", "/runs/{id}/confirm", "", 200, "200")
 	f.await(id, "done")
 	check("GET", "/runs", "/runs", "", 200, "200")
+	check("GET", "/runs?limit=0", "/runs", "", 400, "default")
+	check("GET", "/runs?limit=1", "/runs", "", 200, "200")
 	undo, _ := check("POST", "/runs/"+id+"/undo", "/runs/{id}/undo", "", 201, "201")["id"].(string)
 	f.await(undo, "ready")
 	assert.Equal(t, "discarded", check("DELETE", "/runs/"+undo, "/runs/{id}", "", 200, "200")["state"])

@@ -191,7 +191,7 @@ func wishFrom(form url.Values) (wish, error) {
 	}
 	if text := form.Get("edit"); text != "" {
 		if err := json.Unmarshal([]byte(text), &w.Change); err != nil {
-			return w, badRequest("edit", "the JSON of an edit", strconv.Quote(short(text, 300)))
+			return w, badRequest("edit", "the JSON of an edit", strconv.Quote(short(text, mostSummary)))
 		}
 	}
 
@@ -214,7 +214,7 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 			return badForm(err)
 		}
 		if part.FormName() == "file" {
-			run, err := c.planRun(r.Context(), wanted, who, part)
+			run, err := c.planRun(r.Context(), wanted, who, &lastPart{part, parts})
 			if err != nil {
 				return err
 			}
@@ -224,18 +224,20 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 		if err != nil {
 			return badForm(err)
 		}
-		if part.FormName() == "queue" {
+		switch part.FormName() {
+		case "queue":
 			wanted.Queue = string(value)
+		case "main-queue":
+			wanted.MainQueue = string(value)
+		default:
+			return noImportKey(part.FormName())
 		}
 	}
 }
 
-// readForm reads a form, whose sender may take neither too long nor too much.
+// readForm reads a form, whose sender may not send too much.
 func readForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	r.Body = http.MaxBytesReader(w, r.Body, mostForm)
-	controller := http.NewResponseController(w)
-	_ = controller.SetReadDeadline(time.Now().Add(requestTime)) // a server that cannot has limits of its own
-	defer func() { _ = controller.SetReadDeadline(time.Time{}) }()
 	if err := r.ParseForm(); err != nil {
 		return nil, badForm(err)
 	}

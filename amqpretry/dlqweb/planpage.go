@@ -17,10 +17,6 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// planKeys are the names of a plan in a form, beside the filters.
-var planKeys = []string{"kind", "queue", "main-queue", "to", "limit", "rate", "canary", "tolerate", "foreign",
-	"allow-drop", "edit", "snapshot", "rest-of", "expect", "typed"}
-
 // planPage asks how a run is to be done, and says what it would do as far as a snapshot tells.
 type planPage struct {
 	wish
@@ -45,9 +41,6 @@ type preview struct {
 // pagePlan asks how a run is to be done. What the query says already is in the form.
 func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) error {
 	query := r.URL.Query()
-	if err := checkNames(query, planKeys...); err != nil {
-		return err
-	}
 	wanted, err := wishFrom(query)
 	if err != nil {
 		return err
@@ -130,6 +123,9 @@ func expectation(w wish, most int, warnings []string) string {
 
 // postPlan begins to count, and begins the run if that is what somebody has seen and agreed to.
 func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		return c.postImport(w, r, who)
 	}
@@ -137,7 +133,7 @@ func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
-	if err := checkNames(form, planKeys...); err != nil {
+	if err := onlyKeys(form, formKeys...); err != nil {
 		return err
 	}
 	wanted, err := wishFrom(form)

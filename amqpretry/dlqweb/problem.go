@@ -1,11 +1,14 @@
 package dlqweb
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
@@ -21,6 +24,25 @@ type problem struct {
 	Do string `json:"do,omitempty"`
 	// Run is the run that is in the way.
 	Run string `json:"run,omitempty"`
+
+	// retry is when to try again what was refused with 429 or 503; 0 means retryAfter.
+	retry time.Duration
+	// needs is the role that somebody lacks, and about the run that it is about, if it is known.
+	needs *Role
+	about Run
+	// cause is for the log.
+	cause error
+}
+
+// retryAfter is when to try again where nothing better is known.
+const retryAfter = 5 * time.Second
+
+// announce sets the headers that belong to the status.
+func (p *problem) announce(h http.Header) {
+	if p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable {
+		after := max(cmp.Or(p.retry, retryAfter), time.Second)
+		h.Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
+	}
 }
 
 func (p *problem) Error() string { return p.Title + ": " + p.Detail }
@@ -49,15 +71,15 @@ func problemOf(err error) *problem {
 			Detail: notFound.Error(), Do: "It may have been replayed or deleted. Reload the queue."}
 	case errors.As(err, &unsafe):
 		return &problem{Status: http.StatusConflict, Title: "Cannot browse this queue: messages could be lost",
-			Detail: unsafe.Found, Do: unsafe.Do}
+			Detail: withoutAddresses(unsafe.Found), Do: unsafe.Do}
 	case errors.As(err, &busy):
 		return &problem{Status: http.StatusConflict, Title: "Another client is working on this queue",
 			Detail: busy.Error(), Do: "Wait for it to end."}
 	case errors.As(err, &hidden):
 		return &problem{Status: http.StatusConflict, Title: "The queue may hold messages that AMQP does not show",
-			Detail: hidden.Why, Do: hidden.Do}
+			Detail: withoutAddresses(hidden.Why), Do: hidden.Do}
 	case errors.As(err, &access):
-		return &problem{Status: http.StatusBadGateway, Title: "The broker refused", Detail: access.Error(),
+		return &problem{Status: http.StatusBadGateway, Title: "The broker refused", Detail: withoutAddresses(access.Error()),
 			Do: "Grant this permission to the console's user."}
 	case errors.As(err, &incomplete):
 		return &problem{Status: http.StatusConflict, Title: "Cannot see all messages",
@@ -66,8 +88,7 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusBadRequest, Title: "The request is invalid",
 			Detail: inRequest.Replace(err.Error())}
 	case errors.As(err, &api):
-		return &problem{Status: http.StatusBadGateway, Title: "Unexpected answer from the management API",
-			Detail: api.Error(), Do: "Check its address and user."}
+		return ofManagement(api)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &problem{Status: http.StatusGatewayTimeout, Title: "That took too long",
 			Do: "Try again. A large queue takes longer."}
@@ -94,7 +115,9 @@ func badRequest(field, wanted, found string) *problem {
 
 // badForm is what is wrong with a form that cannot be read.
 func badForm(err error) error {
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+	var tooLarge *http.MaxBytesError
+	var known *problem
+	if errors.As(err, &tooLarge) || errors.As(err, &known) {
 		return err
 	}
 

@@ -33,9 +33,6 @@ type viewOf struct {
 	filter dlq.Filter
 }
 
-// viewKeys are the names of a view in a query, beside the filters.
-var viewKeys = []string{"queue", "main-queue", "sort", "page", "since", "refresh", "search"}
-
 // Query is the view as a query, without the page.
 func (v viewOf) Query() url.Values {
 	query := url.Values{"queue": {v.Queue}}
@@ -168,7 +165,7 @@ type causeRow struct {
 }
 
 // AddressOf is the query of the page of a message in the view.
-func (p queuePage) AddressOf(position int) url.Values { return addressOf(p.viewOf, p.seen, position) }
+func (p queuePage) AddressOf(position int) url.Values { return placeOf(p.viewOf, p.seen, position) }
 
 // OneCause is the cause that the view is about; nil if it is about several.
 func (p queuePage) OneCause() *causeRow {
@@ -205,9 +202,6 @@ func (p queuePage) Sorts() []sortOf {
 
 func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor) error {
 	query := r.URL.Query()
-	if err := checkNames(query, append([]string{"live"}, viewKeys...)...); err != nil {
-		return err
-	}
 	if query.Has("search") {
 		return c.search(w, query, who)
 	}

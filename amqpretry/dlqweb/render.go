@@ -192,12 +192,13 @@ func (c *Console) render(w http.ResponseWriter, status int, name string, p page)
 // html makes a handler of a page.
 func (c *Console) html(do func(http.ResponseWriter, *http.Request, visitor) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, mostUpload)
 		who, err := c.authorize(r)
 		if err == nil {
+			bound(w, r, who)
 			err = do(w, r, who)
 		}
 		if err != nil {
+			c.auditRefusal(r, who, err)
 			c.answer(w, r, who, err)
 		}
 	})
@@ -206,13 +207,14 @@ func (c *Console) html(do func(http.ResponseWriter, *http.Request, visitor) erro
 // json makes a handler of what the API answers.
 func (c *Console) json(do func(*http.Request, visitor) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, mostUpload)
 		who, err := c.authorize(r)
 		var value any
 		if err == nil {
+			bound(w, r, who)
 			value, err = do(r, who)
 		}
 		if err != nil {
+			c.auditRefusal(r, who, err)
 			c.answer(w, r, who, err)
 			return
 		}
@@ -240,8 +242,9 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request, who visitor, er
 			Detail: "At most " + sizeOf(tooLarge.Limit) + "."}
 	}
 	if p.Status >= http.StatusInternalServerError {
-		c.config.Logger.Error("Cannot answer a request", err, watermill.LogFields{"path": r.URL.Path})
+		c.config.Logger.Error("Cannot answer a request", cmp.Or(p.cause, err), watermill.LogFields{"path": r.URL.Path})
 	}
+	p.announce(w.Header())
 	if strings.HasPrefix(r.URL.Path, "/api/") {
 		p.writeJSON(w)
 		return
@@ -251,19 +254,18 @@ func (c *Console) answer(w http.ResponseWriter, r *http.Request, who visitor, er
 	}
 }
 
-// static serves the style and the script, which nobody needs to be somebody for.
-func (c *Console) static() http.Handler {
-	files := http.FileServerFS(staticFiles)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/") {
-			http.NotFound(w, r)
-			return
-		}
-		if r.URL.Query().Get("v") == version {
-			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-		}
-		files.ServeHTTP(w, r)
-	})
+// static serves the style and the script, which nobody needs to be somebody for. A file server of
+// net/http would redirect some paths.
+func (c *Console) static(w http.ResponseWriter, r *http.Request) {
+	text, err := staticFiles.ReadFile("static/" + r.PathValue("file"))
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	if r.URL.Query().Get("v") == version {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	http.ServeContent(w, r, r.PathValue("file"), time.Time{}, bytes.NewReader(text))
 }
 
 // cut shortens a text to so many bytes, at a character.

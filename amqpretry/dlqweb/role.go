@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 )
@@ -55,6 +56,8 @@ var ErrUnauthenticated = errors.New("not authenticated")
 type visitor struct {
 	User User
 	Role Role
+	// Address of the client, or of the reverse proxy before it.
+	Address string
 }
 
 func (v visitor) CanView() bool   { return v.Role >= RoleView }
@@ -64,10 +67,15 @@ func (v visitor) CanDelete() bool { return v.Role >= RoleDelete }
 // authorize finds out who asks, and refuses a role that is none.
 func (c *Console) authorize(r *http.Request) (visitor, error) {
 	if c.config.Authorize == nil {
-		return visitor{User: "anonymous", Role: RoleMetadata}, nil
+		return visitor{User: "anonymous", Role: RoleMetadata, Address: addressOf(r)}, nil
 	}
 	user, role, err := c.config.Authorize(r)
+	var later interface{ RetryAfter() time.Duration }
 	switch {
+	case errors.As(err, &later):
+		return visitor{}, &problem{Status: http.StatusTooManyRequests, Title: "You cannot sign in now",
+			Detail: "Too many sign-ins have failed, or are being checked.", Do: "Wait, then try again.",
+			retry: later.RetryAfter()}
 	case errors.Is(err, ErrUnauthenticated):
 		return visitor{}, &problem{Status: http.StatusUnauthorized, Title: "You are not signed in",
 			Detail: "This console needs to know who you are."}
@@ -83,7 +91,7 @@ func (c *Console) authorize(r *http.Request) (visitor, error) {
 		role = min(role, RoleView)
 	}
 
-	return visitor{User: user, Role: role}, nil
+	return visitor{User: user, Role: role, Address: addressOf(r)}, nil
 }
 
 // needs is the refusal of somebody whose role is too low.
@@ -92,6 +100,20 @@ func (v visitor) needs(role Role) error {
 		return nil
 	}
 
+	return v.refusal(role, Run{})
+}
+
+// mayDo is the refusal of somebody whose role is too low for a run.
+func (v visitor) mayDo(r Run) error {
+	if v.Role >= r.role() {
+		return nil
+	}
+
+	return v.refusal(r.role(), r)
+}
+
+func (v visitor) refusal(role Role, about Run) *problem {
 	return &problem{Status: http.StatusForbidden, Title: "Your role does not allow this",
-		Detail: fmt.Sprintf("It needs the role %s, and %s has the role %s.", role, v.User, v.Role)}
+		Detail: fmt.Sprintf("It needs the role %s, and %s has the role %s.", role, v.User, v.Role),
+		needs:  &role, about: about}
 }

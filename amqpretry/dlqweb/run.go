@@ -87,7 +87,7 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	if !slices.Contains(kinds, w.Kind) {
 		return dlq.Plan{}, badRequest("kind", fmt.Sprintf("one of %v", kinds), strconv.Quote(string(w.Kind)))
 	}
-	if err := who.needs(w.role()); err != nil {
+	if err := who.mayDo(Run{wish: *w}); err != nil {
 		return dlq.Plan{}, err
 	}
 	t, err := c.target(w.Queue, w.MainQueue)
@@ -116,6 +116,9 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	switch {
 	case w.To == w.Queue:
 		return plan, badRequest("to", "another queue than the dead-letter queue itself", strconv.Quote(w.To))
+	case w.To != t.MainQueue && c.config.Broker.Names.Returns(w.To, t.MainQueue):
+		return plan, badRequest("to", "another queue than a retry queue or landing queue, from which messages go to a "+
+			"main queue", strconv.Quote(w.To))
 	case w.Change != nil && len(w.Filter["uuid"]) != 1:
 		return plan, badRequest("edit", "nothing, or with a replay of one message, filter.uuid", "an edit")
 	case w.Change != nil && c.config.Redact != nil:
@@ -187,13 +190,16 @@ func (r Run) Most() int {
 // CanUndo tells whether its messages can be put back.
 func (r Run) CanUndo() bool { return r.Undo && r.State.IsOver() && r.Undone == "" && r.takes() }
 
-// Rest is the query of a plan for what it has not done; empty where there is none.
+// Rest is the query of a plan for what a run has not done that was stopped, has failed, or was
+// interrupted; empty where there is none. An export leaves its messages in the queue, so nothing
+// tells those that it has done.
 func (r Run) Rest() url.Values {
 	limit := r.Limit - r.Done
-	if r.Kind == kindImport || r.Change != nil || r.Limit > 0 && limit <= 0 {
+	ended := slices.Contains([]runState{stateStopped, stateFailed, stateInterrupted}, r.State)
+	if !ended || r.Confirmed.IsZero() || !r.takes() || r.Change != nil || r.Most() <= r.Done {
 		return nil
 	}
-	rest := url.Values{"queue": {r.Queue}, "kind": {string(r.Kind)}}
+	rest := url.Values{"queue": {r.Queue}, "main-queue": {r.MainQueue}, "kind": {string(r.Kind)}}
 	if r.Frozen {
 		rest.Set("rest-of", r.ID)
 	}

@@ -34,6 +34,11 @@ type running struct {
 	run   Run
 	saved time.Time
 	stop  context.CancelFunc
+	// ready is when it was counted, and discarded why it is ended while it counts.
+	ready     time.Time
+	discarded string
+	// who has confirmed it, or planned it, for the audit record of its end.
+	who visitor
 	// plan is what the dry run has counted; it belongs to one goroutine at a time.
 	plan dlq.Plan
 	// rest selects what was counted, after a run that has not done all of it.
@@ -70,6 +75,7 @@ func (k *runs) restore() error {
 			}
 			r.Ended, r.Waits = time.Now().UTC(), ""
 			r.Undo = k.journal.has(r.ID, fileUndo)
+			k.console.auditEnd(visitor{User: cmp.Or(r.ConfirmedBy, r.By)}, r)
 			if err := k.journal.save(r); err != nil {
 				return err
 			}
@@ -128,12 +134,14 @@ func (k *runs) plan(w wish, plan dlq.Plan, who visitor, input io.Reader) (Run, e
 	if k.journal == nil {
 		return Run{}, &problem{Status: http.StatusNotFound, Title: "This console is read-only"}
 	}
-	if k.pending() >= mostPending {
-		return Run{}, &problem{Status: http.StatusTooManyRequests, Title: "Too many runs wait to be confirmed",
-			Detail: fmt.Sprintf("At most %d can.", mostPending), Do: "Confirm or discard some of them."}
+	k.mu.Lock()
+	_, err := k.makeRoom(w, who.User) // before a file is read
+	k.mu.Unlock()
+	if err != nil {
+		return Run{}, err
 	}
 	now, none := time.Now().UTC(), dlq.Report{Left: []dlq.Left{}}
-	r := &running{plan: plan, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
+	r := &running{plan: plan, who: who, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
 		Plan: none, Report: none}}
 	if err := k.journal.create(r.run); err != nil {
 		return Run{}, noFolder(err)
@@ -146,27 +154,22 @@ func (k *runs) plan(w wish, plan dlq.Plan, who visitor, input io.Reader) (Run, e
 	}
 
 	k.mu.Lock()
-	k.all = append(k.all, r)
-	k.forgetOld()
+	victim, err := k.makeRoom(w, who.User)
+	if err == nil {
+		k.all = append(k.all, r)
+		k.forgetOld()
+	}
 	k.mu.Unlock()
+	if err != nil {
+		k.journal.remove(r.run.ID)
+		return Run{}, err
+	}
+	if victim != nil {
+		k.discard(victim, fmt.Sprintf("more than %d runs were waiting to be confirmed: plan it again", mostPending))
+	}
 	k.start(r, func(ctx context.Context) { k.count(ctx, r, plan) })
 
 	return r.snapshot(), nil
-}
-
-// mostPending is how many runs may be counted, or wait for somebody's yes. Each remembers its
-// selection: 8 MB for a million messages.
-const mostPending = 50
-
-func (k *runs) pending() int {
-	n := 0
-	for _, r := range k.list() {
-		if r.State == stateCounting || r.State == stateReady {
-			n++
-		}
-	}
-
-	return n
 }
 
 // forgetOld drops the oldest that are over; they stay in the folder. The lock is held.
@@ -216,17 +219,12 @@ func (r *reading) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func noFolder(err error) *problem {
-	return &problem{Status: http.StatusInsufficientStorage, Title: "Cannot store the run, so it was not started",
-		Detail: err.Error(), Do: "Make room in the console's folder."}
-}
-
 // start does something of a run until it is stopped.
 func (k *runs) start(r *running, do func(context.Context)) {
 	ctx, cancel := context.WithCancelCause(k.console.ctx)
 	r.mu.Lock()
 	r.stop = func() { cancel(errStopped) }
-	if r.run.StoppedBy != "" { // between its confirmation and now
+	if r.run.StoppedBy != "" || r.discarded != "" { // before it has started
 		r.stop()
 	}
 	r.mu.Unlock()
@@ -263,7 +261,7 @@ func (k *runs) blocked(why error) {
 		k.change(r, false, func(run *Run) {
 			run.Waits = ""
 			if why != nil {
-				run.Waits = "The broker takes no messages now: " + explain(why)
+				run.Waits = "The broker takes no messages now: " + k.explain(why)
 			}
 		})
 	}
@@ -272,25 +270,24 @@ func (k *runs) blocked(why error) {
 // count does the dry run.
 func (k *runs) count(ctx context.Context, r *running, plan dlq.Plan) {
 	report, err := k.do(ctx, r, plan, true)
+	k.log(r, err)
 	k.change(r, true, func(run *Run) {
 		run.Plan, run.Report, run.Waits = report, dlq.Report{Left: []dlq.Left{}, Truncated: report.Truncated}, ""
 		switch {
-		case run.StoppedBy != "", k.console.ctx.Err() != nil:
-			run.State = stateDiscarded
+		case run.StoppedBy != "", r.discarded != "", k.console.ctx.Err() != nil:
+			run.State, run.Error = stateDiscarded, r.discarded
 		case err == nil:
-			run.State = stateReady
+			run.State, r.ready = stateReady, time.Now()
 		default:
-			run.State, run.Error = stateFailed, explain(err)
+			run.State, run.Error = stateFailed, k.explain(err)
 		}
 		if run.State != stateReady {
 			run.Ended = time.Now().UTC()
 			r.plan = dlq.Plan{}
+			k.console.auditEnd(r.who, *run)
 		}
 	})
 }
-
-// explain tells of an error on the page of a run, which only those see who may.
-func explain(err error) string { return cut(err.Error(), 2000) }
 
 // confirm begins what was counted. It begins once: for whoever confirms it again it is the same
 // run.
@@ -303,6 +300,9 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 	defer k.confirming.Unlock()
 
 	now := r.snapshot()
+	if err := who.mayDo(now); err != nil {
+		return Run{}, err
+	}
 	if _, err := k.console.parse(&now.wish, who); err != nil {
 		return Run{}, err
 	}
@@ -330,10 +330,16 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 		defer r.mu.Unlock()
 		return r.run, nil
 	}
+	before := r.run
 	r.run.State, r.run.ConfirmedBy, r.run.Confirmed = stateRunning, who.User, time.Now().UTC()
 	saved := k.journal.save(r.run)
 	if saved != nil {
-		r.run.State, r.run.ConfirmedBy, r.run.Confirmed = stateReady, "", time.Time{}
+		failed := before
+		failed.State, failed.Error = stateFailed, k.explain(saved)
+		k.console.auditEnd(who, failed)
+		r.run = before
+	} else {
+		r.who = who
 	}
 	confirmed := r.run
 	r.mu.Unlock()
@@ -366,6 +372,7 @@ func isConfirmed(r Run) (bool, error) {
 func (k *runs) execute(ctx context.Context, r *running) {
 	counted := r.plan.Filter
 	report, err := k.do(ctx, r, r.plan, false)
+	k.log(r, err)
 	r.plan = dlq.Plan{}
 	k.change(r, true, func(run *Run) {
 		defer func() {
@@ -379,15 +386,16 @@ func (k *runs) execute(ctx context.Context, r *running) {
 		case run.StoppedBy != "" || k.console.ctx.Err() != nil:
 			run.State = stateStopped
 			if err != nil && !isStop(err) {
-				run.Error = explain(err)
+				run.Error = k.explain(err)
 			}
 		case err != nil:
-			run.State, run.Error = stateFailed, explain(err)
+			run.State, run.Error = stateFailed, k.explain(err)
 		case run.Canary != nil && run.Canary.Stopped != "":
 			run.State = stateStopped
 		default:
 			run.State = stateDone
 		}
+		k.console.auditEnd(r.who, *run)
 	})
 	if now := r.snapshot(); now.Kind != kindExport {
 		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
@@ -401,7 +409,7 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 		return Run{}, err
 	}
 	now := r.snapshot()
-	if err := who.needs(now.role()); err != nil {
+	if err := who.mayDo(now); err != nil {
 		return Run{}, err
 	}
 	if !now.CanStop() {
@@ -420,6 +428,7 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 		case stateReady:
 			run.State, run.Ended = stateDiscarded, time.Now().UTC()
 			r.plan = dlq.Plan{}
+			k.console.auditEnd(r.who, *run)
 		case stateRunning:
 			run.State = stateStopping
 		}

@@ -42,23 +42,13 @@ func filterValues(query url.Values) url.Values {
 // checkKeys refuses what is no filter: a mistyped one would select more than was meant. others are
 // allowed as well.
 func checkKeys(query url.Values, others ...string) error {
-	errs := []error{checkNames(query, others...)}
+	var errs []error
 	for _, key := range sortedKeys(query) {
+		if !slices.Contains(filterKeys, key) && !slices.Contains(others, key) {
+			errs = append(errs, noFilter(key))
+		}
 		if slices.Contains(query[key], "") {
 			errs = append(errs, &config.FieldError{Path: key, Wanted: "a value", Found: `""`})
-		}
-	}
-
-	return errors.Join(errs...)
-}
-
-// checkNames is checkKeys for a form, whose inputs may be left empty.
-func checkNames(form url.Values, others ...string) error {
-	var errs []error
-	for _, key := range sortedKeys(form) {
-		if !slices.Contains(filterKeys, key) && !slices.Contains(others, key) {
-			errs = append(errs, &config.FieldError{Path: key, Problem: "is no filter",
-				Wanted: "one of " + strings.Join(filterKeys, ", ")})
 		}
 	}
 

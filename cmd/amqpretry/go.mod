@@ -22,6 +22,7 @@ require (
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/crypto v0.47.0
 	golang.org/x/term v0.39.0
+	golang.org/x/time v0.14.0
 	pgregory.net/rapid v1.3.0
 )
 
@@ -52,6 +53,5 @@ require (
 	go.yaml.in/yaml/v2 v2.4.2 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.40.0 // indirect
-	golang.org/x/time v0.14.0 // indirect
 	google.golang.org/protobuf v1.36.8 // indirect
 )

@@ -4,8 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/amqpretry/watermill-retry/config"
 )
 
 // Names are the functions that name what is declared for a main queue. A nil one means the default.
@@ -146,6 +150,36 @@ func (n Names) RetryQueues(queue, delay string) []string {
 		names = append(names, n.RetryQueue(params), retryQueueName(n.Shared, params))
 	}
 	return names
+}
+
+// Returns tells whether a message in a queue of this name would come back to a main queue after a
+// delay: it is the name of a retry queue of any main queue, or of the landing queue of mainQueue.
+// It recognizes names that have the whole name of the main queue and the delay in them, each once.
+func (n Names) Returns(name, mainQueue string) bool {
+	const queueMark, delayMark = "\x00", "\x01" // which are in no name
+	n = n.WithDefaults()
+	for _, pattern := range n.RetryQueues(queueMark, delayMark) {
+		if !strings.Contains(pattern, delayMark) {
+			continue // a landing queue: others may end in the same word
+		}
+		text := regexp.QuoteMeta(pattern)
+		text = strings.Replace(text, queueMark, "(?P<queue>.+)", 1)
+		text = strings.Replace(text, delayMark, "(?P<delay>[0-9a-z]+)", 1)
+		expression := regexp.MustCompile("^(?s:" + text + ")$")
+		found := expression.FindStringSubmatch(name)
+		if found == nil {
+			continue
+		}
+		queue, delay := mainQueue, found[expression.SubexpIndex("delay")]
+		if i := expression.SubexpIndex("queue"); i >= 0 {
+			queue = found[i]
+		}
+		if _, err := config.ParseDelay(delay); err == nil && slices.Contains(n.RetryQueues(queue, delay), name) {
+			return true
+		}
+	}
+
+	return name == n.Landing(Target{Key: mainQueue})
 }
 
 // RejectedExchanges lists the names of all rejected exchanges through which a main queue can wait

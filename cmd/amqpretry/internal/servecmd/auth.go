@@ -2,18 +2,16 @@ package servecmd
 
 import (
 	"bufio"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/user"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
@@ -24,8 +22,9 @@ import (
 // authorize is a dlqweb.Config.Authorize.
 type authorize func(*http.Request) (dlqweb.User, dlqweb.Role, error)
 
-// authorizer makes the one that the flags ask for.
-func (o options) authorizer() (authorize, error) {
+// authorizer makes the one that the flags ask for. tried is called for each password that was
+// compared.
+func (o options) authorizer(tried func(address, user string, right bool)) (authorize, error) {
 	roles, err := o.roles()
 	if err != nil {
 		return nil, err
@@ -37,7 +36,11 @@ func (o options) authorizer() (authorize, error) {
 		if err != nil {
 			return nil, cli.Usage("--auth basic: %w", err)
 		}
-		return (&passwords{users: users, roles: roles, key: []byte(rand.Text())}).authorize, nil
+		p, err := newPasswords(users, roles, tried)
+		if err != nil {
+			return nil, cli.Usage("--auth basic: %w", err)
+		}
+		return p.authorize, nil
 	case "header":
 		trusted, err := o.trusted()
 		if err != nil {
@@ -116,63 +119,6 @@ func readUsers(path string) (map[string][]byte, error) {
 	return users, nil
 }
 
-// passwords checks names and passwords.
-type passwords struct {
-	users map[string][]byte
-	roles roles
-
-	key   []byte // for the sums of known, so that memory has no passwords
-	mu    sync.Mutex
-	known map[[sha256.Size]byte]bool
-}
-
-// nobody is a hash that no password has, so that a name that is not there takes as long.
-var nobody = sync.OnceValue(func() []byte {
-	hash, _ := bcrypt.GenerateFromPassword([]byte(rand.Text()), bcrypt.DefaultCost)
-	return hash
-})
-
-func (p *passwords) authorize(r *http.Request) (dlqweb.User, dlqweb.Role, error) {
-	name, password, ok := r.BasicAuth()
-	if !ok || !p.right(name, password) {
-		return "", 0, dlqweb.ErrUnauthenticated
-	}
-
-	return dlqweb.User(name), p.roles.of(name), nil
-}
-
-// mostKnown bounds how many right passwords are remembered.
-const mostKnown = 1000
-
-// right compares a password. bcrypt takes its time, so a right one is remembered.
-func (p *passwords) right(name, password string) bool {
-	mac := hmac.New(sha256.New, p.key)
-	_, _ = mac.Write([]byte(name + "\x00" + password))
-	sum := [sha256.Size]byte(mac.Sum(nil))
-	p.mu.Lock()
-	known := p.known[sum]
-	p.mu.Unlock()
-	if known {
-		return true
-	}
-
-	hash, there := p.users[name]
-	if !there {
-		hash = nobody()
-	}
-	if bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !there {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.known == nil || len(p.known) >= mostKnown {
-		p.known = map[[sha256.Size]byte]bool{}
-	}
-	p.known[sum] = true
-
-	return true
-}
-
 // challenge asks browsers for name and password.
 func challenge(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -191,21 +137,43 @@ func (c *challenger) WriteHeader(status int) {
 
 func (c *challenger) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// onlyLocal refuses names that are not those of this machine: a page of another site can have its
-// own name lead here, and would then be of the same origin.
+// proxyMarks are headers by which a reverse proxy tells of the client before it.
+var proxyMarks = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto",
+	"X-Forwarded-Server", "X-Real-Ip"}
+
+// onlyLocal refuses requests that do not come from this machine. A page of another site can have
+// its own name lead here, and would then be of the same origin. A reverse proxy on this machine
+// can send the name of a loopback address, whoever its client is: nginx does so by default, over
+// HTTP/1.0 and without any mark. A browser before it still sends the Origin that it sees.
 func onlyLocal(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
+		marked := slices.ContainsFunc(proxyMarks, func(name string) bool { return len(r.Header.Values(name)) > 0 })
+		origin := r.Header.Get("Origin")
+		from, err := url.Parse(origin)
+		switch {
+		case !isLocal(r.Host):
+			refuse(w, "Open the console by localhost or a loopback address, or start it with --auth.")
+		case marked || !r.ProtoAtLeast(1, 1) || origin != "" && (err != nil || !isLocal(from.Host)):
+			refuse(w, "This request came through a reverse proxy (or over HTTP/1.0). A console without sign-in is for "+
+				"this machine only. Start it with --auth header:NAME and --trusted-proxy, or with --auth basic:FILE.")
+		default:
+			next.ServeHTTP(w, r)
 		}
-		host = strings.Trim(host, "[]")
-		address, err := netip.ParseAddr(host)
-		if host != "localhost" && (err != nil || !address.IsLoopback()) {
-			http.Error(w, "Open the console by localhost or a loopback address, or start it with --auth.",
-				http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
 	})
+}
+
+// isLocal tells a host, with or without a port, that is this machine in every name service.
+func isLocal(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
+
+	return host == "localhost" || err == nil && address.IsLoopback()
+}
+
+// refuse answers 403, and waits no longer for a body.
+func refuse(w http.ResponseWriter, why string) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(headTimeout))
+	http.Error(w, why, http.StatusForbidden)
 }

@@ -22,6 +22,8 @@ func users(t *testing.T, text string) string {
 	return path
 }
 
+func nobodyTold(string, string, bool) {}
+
 func hash(t *testing.T, password string) string {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
@@ -32,7 +34,7 @@ func hash(t *testing.T, password string) string {
 
 func TestBasic(t *testing.T) {
 	path := users(t, "# people\n\nada:"+hash(t, "a:1")+"\nbob:"+hash(t, "b2")+"\n")
-	authorize, err := options{auth: "basic:" + path, role: "metadata", grants: []string{"ada=delete"}}.authorizer()
+	authorize, err := options{auth: "basic:" + path, role: "metadata", grants: []string{"ada=delete"}}.authorizer(nobodyTold)
 	require.NoError(t, err)
 
 	ask := func(name, password string) (dlqweb.User, dlqweb.Role, error) {
@@ -66,13 +68,13 @@ func TestUsersThatCannotBeRead(t *testing.T) {
 		_, err := readUsers(users(t, text))
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := options{auth: "basic:/nowhere"}.authorizer()
+	_, err := options{auth: "basic:/nowhere"}.authorizer(nobodyTold)
 	assert.ErrorContains(t, err, "--auth basic: open /nowhere")
 }
 
 func TestHeaderOfAProxy(t *testing.T) {
 	o := options{auth: "header:X-User", proxies: []string{"10.0.0.2", "fd00::/8"}, grants: []string{"ada=replay"}}
-	authorize, err := o.authorizer()
+	authorize, err := o.authorizer(nobodyTold)
 	require.NoError(t, err)
 	ask := func(from string, names ...string) (dlqweb.User, dlqweb.Role, error) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
@@ -102,21 +104,40 @@ func TestHeaderOfAProxy(t *testing.T) {
 	assert.ErrorIs(t, err, dlqweb.ErrUnauthenticated, "a client may have set the other one")
 }
 
-// A page of another site whose name leads to this machine is refused.
+// A page of another site whose name leads to this machine is refused, and so is what a reverse
+// proxy on this machine passes on.
 func TestOnlyLocal(t *testing.T) {
-	handler := onlyLocal(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	handler := handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusOK)
-	}))
+	}), options{}, true)
+	ask := func(change func(*http.Request)) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+		r.Host = "127.0.0.1:8672"
+		change(r)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w
+	}
 	for host, want := range map[string]int{
 		"localhost:8672": 200, "127.0.0.1:8672": 200, "[::1]:8672": 200, "127.9.9.9": 200, "localhost": 200,
 		"evil.example:8672": 403, "127.0.0.1.evil.example": 403, "10.0.0.1:8672": 403, "": 403, "localhost.evil": 403,
 	} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-		r.Host = host
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		assert.Equal(t, want, w.Code, host)
+		assert.Equal(t, want, ask(func(r *http.Request) { r.Host = host }).Code, host)
 	}
+	// nginx with no more than proxy_pass
+	refused := ask(func(r *http.Request) { r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.0", 1, 0 })
+	assert.Equal(t, http.StatusForbidden, refused.Code)
+	assert.Contains(t, refused.Body.String(), "Start it with --auth")
+	for header, value := range map[string]string{
+		"X-Forwarded-For": "", "x-forwarded-host": "a", "X-Forwarded-Proto": "https", "X-Real-IP": "10.0.0.1",
+		"Forwarded": "for=10.0.0.1", "Via": "1.1 proxy", "Origin": "https://console.example",
+	} {
+		assert.Equal(t, http.StatusForbidden, ask(func(r *http.Request) { r.Header.Set(header, value) }).Code, header)
+	}
+	for _, origin := range []string{"null", "http://127.0.0.1.evil.example", "%"} {
+		assert.Equal(t, http.StatusForbidden, ask(func(r *http.Request) { r.Header.Set("Origin", origin) }).Code, origin)
+	}
+	assert.Equal(t, http.StatusOK, ask(func(r *http.Request) { r.Header.Set("Origin", "http://localhost:8672") }).Code)
 }
 
 func TestCheck(t *testing.T) {
@@ -151,7 +172,7 @@ func TestCheck(t *testing.T) {
 		{role: "root"}, {auth: "header:X", grants: []string{"ada"}}, {auth: "header:X", grants: []string{"ada=king"}},
 		{grants: []string{"ada=view"}}, {auth: "header:X", proxies: []string{"proxy.example"}},
 	} {
-		_, err := o.authorizer()
+		_, err := o.authorizer(nobodyTold)
 		assert.Error(t, err, o)
 	}
 	r, err := options{}.roles()
@@ -159,11 +180,17 @@ func TestCheck(t *testing.T) {
 	assert.Equal(t, dlqweb.RoleDelete, r.of("anybody"))
 }
 
+// Browsers are asked for a password only where there are passwords.
 func TestChallenge(t *testing.T) {
-	handler := challenge(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusUnauthorized)
-	}))
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
-	assert.Contains(t, w.Header().Get("WWW-Authenticate"), "Basic realm=")
+	for auth, want := range map[string]string{
+		"basic:users": `Basic realm="Dead letters", charset="UTF-8"`, "header:X-User": "",
+	} {
+		w := httptest.NewRecorder()
+		handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}), options{auth: auth}, true).ServeHTTP(w,
+			httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+		assert.Equal(t, http.StatusUnauthorized, w.Code)
+		assert.Equal(t, want, w.Header().Get("WWW-Authenticate"), auth)
+	}
 }

@@ -39,7 +39,8 @@ With the management API the console finds all dead-letter queues of the virtual 
 name main queues with --queue.
 
 On a loopback address no sign-in is needed: everybody on this machine may do what --role says (default
-delete). Other addresses need --auth:
+delete). Requests through a reverse proxy are refused then, as far as they show it. Other addresses,
+and consoles behind a proxy, need --auth:
 
   --auth basic:FILE   name and password. FILE has lines NAME:HASH with bcrypt hashes, as
                       "htpasswd -B" writes them
@@ -52,8 +53,9 @@ view (error texts, headers, bodies, exports), replay (replay, move, import, undo
 well). The default of --role is view with --auth.
 
 Each run has a folder in --folder with its undo file. The folder needs room for every message that is
-taken out, and nothing in it is deleted. Each action is written to --audit before it is done; the
-default is audit.jsonl in --folder.
+taken out, and nothing in it is deleted. Each action is written to --audit before it is done, and
+again with its outcome; the default is audit.jsonl in --folder. So are sign-ins with --auth basic.
+After 5 failed ones in a row, an address or a name has to wait, up to a minute.
 
 SIGTERM and ^C stop the runs and end the process.
 

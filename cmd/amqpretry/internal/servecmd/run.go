@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -43,20 +44,23 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 	if err := o.check(loopback); err != nil {
 		return err
 	}
-	authorize, err := o.authorizer()
-	if err != nil {
-		return err
-	}
-	audit, err := o.openAudit()
-	if err != nil {
-		return err
-	}
-	defer audit.Close()
-
 	log := slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	signIns := newSignIns(log)
+	authorize, err := o.authorizer(signIns.tried)
+	if err != nil {
+		return err
+	}
+	file, err := o.openAudit()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	audit := slog.NewJSONHandler(synced{file}, nil)
+	signIns.audit = audit
+
 	console, err := dlqweb.New(dlqweb.Config{
 		Broker: broker, Queues: o.queues, Prefix: o.prefix, Authorize: authorize, ReadOnly: o.readOnly,
-		Folder: o.folder, Audit: slog.NewJSONHandler(synced{audit}, nil), Logger: watermill.NewSlogLogger(log),
+		Folder: o.folder, Audit: audit, Logger: watermill.NewSlogLogger(log),
 	})
 	if err != nil {
 		return cli.Usage("%w", err)
@@ -72,7 +76,11 @@ func handler(console http.Handler, o options, loopback bool) http.Handler {
 		return onlyLocal(console)
 	}
 
-	return challenge(console)
+	if strings.HasPrefix(o.auth, "basic:") { // behind a proxy that signs users in, nobody has a password
+		return challenge(console)
+	}
+
+	return console
 }
 
 // serve answers until the context ends.
