@@ -107,14 +107,17 @@ func (p Plan) Most() int {
 // Counted, and its filter selects exactly the messages that were counted: neither those that come
 // later, nor those that take their places.
 func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
-	wanted, now := plan.Filter, time.Now()
+	wanted, now, untimed := plan.Filter, time.Now(), 0
 	var counted []uint64
 	dry := plan
 	dry.Undo, dry.Settled, dry.Limit = nil, nil, 0 // all that match, whatever the limit
 	dry.Filter = Filter{Where: func(l *DeadLetter) bool {
 		matches := wanted.Matches(l, now)
-		if matches {
+		switch {
+		case matches:
 			counted = append(counted, identity(l))
+		case wanted.Untimed(l):
+			untimed++
 		}
 
 		return matches
@@ -125,6 +128,7 @@ func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
 		report, err = q.run(ctx, dry, true)
 	}
 	report.weigh(plan.Limit)
+	report.UntimedLeftOut = untimed
 	plan.Counted, plan.Filter = &report, onlyCounted(counted, wanted)
 
 	return plan, err
@@ -172,6 +176,9 @@ func (p Plan) limit() int {
 // asCounted is a report of a run that has ended when all was done that was counted: what lies
 // behind that is known from then.
 func (p Plan) asCounted(r Report, err error) Report {
+	if p.Counted != nil {
+		r.UntimedLeftOut = p.Counted.UntimedLeftOut
+	}
 	if err != nil || p.Counted == nil || r.Done < p.limit() || r.Done == p.Limit {
 		return r
 	}

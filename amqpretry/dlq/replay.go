@@ -169,7 +169,8 @@ func (p *passage) passes(f *found) bool {
 
 func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	q := p.queue
-	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.deadLetter().Queue != q.mainQueue && !p.plan.Foreign {
+	origin := f.deadLetter().Queue
+	if !wire.Carries(f.delivery.Headers, q.mainQueue) && origin != q.mainQueue && origin != p.target && !p.plan.Foreign {
 		return amqp091.Publishing{}, LeftForeign
 	}
 	d, history := f.delivery, ""
