@@ -23,8 +23,8 @@ import (
 // that is set; of a list, one element is enough.
 type Filter struct {
 	// Reasons, such as retry.ReasonExhausted; Topics and Handlers as the dead letter has them;
-	// ErrorTypes as %T prints them, or as another library tells them; UUIDs. Of all but the last, the empty text stands for dead
-	// letters that do not tell.
+	// ErrorTypes as %T prints them, or as another library has written them; UUIDs. Of all but the
+	// last, the empty text stands for dead letters that do not tell.
 	Reasons    []retry.Reason
 	Topics     []string
 	Handlers   []string
@@ -158,8 +158,8 @@ func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 		(f.Where == nil || f.Where(l))
 }
 
-// Untimed reports whether a dead letter matches but for OlderThan and NewerThan, and tells no time of
-// failure: they leave it out, however old it is.
+// Untimed reports whether OlderThan and NewerThan leave out a dead letter only because it tells no
+// time of failure: it matches every other field.
 func (f Filter) Untimed(l *DeadLetter) bool {
 	if !l.LastFailure.IsZero() || f.OlderThan == 0 && f.NewerThan == 0 {
 		return false

@@ -71,8 +71,8 @@ func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
 }
 
 // summaries are the last and the first entry of x-death, without their times: they stay where
-// x-death itself cannot be read, or a client has published it as a text. RabbitMQ before 3.13 has
-// the first one only.
+// x-death itself cannot be read, or a client has published it as a text. Old brokers have the first
+// one only.
 func summaries(headers amqp091.Table) (deaths []any) {
 	for _, which := range []string{header.LastDeath, header.FirstDeath} {
 		if queue := text(headers, which+"queue"); queue != "" {

@@ -16,12 +16,12 @@ import (
 )
 
 // foreign reads the headers of other libraries that dead-letter messages themselves. A reader sets
-// the Reason if its library tells of a failure. Names and formats are those of the sources:
-//   - Spring AMQP 4.1, RepublishMessageRecoverer; Spring Cloud Stream 5.0,
-//     RabbitMessageChannelBinder, writes the same
-//   - MassTransit 8.5, MessageHeaders and SendContextExtensions.SetExceptionHeaders
-//   - NServiceBus 10, FaultsHeaderKeys, FaultMetadataExtractor and DateTimeOffsetHelper
-//   - Watermill's middleware.PoisonQueue
+// the Reason if its library tells of a failure. Names and formats are from the sources, as of August
+// 2026:
+//   - Spring AMQP: RepublishMessageRecoverer; Spring Cloud Stream: RabbitMessageChannelBinder
+//   - MassTransit: MessageHeaders, and SendContextExtensions.SetExceptionHeaders
+//   - NServiceBus: FaultsHeaderKeys, FaultMetadataExtractor and DateTimeOffsetHelper
+//   - Watermill: middleware.PoisonQueue
 var foreign = []func(amqp091.Table) retry.DeadLetter{springAMQP, massTransit, nServiceBus, poisonQueue}
 
 // faultOf returns the failure that another library has written into the headers of a message; one
@@ -77,7 +77,7 @@ func failed(l retry.DeadLetter, told bool) retry.DeadLetter {
 	return l
 }
 
-// springAMQP tells no time and no queue. From Spring AMQP 4.0.5 on it tells no type by default.
+// springAMQP tells no time and no queue. Recent versions tell no type by default.
 func springAMQP(h amqp091.Table) retry.DeadLetter {
 	class, message := thrown(tolerant(h["x-exception-stacktrace"]))
 	l := retry.DeadLetter{
