@@ -16,8 +16,8 @@ import (
 )
 
 // foreign reads the headers of other libraries that dead-letter messages themselves. A reader sets
-// the Reason if its library tells of a failure. Names and formats are from the sources, as of August
-// 2026:
+// the Reason if its library tells of a failure. Names and formats are from its source, as of
+// August 2026:
 //   - Spring AMQP: RepublishMessageRecoverer; Spring Cloud Stream: RabbitMessageChannelBinder
 //   - MassTransit: MessageHeaders, and SendContextExtensions.SetExceptionHeaders
 //   - NServiceBus: FaultsHeaderKeys, FaultMetadataExtractor and DateTimeOffsetHelper
