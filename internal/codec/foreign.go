@@ -126,12 +126,9 @@ func queueOf(address string) string {
 		return ""
 	}
 	path := u.EscapedPath()
-	queue, err := url.PathUnescape(path[strings.LastIndexByte(path, '/')+1:])
-	if err != nil {
-		return ""
-	}
+	queue, _ := url.PathUnescape(path[strings.LastIndexByte(path, '/')+1:])
 
-	return cmp.Or(queue, u.Opaque) // queue:orders
+	return queue
 }
 
 // nServiceBus: the types are a list, each with its assembly: "Shop.Order, Shop, Version=1.0.0.0;…".
