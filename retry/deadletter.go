@@ -10,8 +10,9 @@ import (
 // publish can write: it is for people to read and for programs to count.
 //
 // Of a message that the broker itself has dead-lettered it has the Reason, the Queue, LastFailure,
-// and where the message came from; of one that somebody has put there by hand nothing but the
-// Queue.
+// and where the message came from. Of one that Spring AMQP, MassTransit, NServiceBus or Watermill's
+// PoisonQueue has dead-lettered it has the Error and more that they write. Of one that somebody has
+// put there by hand it has the Queue only.
 type DeadLetter struct {
 	// Reason why it was dead-lettered; empty if that is not known.
 	Reason Reason

@@ -25,7 +25,7 @@ import (
 func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		left := false
-		err := q.each(ctx, filter, nil, func(*scan) {}, func(l *DeadLetter) bool {
+		err := q.each(ctx, filter, nil, nil, func(*scan) {}, func(l *DeadLetter) bool {
 			left = !yield(*l, nil)
 			return !left
 		})
@@ -44,13 +44,14 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 // begun is called once when the queue is locked and counted, with Ready, Hidden and Consumers of
 // the Stat; next is called for each dead letter until it returns false.
 func (q *Queue) Read(ctx context.Context, begun func(Stat), next func(*DeadLetter) bool) error {
-	return q.each(ctx, Filter{}, nil, func(s *scan) {
+	return q.each(ctx, Filter{}, nil, nil, func(s *scan) {
 		begun(Stat{Ready: s.first, Hidden: s.hidden, Consumers: s.others})
 	}, next)
 }
 
-// each gives the dead letters that match, until more is false.
-func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan),
+// each gives the dead letters that match, until more is false, and counts in untimed those that are
+// left out for their missing time; nil for nowhere.
+func (q *Queue) each(ctx context.Context, filter Filter, untimed *int, progress func(Progress), begun func(*scan),
 	more func(*DeadLetter) bool) (err error) {
 	if err := filter.Validate(); err != nil {
 		return err
@@ -74,8 +75,11 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 		}
 		f.keep()
 		matches := filter.Matches(f.deadLetter(), now)
-		if matches {
+		switch {
+		case matches:
 			matched++
+		case untimed != nil && filter.Untimed(f.deadLetter()):
+			*untimed++
 		}
 		if progress != nil {
 			progress(Progress{Total: s.first, Seen: s.seen(), Matched: matched})
@@ -92,7 +96,7 @@ func (q *Queue) Get(ctx context.Context, uuid string) (DeadLetter, error) {
 	var deadLetter DeadLetter
 	var scanned *scan
 	found := false
-	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, func(s *scan) { scanned = s }, func(l *DeadLetter) bool {
+	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, nil, func(s *scan) { scanned = s }, func(l *DeadLetter) bool {
 		deadLetter, found = *l, true
 		return false
 	})
@@ -107,7 +111,7 @@ func (q *Queue) Get(ctx context.Context, uuid string) (DeadLetter, error) {
 func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 	var stat Stat
 	var scanned *scan
-	err := q.each(ctx, filter, nil, func(s *scan) { scanned = s }, func(l *DeadLetter) bool {
+	err := q.each(ctx, filter, &stat.UntimedLeftOut, nil, func(s *scan) { scanned = s }, func(l *DeadLetter) bool {
 		stat.add(l)
 		return true
 	})
@@ -130,7 +134,7 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 	var report Report
 	var failed error
 	out := newLines(w, "what is exported")
-	err := q.each(ctx, options.Filter, func(p Progress) {
+	err := q.each(ctx, options.Filter, &report.UntimedLeftOut, func(p Progress) {
 		p.Done = report.Done
 		report.Progress = p
 		tell(options.Progress, report.Progress)

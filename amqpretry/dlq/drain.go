@@ -182,6 +182,9 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		report.Seen = s.seen()
 
 		if d.passes != nil && d.passes(f) || !all && !d.filter.Matches(f.deadLetter(), now) {
+			if d.filter.Untimed(f.deadLetter()) {
+				report.UntimedLeftOut++
+			}
 			f.keep()
 			tell(d.progress, settled.progress(report.Progress))
 			continue

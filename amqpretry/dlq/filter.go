@@ -23,8 +23,8 @@ import (
 // that is set; of a list, one element is enough.
 type Filter struct {
 	// Reasons, such as retry.ReasonExhausted; Topics and Handlers as the dead letter has them;
-	// ErrorTypes as %T prints them; UUIDs. Of all but the last, the empty text stands for dead
-	// letters that do not tell.
+	// ErrorTypes as %T prints them, or as another library has written them; UUIDs. Of all but the
+	// last, the empty text stands for dead letters that do not tell.
 	Reasons    []retry.Reason
 	Topics     []string
 	Handlers   []string
@@ -39,7 +39,7 @@ type Filter struct {
 	// Text is a part of the error text, of a header's value or of the body, in any case.
 	Text string
 	// OlderThan and NewerThan are about the time since the last failure. A dead letter that does
-	// not tell it is neither.
+	// not tell it is neither: see Untimed.
 	OlderThan time.Duration
 	NewerThan time.Duration
 	// MinCalls and MaxCalls are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
@@ -156,6 +156,17 @@ func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 		(len(f.Fingerprints) == 0 || slices.Contains(f.Fingerprints, l.Fingerprint().ID)) &&
 		f.matchesHeaders(l) && f.matchesBody(l.Message.Body) && f.matchesText(l) &&
 		(f.Where == nil || f.Where(l))
+}
+
+// Untimed reports whether OlderThan and NewerThan leave out a dead letter only because it tells no
+// time of failure: it matches every other field.
+func (f Filter) Untimed(l *DeadLetter) bool {
+	if !l.LastFailure.IsZero() || f.OlderThan == 0 && f.NewerThan == 0 {
+		return false
+	}
+	f.OlderThan, f.NewerThan = 0, 0
+
+	return f.Matches(l, time.Time{})
 }
 
 // matchesAll tells the zero Filter, for which no dead letter needs to be read.

@@ -68,8 +68,8 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		if err != nil {
 			return report, err
 		}
-		wanted, now := options.Filter, time.Now()
-		options.Filter = Filter{Where: func(l *DeadLetter) bool { return !there.has(l) && wanted.Matches(l, now) }}
+		where := options.Filter.Where
+		options.Filter.Where = func(l *DeadLetter) bool { return !there.has(l) && (where == nil || where(l)) }
 	}
 
 	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx,
@@ -225,6 +225,9 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	d := deliveryOf(record)
 	deadLetter := newDeadLetter(&d, "", i.queue.mainQueue, i.queue.client.config.UUIDHeader, i.lines)
 	if !i.options.Filter.Matches(&deadLetter, now) {
+		if i.options.Filter.Untimed(&deadLetter) {
+			i.report.UntimedLeftOut++
+		}
 		i.pending = append(i.pending, imported{line: i.lines})
 		return nil
 	}

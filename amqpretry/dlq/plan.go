@@ -156,14 +156,17 @@ func readBefore(q *Queue, l *DeadLetter) *found {
 
 // count makes a plan of what a dry run of it says.
 func (q *Queue) count(plan Plan, dryRun func(Plan) (Report, error)) (Plan, error) {
-	wanted, now := plan.Filter, time.Now()
+	wanted, now, untimed := plan.Filter, time.Now(), 0
 	var counted []uint64
 	dry := plan
 	dry.Undo, dry.Settled, dry.Limit = nil, nil, 0 // all that match, whatever the limit
 	dry.Filter = Filter{Where: func(l *DeadLetter) bool {
 		matches := wanted.Matches(l, now)
-		if matches {
+		switch {
+		case matches:
 			counted = append(counted, identity(l))
+		case wanted.Untimed(l):
+			untimed++
 		}
 
 		return matches
@@ -174,6 +177,7 @@ func (q *Queue) count(plan Plan, dryRun func(Plan) (Report, error)) (Plan, error
 		report, err = dryRun(dry)
 	}
 	report.weigh(plan.Limit)
+	report.UntimedLeftOut = untimed
 	plan.Counted, plan.Filter = &report, onlyCounted(counted, wanted)
 
 	return plan, err
@@ -221,6 +225,9 @@ func (p Plan) limit() int {
 // asCounted is a report of a run that has ended when all was done that was counted: what lies
 // behind that is known from then.
 func (p Plan) asCounted(r Report, err error) Report {
+	if p.Counted != nil {
+		r.UntimedLeftOut = p.Counted.UntimedLeftOut
+	}
 	if err != nil || p.Counted == nil || r.Done < p.limit() || r.Done == p.Limit {
 		return r
 	}

@@ -192,8 +192,10 @@ func (p *passage) passes(f *found) bool {
 
 func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	q := p.queue
-	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.deadLetter().Queue != q.mainQueue && !p.plan.Foreign {
-		return amqp091.Publishing{}, LeftForeign
+	if !p.plan.Foreign && !wire.Carries(f.delivery.Headers, q.mainQueue) {
+		if origin := f.deadLetter().Queue; origin != q.mainQueue && origin != p.target {
+			return amqp091.Publishing{}, LeftForeign
+		}
 	}
 	d, history := f.delivery, ""
 	history, _ = d.Headers[header.Edits].(string)

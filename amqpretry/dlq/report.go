@@ -15,6 +15,9 @@ type Report struct {
 	// x-opt-delivery-time (RabbitMQ 4.4 and later): no run sees them before. -1 where only the
 	// management API could tell.
 	Hidden int `json:"hidden"`
+	// UntimedLeftOut is how many OlderThan and NewerThan of the filter leave out only because they
+	// tell no time of failure. After a plan that was counted it is as counted.
+	UntimedLeftOut int `json:"untimed_left_out,omitempty"`
 	// Bytes are those of the bodies of the messages that were sent; in a dry run, that can be sent.
 	Bytes int64 `json:"-"`
 	// Target is the queue to which the messages go. Nil if they go nowhere.

@@ -28,6 +28,9 @@ type Stat struct {
 	Oldest  time.Time `json:"oldest,omitzero"`
 	Newest  time.Time `json:"newest,omitzero"`
 	Untimed int       `json:"untimed"`
+	// UntimedLeftOut is how many OlderThan and NewerThan of the filter leave out only because they
+	// tell no time.
+	UntimedLeftOut int `json:"untimed_left_out,omitempty"`
 	// Replayed is how many have been replayed before; Unreadable how many have headers that cannot
 	// be read.
 	Replayed   int `json:"replayed"`

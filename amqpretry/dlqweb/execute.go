@@ -127,7 +127,10 @@ func countIn(ctx context.Context, q *dlq.Queue, w wish, plan dlq.Plan, now seen)
 	}
 	plan.Filter = dlq.Filter{Where: plan.Filter.Where} // found has what matches
 
-	return q.PlanOf(ctx, plan, now.Read, now.All(found))
+	counted, err := q.PlanOf(ctx, plan, now.Read, now.All(found))
+	counted.Counted.UntimedLeftOut = found.UntimedLeftOut
+
+	return counted, err
 }
 
 func (e *execution) progress(p dlq.Progress) {

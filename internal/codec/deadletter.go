@@ -13,13 +13,16 @@ import (
 )
 
 // DeadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our
-// headers, and by the broker's where that has put it there.
+// headers, by the broker's where that has put it there, and by those of other libraries.
 func DeadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, uuid string) {
 	l, s := deadLetter(d, mainQueue)
+	complete(&l, faultOf(d.Headers))
+
 	return l, s.UUID
 }
 
-// deadLetter reads the headers once, for both.
+// deadLetter reads our headers and the broker's. A copy of the message needs no more: it keeps the
+// headers of other libraries.
 func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wire.State) {
 	s, ours := wire.ReadDead(d.Headers, mainQueue)
 	death := newest(d.Headers)
@@ -32,8 +35,11 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wi
 		// Somebody has moved it here, while it was between two attempts there.
 		l.Queue = wire.Text(another, wire.MaxNameBytes)
 	default:
-		death = failing(d.Headers, mainQueue)
-		l.Queue = cmp.Or(bounded(death, "queue"), mainQueue)
+		fault := faultOf(d.Headers)
+		if death = failing(d.Headers, mainQueue); isNewer(fault, death, mainQueue) {
+			death = nil
+		}
+		l.Queue = cmp.Or(bounded(death, "queue"), fault.Queue, mainQueue)
 	}
 	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead
 	// letter, maybe of a replayed one.

@@ -47,11 +47,17 @@ func text(t amqp091.Table, key string) string {
 // Upstream: entries of x-death are mixed within a second; no issue known, measured; RabbitMQ 3.10;
 // TestRejections, TestReadFailed; remove when RabbitMQ 3.13 is no longer supported.
 func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
-	first := newest(headers)
+	deaths, _ := headers[header.Death].([]any)
+	if len(deaths) == 0 {
+		deaths = summaries(headers)
+	}
+	if len(deaths) == 0 {
+		return nil
+	}
+	first, _ := deaths[0].(amqp091.Table)
 	if first["queue"] == mainQueue {
 		return first
 	}
-	deaths, _ := headers[header.Death].([]any)
 	for _, d := range deaths {
 		if death, ok := d.(amqp091.Table); ok && death["reason"] != expired {
 			return death
@@ -62,6 +68,20 @@ func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
 	}
 
 	return first
+}
+
+// summaries are the last and the first entry of x-death, without their times: they stay where
+// x-death itself cannot be read, or a client has published it as a text. Old brokers have the first
+// one only.
+func summaries(headers amqp091.Table) (deaths []any) {
+	for _, which := range []string{header.LastDeath, header.FirstDeath} {
+		if queue := text(headers, which+"queue"); queue != "" {
+			deaths = append(deaths, amqp091.Table{"queue": queue, "reason": text(headers, which+"reason"),
+				"exchange": text(headers, which+"exchange")})
+		}
+	}
+
+	return deaths
 }
 
 // DeliveryCount is how often the broker has delivered the message without an answer, as far as it

@@ -110,8 +110,10 @@ const (
 	BrokerCC      = "CC"
 	BrokerBCC     = "BCC"
 
-	FirstDeathQueue  = "x-first-death-queue"
-	FirstDeathReason = "x-first-death-reason"
+	FirstDeath       = "x-first-death-" // prefix of the following, and of exchange
+	FirstDeathQueue  = FirstDeath + "queue"
+	FirstDeathReason = FirstDeath + "reason"
+	LastDeath        = "x-last-death-" // prefix of the same three; RabbitMQ 3.13 and later
 )
 
 // IsBroker reports whether key is written by the broker (or steers it) and must not be republished.
@@ -126,7 +128,7 @@ func IsBroker(key string) bool {
 		return true
 	}
 
-	return IsOpt(key) || strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
+	return IsOpt(key) || strings.HasPrefix(key, FirstDeath) || strings.HasPrefix(key, LastDeath)
 }
 
 // IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them,

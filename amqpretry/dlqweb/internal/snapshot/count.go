@@ -18,17 +18,19 @@ const (
 
 // Numbers are those of dlq.Stat, by the same names, with fewer of what dead letters are counted by.
 type Numbers struct {
-	Ready      int        `json:"ready"`
-	Seen       int        `json:"seen"`
-	Hidden     int        `json:"hidden"`
-	Matched    int        `json:"matched"`
-	Bytes      int64      `json:"bytes"`
-	Oldest     time.Time  `json:"oldest,omitzero"`
-	Newest     time.Time  `json:"newest,omitzero"`
-	Untimed    int        `json:"untimed"`
-	Replayed   int        `json:"replayed"`
-	Unreadable int        `json:"unreadable"`
-	ByReason   dlq.Counts `json:"by_reason"`
+	Ready   int       `json:"ready"`
+	Seen    int       `json:"seen"`
+	Hidden  int       `json:"hidden"`
+	Matched int       `json:"matched"`
+	Bytes   int64     `json:"bytes"`
+	Oldest  time.Time `json:"oldest,omitzero"`
+	Newest  time.Time `json:"newest,omitzero"`
+	Untimed int       `json:"untimed"`
+	// UntimedLeftOut is how many match but for their missing time, while the filter asks for an age.
+	UntimedLeftOut int        `json:"untimed_left_out"`
+	Replayed       int        `json:"replayed"`
+	Unreadable     int        `json:"unreadable"`
+	ByReason       dlq.Counts `json:"by_reason"`
 }
 
 // Group are the dead letters with one fingerprint.

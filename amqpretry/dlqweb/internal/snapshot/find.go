@@ -22,9 +22,8 @@ type Result struct {
 	// Others is how many belong to fingerprints beyond mostGroups.
 	Others int
 	Ages   Ages
-	// NotSearched is how many could not be compared, as the file had no room for them; LeftUntimed
-	// how many match but for their missing time, while the filter asks for an age.
-	NotSearched, LeftUntimed int
+	// NotSearched is how many could not be compared, as the file had no room for them.
+	NotSearched int
 
 	key  string
 	rows []uint32 // in the order of the queue
@@ -74,7 +73,7 @@ func (s *Snapshot) Find(ctx context.Context, key string, filter dlq.Filter) (*Re
 	}
 	for _, p := range parts {
 		r.rows = append(r.rows, p.rows...)
-		r.NotSearched, r.LeftUntimed = r.NotSearched+p.notSearched, r.LeftUntimed+p.leftUntimed
+		r.NotSearched, r.UntimedLeftOut = r.NotSearched+p.notSearched, r.UntimedLeftOut+p.untimedLeftOut
 	}
 	s.count(r)
 	s.remember(r)
@@ -106,8 +105,8 @@ func (s *Snapshot) remember(r *Result) {
 
 // part is what was found in a chunk.
 type part struct {
-	rows                     []uint32
-	notSearched, leftUntimed int
+	rows                        []uint32
+	notSearched, untimedLeftOut int
 }
 
 // matcher compares what kinds and error texts have in common once, and messages only where nothing
@@ -172,7 +171,7 @@ func (m *matcher) chunk(n int) (p part, err error) {
 		case err != nil:
 			return p, err
 		case matches && untimed:
-			p.leftUntimed++
+			p.untimedLeftOut++
 		case matches:
 			p.rows = append(p.rows, uint32(i)) //nolint:gosec // a queue has fewer
 		}

@@ -31,7 +31,8 @@ With -o, the file appears when it is complete, and only you can read it (mode 06
 is overwritten only with --force. A file that the shell creates (> FILE) has the mode of your umask,
 which often lets others read it.
 
-With -o and --json: one object on standard output, {"queue", "file", "total", "matched", "done"}.`,
+With -o and --json: one object on standard output, {"queue", "file", "total", "matched", "done",
+"untimed_left_out"}. "dlq replay --help" describes the last one.`,
 		Example: `  amqpretry dlq export orders -o orders.jsonl
   amqpretry dlq export orders 3 -o order.jsonl
   amqpretry dlq export orders --reason permanent | gzip > orders.jsonl.gz
@@ -101,6 +102,7 @@ func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportO
 	}
 	bar.Close()
 	t.Note("%s: %s of %s exported", q.Name(), units.Thousands(report.Done), units.Many(report.Total, "message"))
+	t.noteUntimed(report.UntimedLeftOut)
 	t.noteUnseen(q, report.Consumers, report.Hidden)
 	for _, l := range report.Left {
 		t.Note("%s not: %s", units.Many(l.Messages, "message"), l.Why)
@@ -140,7 +142,8 @@ func (t *tool) exportFile(ctx context.Context, q queue, path string, force bool,
 			Total   int    `json:"total"`
 			Matched int    `json:"matched"`
 			Done    int    `json:"done"`
-		}{q.Name(), path, report.Total, report.Matched, report.Done}))
+			Untimed int    `json:"untimed_left_out,omitempty"`
+		}{q.Name(), path, report.Total, report.Matched, report.Done, report.UntimedLeftOut}))
 	}
 
 	return failed

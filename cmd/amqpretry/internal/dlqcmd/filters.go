@@ -21,7 +21,8 @@ func FiltersTopic(*cli.Session) *cobra.Command {
 	text := `These filters select messages in dlq list, stat, replay, purge, move, export and import.
 
 A message must match every filter. If you repeat a filter, one match is enough, except for --header and --json-field,
-which must all match. A message without a reason, topic, handler or error type matches an empty text: --reason "".`
+which must all match. A message without a reason, topic, handler or error type matches an empty text: --reason "".
+A message that tells no time of failure matches neither --older-than nor --newer-than; a note counts these messages.`
 
 	return cli.HelpTopic("filters", "How to select dead letters", text, newFilters().flags)
 }
@@ -41,7 +42,7 @@ func newFilters() *filters {
 	list("reason", "reason, comma-separated: "+strings.Join(reasons(), ", "))
 	f.flags.StringArray("topic", nil, "topic of the failed handler")
 	f.flags.StringArray("handler", nil, "name of the failed handler")
-	f.flags.StringArray("error-type", nil, "Go type of the last error, such as *net.OpError")
+	f.flags.StringArray("error-type", nil, "type of the last error, such as *net.OpError")
 	list("fingerprint", "fingerprints, comma-separated, as \"dlq stat --by fingerprint\" prints them")
 	list("uuid", "UUIDs, comma-separated")
 	text("error", "part of the last error's text")

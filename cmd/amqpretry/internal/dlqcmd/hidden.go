@@ -30,3 +30,15 @@ func (t *tool) noteUnseen(q queue, consumers, hidden int) {
 			q.Name(), units.Many(hidden, "message"))
 	}
 }
+
+// noteUntimed says how many messages a filter leaves out for their missing time.
+func (t *tool) noteUntimed(n int) {
+	if n == 0 {
+		return
+	}
+	tell, them := "tell", "them"
+	if n == 1 {
+		tell, them = "tells", "it"
+	}
+	t.Note("%s %s no time of failure: --older-than and --newer-than leave %s out", units.Many(n, "message"), tell, them)
+}

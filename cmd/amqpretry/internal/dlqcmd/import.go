@@ -43,8 +43,8 @@ Messages of a ladder's queue for unroutable messages keep their target, delay an
 imported into that queue again (--dead-letter-queue).
 
 With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines",
-"matched", "done", "truncated", "target", "warnings", "would_drop", "dropped"}. "dlq replay --help"
-describes the last four.`,
+"matched", "done", "truncated", "target", "warnings", "would_drop", "dropped", "untimed_left_out"}.
+"dlq replay --help" describes the last five.`,
 		Example: `  amqpretry dlq import orders orders.jsonl
   amqpretry dlq import orders orders.dlq-purge-20261122T051200Z.jsonl --reason exhausted
   gunzip < orders.jsonl.gz | amqpretry dlq import orders --to orders.parked -`,
@@ -269,9 +269,11 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report, whol
 			Warnings  []string    `json:"warnings,omitempty"`
 			WouldDrop int         `json:"would_drop,omitempty"`
 			Dropped   int         `json:"dropped,omitempty"`
+			Untimed   int         `json:"untimed_left_out,omitempty"`
 		}{target, q.MainQueue(), i.path, i.dryRun, skipped, skipped + r.Seen, r.Matched, r.Done, r.Truncated, r.Target,
-			r.Warnings, r.WouldDrop, r.Dropped})
+			r.Warnings, r.WouldDrop, r.Dropped, r.UntimedLeftOut})
 	}
+	defer t.noteUntimed(r.UntimedLeftOut)
 	what := units.Many(r.Seen, "message")
 	if !whole {
 		what += " read"

@@ -86,7 +86,14 @@ func (t *tool) deadLetters(ctx context.Context, q queue, filter dlq.Filter, filt
 		rows = rows[:0]
 		return err
 	}
-	for deadLetter, err := range q.Browse(ctx, filter) {
+	untimed := 0
+	counting := dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
+		if filter.Untimed(l) {
+			untimed++
+		}
+		return filter.Matches(l, now)
+	}}
+	for deadLetter, err := range q.Browse(ctx, counting) {
 		if err != nil {
 			return errors.Join(flush(), err)
 		}
@@ -116,6 +123,7 @@ func (t *tool) deadLetters(ctx context.Context, q queue, filter dlq.Filter, filt
 		return err
 	}
 	defer t.noteUnseenNow(ctx, q, hidden)
+	defer t.noteUntimed(untimed)
 
 	switch what := units.Many(matched, "message"); {
 	case matched == 0 && filtered:

@@ -112,7 +112,9 @@ With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen
              "max_length_bytes", "overflow", "message_ttl", "dead_letters", "unknown"}
   would_drop messages that would not stay in the target; "warnings" has it and more in words
   dropped    sent messages that are not in the target, although it had no consumer
-  consumers  other consumers of the queue; the messages that they hold are not visible`
+  consumers  other consumers of the queue; the messages that they hold are not visible
+  untimed_left_out  messages that tell no time of failure, where --older-than or --newer-than leave
+             them out; absent if there are none`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *undoFlags, undo string, failed error) error {
@@ -144,6 +146,7 @@ func (t *tool) run(ctx context.Context, q queue, e *operation) error {
 		if err := t.printPlan(q, e); err != nil {
 			return err
 		}
+		t.noteUntimed(e.plan.Counted.UntimedLeftOut)
 		t.noteUnseen(q, e.plan.Counted.Consumers, e.plan.Counted.Hidden)
 		switch {
 		case e.plan.Counted.Can() == 0:
@@ -196,6 +199,7 @@ func (t *tool) run(ctx context.Context, q queue, e *operation) error {
 	}
 	if failed == nil && e.yes {
 		defer t.noteUnseen(q, done.Consumers, done.Hidden)
+		defer t.noteUntimed(done.UntimedLeftOut)
 	}
 	failed = errors.Join(failed, notTold)
 

@@ -85,6 +85,7 @@ With --json: one object with the keys of package dlq's Stat, with all names.`,
 				return errors.Join(t.PrintJSON(stat), err)
 			}
 			defer t.noteUnseen(q, stat.Consumers, stat.Hidden)
+			defer t.noteUntimed(stat.UntimedLeftOut)
 
 			return errors.Join(t.printStat(q, stat, filters.given(), by, *top), err)
 		})
