@@ -63,8 +63,8 @@ func New(config Config) (*Console, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.looks = &looks{console: c, held: map[string]int{}}
 	c.runs = &runs{console: c, journal: journal}
-	c.sampler = &sampler{console: c, depth: map[string]int64{}, deaths: map[string]deaths{},
-		looked: map[string]lookedAt{}, first: make(chan struct{})}
+	c.sampler = &sampler{console: c, looked: map[string]lookedAt{}, visited: make(chan struct{}, 1),
+		first: make(chan struct{})}
 	if err := c.runs.restore(); err != nil {
 		journal.close()
 		return nil, err
