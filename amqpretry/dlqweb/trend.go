@@ -3,6 +3,7 @@ package dlqweb
 import (
 	"fmt"
 	"html/template"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -86,7 +87,7 @@ func (p past) PerHour() string {
 		return strings.TrimSuffix(fmt.Sprintf("%.1f", rate), ".0")
 	}
 
-	return units.Thousands(int64(rate))
+	return units.Thousands(int64(math.Round(rate)))
 }
 
 // Rising tells whether messages died in the last hour.
