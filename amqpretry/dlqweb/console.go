@@ -72,8 +72,8 @@ func New(config Config) (*Console, error) {
 		journal.close()
 		return nil, err
 	}
-	c.sampler = &sampler{console: c, depth: map[string]int64{}, deaths: map[string]deaths{},
-		looked: map[string]lookedAt{}, first: make(chan struct{})}
+	c.sampler = &sampler{console: c, looked: map[string]lookedAt{}, visited: make(chan struct{}, 1),
+		first: make(chan struct{})}
 	if err := c.runs.restore(); err != nil {
 		journal.close()
 		return nil, err

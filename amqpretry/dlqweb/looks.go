@@ -117,6 +117,17 @@ func (k *looks) of(t target) *look {
 	return l
 }
 
+// newest is the newest snapshot of a queue; nil if there is none. It is not viewed by that.
+func (k *looks) newest(queue string) *snapshot.Snapshot {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == queue }); i >= 0 {
+		return k.all[i].snapshot
+	}
+
+	return nil
+}
+
 // want says whether a view may read the queue.
 type want int
 

@@ -155,9 +155,13 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	if err != nil {
 		return err
 	}
-	now := c.looks.wait(r.Context(), v.target, c.looks.view(v.target, wantOne, ""), patience)
+	wanted := wantOne
+	if isLive(r) {
+		wanted = wantNothing
+	}
+	now := c.looks.wait(r.Context(), v.target, c.looks.view(v.target, wanted, ""), patience)
 	if now.Snapshot == nil {
-		return c.pageReading(w, v.target, now, who)
+		return c.pageReading(w, r, v.target, now, who)
 	}
 	query.Set("uuid", uuid)
 	position, l, err := c.messageIn(r.Context(), v.target, now, query)
@@ -215,15 +219,16 @@ func placeOf(v viewOf, now seen, position int) url.Values {
 }
 
 // pageReading tells how far the read is that a page waits for.
-func (c *Console) pageReading(w http.ResponseWriter, t target, now seen, who visitor) error {
+func (c *Console) pageReading(w http.ResponseWriter, r *http.Request, t target, now seen, who visitor) error {
 	if now.Reading == nil {
 		return cmp.Or(now.Err, error(heldByRun()))
 	}
 
-	return c.render(w, http.StatusOK, "reading", page{Title: t.Queue, Visitor: who, Live: true, Waits: true, Data: struct {
-		target
-		seen
-	}{t, now}})
+	return c.render(w, http.StatusOK, "reading", page{Title: t.Queue, Visitor: who, Live: true, Waits: true,
+		Again: again("message", r.URL.Query()), Data: struct {
+			target
+			seen
+		}{t, now}})
 }
 
 // editableTypes are those whose values a form can have.

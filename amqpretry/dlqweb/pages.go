@@ -1,14 +1,12 @@
 package dlqweb
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,92 +17,6 @@ import (
 
 // patience is how long a page waits for a look before it is sent without.
 const patience = 1500 * time.Millisecond
-
-// mostCards is how many queues are shown with their life, mostQueues how many in all.
-const (
-	mostCards  = 12
-	mostQueues = 200
-)
-
-// overviewData is what the first page has.
-type overviewData struct {
-	overview
-	Messages int64
-	Full     int
-	Unknown  bool
-	Problem  *problem
-	Runs     []Run
-	// Cards are queues with messages, the fullest first; Others are the rest, up to mostQueues;
-	// More are not shown.
-	Cards, Others []queueState
-	More          int
-	Name          string
-}
-
-func (c *Console) pageOverview(w http.ResponseWriter, r *http.Request, who visitor) error {
-	ctx, cancel := context.WithTimeout(r.Context(), requestTime)
-	defer cancel()
-	c.sampler.visitedNow()
-	o := c.sampler.overview(ctx)
-	o.Queues = slices.Clone(o.Queues)
-	c.seen(o.Queues)
-	data := overviewData{overview: o, Name: r.URL.Query().Get("name")}
-	data.sort()
-	if o.Err != nil {
-		data.Problem = problemOf(o.Err)
-	}
-	if who.CanView() {
-		for _, run := range c.runs.list() {
-			if run.State.IsBusy() {
-				data.Runs = append(data.Runs, run)
-			}
-		}
-	}
-
-	return c.render(w, http.StatusOK, "overview", page{Title: "Queues", Visitor: who, Live: true, Waits: true,
-		Data: data})
-}
-
-// sort counts the queues and chooses which are shown.
-func (d *overviewData) sort() {
-	for _, q := range d.Queues {
-		switch {
-		case q.Messages == nil:
-			d.Unknown = d.Unknown || !q.Missing
-		case *q.Messages > 0:
-			d.Messages += *q.Messages
-			d.Full++
-		}
-		if !strings.Contains(q.Queue, d.Name) {
-			continue
-		}
-		if q.IsFull() {
-			d.Cards = append(d.Cards, q)
-		} else {
-			d.Others = append(d.Others, q)
-		}
-	}
-	slices.SortStableFunc(d.Cards, func(a, b queueState) int { return cmp.Compare(*b.Messages, *a.Messages) })
-	if len(d.Cards) > mostCards {
-		d.Others = slices.Concat(d.Cards[mostCards:], d.Others)
-		d.Cards = d.Cards[:mostCards]
-	}
-	if len(d.Others) > mostQueues {
-		d.More = len(d.Others) - mostQueues
-		d.Others = d.Others[:mostQueues]
-	}
-}
-
-// seen adds what looks have found out.
-func (c *Console) seen(queues []queueState) {
-	for i := range queues {
-		q := &queues[i]
-		if now := c.looks.view(target{q.Queue, q.MainQueue}, wantNothing, ""); now.Snapshot != nil {
-			all := now.Everything()
-			q.Oldest, q.Newest, q.LookedAt = all.Oldest, all.Newest, now.Ended
-		}
-	}
-}
 
 func (c *Console) pageRuns(w http.ResponseWriter, r *http.Request, who visitor) error {
 	if err := who.needs(RoleView); err != nil {
@@ -138,7 +50,7 @@ func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) e
 		Fate       *fate
 	}{run, who.Role >= run.role(), run.Kind == kindExport && run.State == stateDone, found.progressText(time.Now()),
 		run.command(), c.fateOf(r.Context(), run)}
-	title := fmt.Sprintf("%s of %s", strings.ToUpper(string(run.Kind[:1]))+string(run.Kind[1:]), run.Queue)
+	title := fmt.Sprintf("%s messages of %s", kindText(run.Kind), run.Queue)
 
 	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who, Live: run.State.IsBusy(),
 		Waits: run.State.IsBusy(), Data: data})

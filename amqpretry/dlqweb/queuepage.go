@@ -112,11 +112,6 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	return now.Add(-filter.NewerThan), nil
 }
 
-// isLive tells a page that updates itself from somebody who opens it. It never begins a read.
-func isLive(r *http.Request) bool {
-	return r.Header.Get("X-Requested-With") == "live" || r.URL.Query().Has("live")
-}
-
 // find gives what matches a view; nil before the queue was read.
 func (c *Console) find(ctx context.Context, v viewOf, now seen) (*snapshot.Result, error) {
 	if now.Snapshot == nil {
@@ -240,7 +235,7 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	}
 
 	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true,
-		Waits: now.Reading != nil, Data: p})
+		Waits: now.Reading != nil, Again: again("queue", query), Data: p})
 }
 
 // fill makes the tables of what was found.

@@ -3,7 +3,6 @@ package dlqweb
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
-	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // sampleEvery is how often the depths are asked for. The management API has new ones every 5
@@ -45,17 +43,13 @@ func (q queueState) IsFull() bool { return q.Messages != nil && *q.Messages > 0 
 // MainGone tells that its main queue is certainly not there.
 func (q queueState) MainGone() bool { return q.MainQueueExists != nil && !*q.MainQueueExists }
 
-// PerHour is its rate of deaths in words.
-func (q queueState) PerHour() string {
-	rate := q.Deaths.PerHour(time.Now())
-	switch {
-	case q.Deaths.Since.IsZero():
-		return "not known"
-	case rate < 10:
-		return fmt.Sprintf("at least %.1f", rate)
-	default:
-		return "at least " + units.Thousands(int64(rate))
+// Unconsumed is how many messages its main queue has while nothing consumes them.
+func (q queueState) Unconsumed() int64 {
+	if q.Main == nil || q.Main.Messages == nil || q.Main.Consumers == nil || *q.Main.Consumers > 0 {
+		return 0
 	}
+
+	return *q.Main.Messages
 }
 
 type mainState struct {
@@ -77,19 +71,6 @@ type deaths struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// PerHour is how many there were for each hour.
-func (d deaths) PerHour(now time.Time) float64 {
-	hours := now.Sub(d.Since).Hours()
-	if d.Since.IsZero() || hours <= 0 {
-		return 0
-	}
-
-	return float64(d.AtLeast) / max(hours, minRateSpan.Hours())
-}
-
-// minRateSpan keeps a rate from being made of a few seconds.
-const minRateSpan = 5 * time.Minute
-
 // overview is what the last sample has shown.
 type overview struct {
 	At     time.Time
@@ -104,12 +85,20 @@ type sampler struct {
 	console *Console
 	mu      sync.Mutex
 	last    overview
-	depth   map[string]int64
-	deaths  map[string]deaths
+	past    map[string]*past
 	looked  map[string]lookedAt
 	visit   time.Time
+	visited chan struct{} // has room for one visit that is not yet dealt with
 	first   chan struct{} // closed with the first sample
 	once    sync.Once
+}
+
+// past is how a queue has changed since the console started.
+type past struct {
+	deaths
+	depth    int64
+	lastHour hour
+	trend    trend
 }
 
 // run samples until the console is closed.
@@ -119,11 +108,23 @@ func (s *sampler) run(ctx context.Context) {
 	for {
 		s.sample(ctx)
 		s.once.Do(func() { close(s.first) })
-		s.lookAround(ctx)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if !s.pause(ctx, ticker.C) {
 			return
+		}
+	}
+}
+
+// pause waits for the next sample, and reads queues for a visit meanwhile. It returns false when
+// the console is closed.
+func (s *sampler) pause(ctx context.Context, next <-chan time.Time) bool {
+	for {
+		select {
+		case <-next:
+			return true
+		case <-s.visited:
+			s.lookAround(ctx)
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
@@ -168,30 +169,47 @@ func (s *sampler) sample(ctx context.Context) {
 		return
 	}
 	now := time.Now()
+	before := s.past
+	s.past = make(map[string]*past, len(queues))
 	for i := range queues {
-		queues[i].Deaths = s.count(queues[i], now)
+		p := cmp.Or(before[queues[i].Queue], &past{})
+		s.past[queues[i].Queue] = p
+		s.count(p, queues[i], now)
+		queues[i].Deaths = p.deaths
 	}
 	s.last = overview{At: now, Queues: queues, Managed: managed}
 }
 
-// count adds how much a queue has grown.
-func (s *sampler) count(q queueState, now time.Time) deaths {
+// count adds a sample to the past of a queue.
+func (s *sampler) count(p *past, q queueState, now time.Time) {
 	if q.Messages == nil {
-		return s.deaths[q.Queue]
+		return
 	}
-	before, known := s.depth[q.Queue]
-	s.depth[q.Queue] = *q.Messages
-	d := s.deaths[q.Queue]
+	grown := max(0, *q.Messages-p.depth)
+	p.depth = *q.Messages
 	switch {
-	case !known:
-		d.Since = now
+	case p.Since.IsZero():
+		p.Since, grown = now, 0
 	case s.console.runs.active(q.Queue): // what an import brings back has not died again
-	default:
-		d.AtLeast += max(0, *q.Messages-before)
+		grown = 0
 	}
-	s.deaths[q.Queue] = d
+	p.AtLeast += grown
+	p.lastHour.add(grown, now)
+	p.trend.add(sample{Depth: *q.Messages, Deaths: grown})
+}
 
-	return d
+// pastOf is a copy of what was seen of a queue.
+func (s *sampler) pastOf(queue string) past {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.past[queue]
+	if p == nil {
+		return past{}
+	}
+	seen := *p
+	seen.trend.samples = slices.Clone(p.trend.samples)
+
+	return seen
 }
 
 // queues are the dead-letter queues with their depths.
@@ -272,50 +290,88 @@ func (c *Console) around(all []httpapi.Queue) []queueState {
 	return queues
 }
 
-// looksWorthIt is up to how many messages a queue is looked at unasked, and visited how long after
-// somebody was there.
+// looksWorthIt is up to how many messages a queue is read unasked, and lookAgain how long after it
+// was read last.
 const (
 	looksWorthIt = 10_000
-	visited      = 10 * time.Minute
 	lookAgain    = time.Minute
 )
 
-// lookAround finds the oldest and the newest death of queues that are not long, as long as somebody
-// looks at them.
+// lookAround reads the queues that are not long, once for each visit: a page that stays open must
+// not keep the broker busy.
 func (s *sampler) lookAround(ctx context.Context) {
 	s.mu.Lock()
-	queues, idle := s.last.Queues, time.Since(s.visit) > visited
+	queues, visit := s.last.Queues, s.visit
 	s.mu.Unlock()
-	if idle {
-		return
-	}
 	for _, q := range queues {
 		s.mu.Lock()
 		before := s.looked[q.Queue]
 		s.mu.Unlock()
 		if !q.IsFull() || *q.Messages > looksWorthIt || before.messages == *q.Messages ||
-			time.Since(before.at) < lookAgain || s.console.runs.active(q.Queue) {
+			visit.Sub(before.at) < lookAgain || s.console.runs.active(q.Queue) {
 			continue
 		}
 		s.mu.Lock()
 		s.looked[q.Queue] = lookedAt{*q.Messages, time.Now()}
 		s.mu.Unlock()
 		t := target{q.Queue, q.MainQueue}
-		s.console.looks.wait(ctx, t, s.console.looks.view(t, wantNew, ""), sampleEvery)
+		s.console.looks.wait(ctx, t, s.console.looks.view(t, wantAnother, anySnapshot), sampleEvery)
 	}
 }
 
-// lookedAt is how many messages a queue had when it was looked at unasked.
+// lookedAt is how many messages a queue had when it was read unasked.
 type lookedAt struct {
 	messages int64
 	at       time.Time
 }
 
-// visit tells that somebody is there.
+// visitedNow tells that somebody has opened the overview.
 func (s *sampler) visitedNow() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.visit = time.Now()
+	s.mu.Unlock()
+	select {
+	case s.visited <- struct{}{}:
+	default:
+	}
+}
+
+// knownOf is what the newest read of a whole dead-letter queue has shown, at LookedAt. Before one it
+// is zero.
+type knownOf struct {
+	Oldest, Newest, LookedAt time.Time
+	// TopCause is the text of the most frequent error, ErrorType its type, and Share its part of all
+	// messages, from 0 to 1.
+	TopCause, ErrorType, Fingerprint string
+	Share                            float64
+}
+
+// known is what was read of a dead-letter queue.
+func (c *Console) known(queue string) knownOf {
+	var k knownOf
+	newest := c.looks.newest(queue)
+	if newest == nil {
+		return k
+	}
+	all, parked := newest.Everything(), c.parks.of(queue)
+	k = knownOf{Oldest: all.Oldest, Newest: all.Newest, LookedAt: newest.Ended}
+	for _, top := range all.Groups {
+		if _, is := parked[top.ID]; !is {
+			k.TopCause, k.ErrorType, k.Fingerprint = top.Pattern, top.ErrorType, top.ID
+			k.Share = float64(top.Messages) / float64(all.Matched)
+			break
+		}
+	}
+
+	return k
+}
+
+// seen adds what is known of queues.
+func (c *Console) seen(queues []queueState) {
+	for i := range queues {
+		k := c.known(queues[i].Queue)
+		queues[i].Oldest, queues[i].Newest, queues[i].LookedAt = k.Oldest, k.Newest, k.LookedAt
+	}
 }
 
 // retryQueues are those of a main queue of its own, the shortest delay first.
@@ -344,5 +400,11 @@ func (c *Console) retryQueues(mainQueue string, all []httpapi.Queue) []retryStat
 	return found
 }
 
-// Waiting is how many messages wait in its retry queues, in words.
-func (q queueState) Waiting() string { return depth(sum(q.Retry)) }
+// Waiting is how many messages wait in its retry queues. Only the management API knows them.
+func (q queueState) Waiting() *int64 {
+	if q.MainQueueExists == nil {
+		return nil
+	}
+
+	return sum(q.Retry)
+}

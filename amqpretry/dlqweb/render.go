@@ -19,6 +19,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
@@ -61,11 +62,12 @@ var functions = template.FuncMap{
 	"int":       func(n *int64) int { return int(*n) },
 	"exact":     func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 UTC") },
 	"share":     func(n, of int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(of, 1))) },
-	"many":      units.Many,
+	"many":      many,
 	"rate":      units.Rate,
 	"short":     short,
 	"link":      link,
 	"version":   func() string { return version },
+	"kind":      kindText,
 	"orDash": func(text string) string {
 		if text == "" {
 			return "–"
@@ -82,6 +84,18 @@ func thousands(n any) string {
 		return units.Thousands(n)
 	default:
 		return fmt.Sprint(n)
+	}
+}
+
+// many is a number of things, which may be the *int64 of a queue.
+func many(n any, thing string) string {
+	switch n := n.(type) {
+	case *int64:
+		return units.Many(int(*n), thing)
+	case int64:
+		return units.Many(int(n), thing)
+	default:
+		return units.Many(n.(int), thing) //nolint:forcetypeassert // a template with another type is wrong
 	}
 }
 
@@ -135,6 +149,18 @@ func sizeOf(n any) string {
 	}
 }
 
+// kindText is what a run does, for people.
+func kindText(kind dlq.Kind) string {
+	switch kind {
+	case dlq.Purge:
+		return "Delete"
+	case kindImport:
+		return "Put back"
+	default:
+		return strings.ToUpper(string(kind[:1])) + string(kind[1:])
+	}
+}
+
 func number(n int) string { return strconv.Itoa(n) }
 
 // link is a relative URL: the page, and the query in pairs of name and value. A value may be
@@ -172,12 +198,24 @@ type page struct {
 	// Live pages are asked for again by the script; without JavaScript only where Waits, as that
 	// takes what somebody has typed.
 	Live, Waits bool
+	// Again is the content of the refresh of a page that Waits; empty for its own address.
+	Again template.HTMLAttr
+	// VHost is the virtual host, Name that of the template, and Busy how many runs go on.
+	VHost, Name string
+	Busy        int
 	Data        any
 }
 
+// InRuns tells whether the page belongs to the runs, and not to the queues.
+func (p page) InRuns() bool { return p.Name == "runs" || p.Name == "run" }
+
 // render writes a page.
 func (c *Console) render(w http.ResponseWriter, status int, name string, p page) error {
-	p.Acts = c.config.acts()
+	p.Acts, p.VHost, p.Name = c.config.acts(), c.vhost, name
+	p.Again = cmp.Or(p.Again, `content="5"`)
+	if p.Acts && p.Visitor.CanView() {
+		p.Busy = c.runs.busy()
+	}
 	var out bytes.Buffer
 	if err := templates[name].Execute(&out, p); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -62,8 +63,17 @@ var axe = sync.OnceValues(func() (string, error) {
 // pictures is the folder where pictures of the pages go; empty for none.
 var pictures = os.Getenv("PICTURES")
 
-// Every page, light, dark and narrow: axe-core finds nothing, nothing is wider than the window, and
-// the picture is in docs/img.
+// looks are the screens on which every page is seen. Those with a name have pictures in docs/img.
+var looks = []struct {
+	name, scheme  string
+	width, height int64
+}{
+	{"light", "light", 1366, 768}, {"dark", "dark", 1366, 768}, {"narrow", "light", 390, 844}, {"", "dark", 390, 844},
+	{"", "light", 1920, 1080}, {"", "dark", 1920, 1080},
+}
+
+// Every page, on each screen: axe-core finds nothing, and nothing is wider than the window, whatever
+// errors say. The pictures are in docs/img.
 func TestPages_OwnBroker(t *testing.T) {
 	t.Parallel()
 	script, err := axe()
@@ -89,29 +99,27 @@ func TestPages_OwnBroker(t *testing.T) {
 	done := value(b, chromedp.Location())
 	w.shows(48)
 
+	b.open(w.at("")) // which reads the queues
+	b.sees("too many connections")
+	long := url.Values{"queue": {longQueue + ".dlq"}, "uuid": {longQueue + "-9001"}}.Encode()
 	for _, p := range []struct{ name, address, sees string }{
-		{"queues", w.at(""), "dead letters in"}, {"queue", w.at("queue?" + query), "By age"},
+		{"queues", w.at(""), "12 messages, no consumer"}, {"queue", w.at("queue?" + query), "By age"},
 		{"filters", w.at("queue?error=refused&" + query), "Show all"}, {"message", w.at(message), "Headers"},
 		{"plan", w.at("plan?kind=replay&" + query), "Canary"}, {"run-ready", ready, "can be replayed"},
 		{"run-done", done, "1 of 1 moved"}, {"runs", w.at("runs"), "Planned"},
 		{"problem", w.at("queue?queue=nobody.dlq"), "There is no such queue"},
 		{"empty", w.at("queue?text=nobody&" + query), "No dead letter matches"},
+		{"long-queue", w.at("queue?queue=" + longQueue + ".dlq"), "By age"},
+		{"long-message", w.at("message?" + long), "Headers"}, {"none", w.at("?name=nobody"), "Show all queues"},
 	} {
-		for _, look := range []struct {
-			name, scheme string
-			width        int64
-		}{{"light", "light", 1100}, {"dark", "dark", 1100}, {"narrow", "light", 390}} {
-			t.Run(p.name+" "+look.name, func(t *testing.T) {
+		for _, look := range looks {
+			t.Run(fmt.Sprintf("%s %s %d", p.name, look.scheme, look.width), func(t *testing.T) {
 				b := b.of(t)
 				_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: look.scheme}},
 				})
 				require.NoError(t, err)
-				height := int64(800)
-				if p.name == "queue" { // with its ages
-					height = 930
-				}
-				b.do(chromedp.EmulateViewport(look.width, height))
+				b.do(chromedp.EmulateViewport(look.width, look.height))
 				for range 2 { // a page that was sent before its queue was read has grown since
 					b.open(p.address)
 					b.sees(p.sees)
@@ -132,7 +140,13 @@ func TestPages_OwnBroker(t *testing.T) {
 				assert.Greater(t, found.Passed, 10, "rules of axe-core that had something to look at")
 				wide := value(b, chromedp.Evaluate[int](`document.documentElement.scrollWidth`))
 				assert.LessOrEqual(t, int64(wide), look.width, "the page scrolls sideways")
-				b.picture(p.name + "-" + look.name)
+				if p.name == "queues" {
+					tall := value(b, chromedp.Evaluate[int64](`document.documentElement.scrollHeight`))
+					assert.LessOrEqual(t, tall, look.height, "eight queues fit the screen")
+				}
+				if look.name != "" && !strings.HasPrefix(p.name, "long") {
+					b.picture(p.name + "-" + look.name)
+				}
 			})
 		}
 	}

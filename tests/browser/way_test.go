@@ -59,7 +59,7 @@ func TestTheWholeWay(t *testing.T) {
 			b.sees("3 of 3 put back")
 			w.Has(w.queue+".dlq", 5)
 			by.press("Runs")
-			b.sees("import")
+			b.sees("Put back")
 			assert.Equal(t, "/dead-letters/runs", b.path())
 			b.clean()
 		})
