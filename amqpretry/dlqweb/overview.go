@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"html/template"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -64,9 +63,13 @@ func isLive(r *http.Request) bool {
 
 // again is the address of a page for when it asks for itself without JavaScript.
 func again(page string, query url.Values) template.HTMLAttr {
-	query = maps.Clone(query)
-	query.Set("live", "1")
-	address := cmp.Or(page, "./") + "?" + query.Encode()
+	live := url.Values{"live": {"1"}}
+	for key, values := range query {
+		if key != "live" {
+			live[key] = values
+		}
+	}
+	address := cmp.Or(page, "./") + "?" + live.Encode()
 
 	return template.HTMLAttr( //nolint:gosec // escaped
 		`content="5; url=` + template.HTMLEscapeString(address) + `"`)
