@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,8 @@ func TestPlansExpire(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(audit.String(), `"outcome":"discarded"`))
 	saved, err := k.journal.load()
 	require.NoError(t, err)
-	assert.Equal(t, stateDiscarded, saved[0].State)
+	i := slices.IndexFunc(saved, func(r Run) bool { return r.ID == run.ID })
+	assert.Equal(t, stateDiscarded, saved[i].State)
 }
 
 // Plans of others are in nobody's way: each user has a number of his own, and when all are taken,
