@@ -16,8 +16,9 @@ import (
 // What a query or a form has beside filters.
 var (
 	queueKeys = []string{"queue", "main-queue", "after"}
-	planKeys  = []string{"kind", "queue", "main-queue", "to", "limit", "rate", "canary", "tolerate", "foreign", "allow-drop"}
-	formKeys  = slices.Concat(planKeys, []string{"edit"})
+	planKeys  = []string{"kind", "queue", "main-queue", "to", "limit", "rate", "canary", "tolerate", "foreign",
+		"allow-drop"}
+	formKeys = slices.Concat(planKeys, []string{"edit"})
 )
 
 // onlyKeys refuses what is neither a filter nor one of others, and others that come twice. Unlike
