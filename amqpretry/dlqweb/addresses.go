@@ -51,7 +51,8 @@ func (k *runs) log(r *running, err error) {
 // ofManagement is what an error of the management API is on a page.
 func ofManagement(err *httpapi.Error) *problem {
 	p := &problem{Status: http.StatusBadGateway, Title: "The management API does not answer",
-		Detail: "The console's log says why.", Do: "Try again in some seconds. Check the address that the console was given."}
+		Detail: "The console's log says why.",
+		Do:     "Try again in some seconds. Check the address that the console was given."}
 	switch {
 	case err.Status == http.StatusUnauthorized, err.Status == http.StatusForbidden:
 		p.Title = "The management API refused the console's user"

@@ -45,7 +45,8 @@ func TestWithoutAddresses(t *testing.T) {
 	} {
 		assert.Equal(t, test.want, withoutAddresses(test.text))
 	}
-	for status, want := range map[int]string{0: "does not answer", 401: "refused the console's user", 500: "answered 500"} {
+	for status, want := range map[int]string{0: "does not answer", 401: "refused the console's user",
+		500: "answered 500"} {
 		p := problemOf(fmt.Errorf("x: %w", &httpapi.Error{URL: "http://10.0.0.5:15672", Status: status,
 			User: "monitor", Reason: "see http://10.0.0.5"}))
 		assert.Contains(t, p.Title, want)

@@ -100,8 +100,8 @@ func TestMistypedKeysOfPages(t *testing.T) {
 	f := start(t, nil)
 	f.fill(0, 3)
 	q := "queue=" + f.dead
-	for _, path := range []string{"/queue?eror=declined&", "/plan?kind=purge&eror=declined&", "/plan?kind=purge&kind=move&",
-		"/queue?limits=1&", "/plan?kind=purge&edit=x&"} {
+	for _, path := range []string{"/queue?eror=declined&", "/plan?kind=purge&eror=declined&",
+		"/plan?kind=purge&kind=move&", "/queue?limits=1&", "/plan?kind=purge&edit=x&"} {
 		a := f.get(path + q)
 		assert.Equal(t, http.StatusBadRequest, a.Status, path)
 	}

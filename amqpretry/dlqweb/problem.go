@@ -79,8 +79,8 @@ func problemOf(err error) *problem {
 		return &problem{Status: http.StatusConflict, Title: "The queue may hold messages that AMQP does not show",
 			Detail: withoutAddresses(hidden.Why), Do: hidden.Do}
 	case errors.As(err, &access):
-		return &problem{Status: http.StatusBadGateway, Title: "The broker refused", Detail: withoutAddresses(access.Error()),
-			Do: "Grant this permission to the console's user."}
+		return &problem{Status: http.StatusBadGateway, Title: "The broker refused",
+			Detail: withoutAddresses(access.Error()), Do: "Grant this permission to the console's user."}
 	case errors.As(err, &incomplete):
 		return &problem{Status: http.StatusConflict, Title: "Cannot see all messages",
 			Detail: incomplete.Error(), Do: "Try again when no other consumer takes messages from the queue."}

@@ -16,8 +16,8 @@ func TestRest(t *testing.T) {
 	run := func(change func(*Run)) Run {
 		r := Run{State: stateStopped, Confirmed: time.Now(), Plan: dlq.Report{Progress: dlq.Progress{Matched: 10}},
 			Report: dlq.Report{Progress: dlq.Progress{Done: 4}}}
-		r.wish = wish{Plan: dlq.Plan{Kind: dlq.Replay, Rate: 2, Foreign: true}, Queue: "orders.dlq", MainQueue: "orders",
-			Filter: url.Values{"error": {"declined"}}}
+		r.wish = wish{Plan: dlq.Plan{Kind: dlq.Replay, Rate: 2, Foreign: true}, Queue: "orders.dlq",
+			MainQueue: "orders", Filter: url.Values{"error": {"declined"}}}
 		if change != nil {
 			change(&r)
 		}

@@ -141,8 +141,8 @@ func (k *runs) plan(w wish, plan dlq.Plan, who visitor, input io.Reader) (Run, e
 		return Run{}, err
 	}
 	now, none := time.Now().UTC(), dlq.Report{Left: []dlq.Left{}}
-	r := &running{plan: plan, who: who, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
-		Plan: none, Report: none}}
+	r := &running{plan: plan, who: who, run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User,
+		Planned: now, Plan: none, Report: none}}
 	if err := k.journal.create(r.run); err != nil {
 		return Run{}, noFolder(err)
 	}

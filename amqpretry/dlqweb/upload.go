@@ -120,7 +120,7 @@ func (b *body) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case err == io.EOF: //nolint:errorlint // as io.Reader documents it
+	case err == io.EOF:
 		_ = b.controller.SetReadDeadline(time.Time{}) // else the server takes the client for gone
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = &problem{Status: http.StatusRequestTimeout, Title: "The request came too slowly",

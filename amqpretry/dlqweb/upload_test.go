@@ -55,8 +55,8 @@ func (p *pipes) begin(t *testing.T, path, user, kind string, length int) *upload
 		}
 		close(u.answer)
 	}()
-	_, err := fmt.Fprintf(client, "POST %s HTTP/1.1\r\nHost: x\r\nX-User: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
-		path, user, kind, length)
+	_, err := fmt.Fprintf(client, "POST %s HTTP/1.1\r\nHost: x\r\nX-User: %s\r\nContent-Type: %s\r\n"+
+		"Content-Length: %d\r\n\r\n", path, user, kind, length)
 	require.NoError(t, err)
 
 	return u

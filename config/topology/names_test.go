@@ -14,8 +14,12 @@ func TestNamesReturns(t *testing.T) {
 	odd := topology.Names{Shared: "wait (here)", RetryQueue: func(p topology.RetryQueueParams) string {
 		return "[" + p.Delay + "] " + p.Queue + map[bool]string{true: "!"}[p.Classic]
 	}, Landing: func(target topology.Target) string { return "to " + target.Key }}
-	hashed := topology.Names{RetryQueue: func(p topology.RetryQueueParams) string { return strings.Repeat("x", len(p.Queue)) }}
-	twice := topology.Names{RetryQueue: func(p topology.RetryQueueParams) string { return p.Queue + p.Delay + p.Queue + p.Delay }}
+	hashed := topology.Names{RetryQueue: func(p topology.RetryQueueParams) string {
+		return strings.Repeat("x", len(p.Queue))
+	}}
+	twice := topology.Names{RetryQueue: func(p topology.RetryQueueParams) string {
+		return p.Queue + p.Delay + p.Queue + p.Delay
+	}}
 	for _, test := range []struct {
 		names   topology.Names
 		do, not []string
