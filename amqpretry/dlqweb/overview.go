@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // mostQueues is how many queues the overview shows.
@@ -103,7 +105,9 @@ func (c *Console) pageOverview(w http.ResponseWriter, r *http.Request, who visit
 		query = url.Values{"name": {data.Name}}
 	}
 
-	return c.render(w, http.StatusOK, "overview", page{Title: "Queues", Visitor: who, Live: true, Waits: true,
+	title := "Queues: " + units.Thousands(data.Messages)
+
+	return c.render(w, http.StatusOK, "overview", page{Title: title, Visitor: who, Live: true, Waits: true,
 		Again: again("", query), Data: data})
 }
 

@@ -34,7 +34,8 @@ func TestOpenTabReadsNothing(t *testing.T) {
 	f.fill(0, 3)
 	await.Until(t, func() bool { return strings.Contains(f.live("/").Body, "<strong>3</strong>") })
 	await.Stays(t, 3*time.Second, func() bool {
-		return strings.Contains(f.live("/").Body, "not read yet") && strings.Contains(f.get("/?live=1").Body, "not read yet")
+		return strings.Contains(f.live("/").Body, "not read yet") &&
+			strings.Contains(f.get("/?live=1").Body, "not read yet")
 	}, "nothing is read")
 
 	f.get("/")

@@ -336,12 +336,12 @@ func (s *sampler) visitedNow() {
 	}
 }
 
-// knownOf is what the newest read of a whole dead-letter queue has shown, at LookedAt. Before one it
-// is zero.
+// knownOf is what the newest read of a whole dead-letter queue has shown, at LookedAt. Before that
+// it is zero.
 type knownOf struct {
 	Oldest, Newest, LookedAt time.Time
-	// TopCause is the text of the most frequent error, ErrorType its type, and Share its part of all
-	// messages, from 0 to 1.
+	// TopCause is the text of the most frequent error, ErrorType its type, and Share its part of
+	// all messages, from 0 to 1.
 	TopCause, ErrorType, Fingerprint string
 	Share                            float64
 }

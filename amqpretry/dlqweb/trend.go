@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -93,15 +92,20 @@ func (p past) PerHour() string {
 // Rising tells whether messages died in the last hour.
 func (p past) Rising() bool { return p.lastHour.total(time.Now()) > 0 }
 
+// leastSamples is how many make a line.
+const leastSamples = 4
+
 // A trend is drawn from the right, so that one that has just begun is short.
 const trendHeight = 20
 
 // Depths draws how many messages the queue had.
 func (p past) Depths() template.HTML {
 	t := p.trend.samples
-	low := slices.MinFunc(append(t, sample{Depth: p.depth}), func(a, b sample) int { return int(a.Depth - b.Depth) }).Depth
-	high := slices.MaxFunc(append(t, sample{Depth: p.depth}), func(a, b sample) int { return int(a.Depth - b.Depth) }).Depth
-	if len(t) < 2 || high == 0 {
+	low, high := p.depth, p.depth
+	for _, s := range t {
+		low, high = min(low, s.Depth), max(high, s.Depth)
+	}
+	if len(t) < leastSamples || high == 0 {
 		return ""
 	}
 	// A depth that hardly changes is a flat line in the middle.
@@ -119,9 +123,11 @@ func (p past) Depths() template.HTML {
 		}
 	}
 
-	return p.draw("depths", fmt.Sprintf("Messages since %s: from %s to %s, now %s", p.clock(), units.Thousands(low),
-		units.Thousands(high), units.Thousands(p.depth)), fmt.Sprintf(`<path class="area" d="%sV%dH%dZ"/><path class="line" d="%s"/>`,
-		&line, trendHeight, first, &line))
+	label := fmt.Sprintf("Messages since %s: from %s to %s, now %s", p.clock(), units.Thousands(low),
+		units.Thousands(high), units.Thousands(p.depth))
+
+	return p.draw("depths", label, fmt.Sprintf(`<path class="area" d="%sV%dH%dZ"/><path class="line" d="%[1]s"/>`,
+		&line, trendHeight, first))
 }
 
 // DeathsDrawn draws when messages died.
@@ -149,6 +155,7 @@ func (p past) clock() string { return p.Since.UTC().Format("2006-01-02 15:04 UTC
 
 func (p past) draw(class, label, paths string) template.HTML {
 	return template.HTML(fmt.Sprintf( //nolint:gosec // numbers and times only
-		`<svg class="trend %s" viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="%s"><title>%[4]s</title><path class="base" d="M0 %[3]dH%[2]d"/>%[5]s</svg>`,
+		`<svg class="trend %s" viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="%s">`+
+			`<title>%[4]s</title><path class="base" d="M0 %[3]dH%[2]d"/>%[5]s</svg>`,
 		class, mostSamples, trendHeight, label, paths))
 }
