@@ -40,12 +40,14 @@ func (s *Snapshot) Find(ctx context.Context, key string, filter dlq.Filter) (*Re
 		return r, nil
 	}
 	m := s.matcher(filter)
+	leave, kept := s.enter()
+	if m.kept = kept; kept {
+		defer leave()
+	}
 	if m.deep {
-		leave, ok := s.enter()
-		if !ok {
+		if !kept {
 			return nil, ErrNotKept
 		}
-		defer leave()
 		s.searching.Lock()
 		defer s.searching.Unlock()
 		if r := s.remembered(key); r != nil { // who was before has asked the same
@@ -120,11 +122,16 @@ type matcher struct {
 	uuids         bool
 	ages          bool
 	deep          bool // asks for what is in the message
+	ofKind        bool // asks for what kinds have
+	ofError       bool // asks for the error text
+	kept          bool // the file is there
 }
 
 func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	m := &matcher{s: s, filter: f, uuids: len(f.UUIDs) > 0, ages: f.OlderThan > 0 || f.NewerThan > 0,
-		deep: f.Text != "" || len(f.Headers) > 0 || len(f.Fields) > 0 || f.Where != nil}
+		deep:    f.Text != "" || len(f.Headers) > 0 || len(f.Fields) > 0 || f.Where != nil,
+		ofKind:  len(f.Reasons)+len(f.Topics)+len(f.Handlers)+len(f.ErrorTypes)+len(f.Fingerprints) > 0,
+		ofError: f.ErrorContains != "" || f.ErrorMatches != nil}
 	ofKind := dlq.Filter{Reasons: f.Reasons, Topics: f.Topics, Handlers: f.Handlers, ErrorTypes: f.ErrorTypes}
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
 	m.row = dlq.Filter{OlderThan: f.OlderThan, NewerThan: f.NewerThan, MinCalls: f.MinCalls, MaxCalls: f.MaxCalls,
@@ -188,9 +195,11 @@ func (m *matcher) anAge() time.Duration {
 
 // whole compares what is not in the index.
 func (m *matcher) whole(r *row, untimed bool) (bool, error) {
-	// Index 0 of an error text is also that of a message whose kind is known.
-	if !m.deep && r.kind != 0 && (r.error != 0 || m.filter.ErrorContains == "" && m.filter.ErrorMatches == nil) {
+	if !m.deep && (r.kind != 0 || !m.ofKind) && (r.error != 0 || !m.ofError) {
 		return true, nil
+	}
+	if !m.kept {
+		return false, ErrNotKept
 	}
 	l, err := m.s.load(r)
 	if err != nil {

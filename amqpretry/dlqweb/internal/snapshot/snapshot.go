@@ -5,6 +5,7 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"slices"
 	"sync"
@@ -187,7 +188,9 @@ func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
 		return nil, ErrNotKept
 	}
 	record := make([]byte, r.length)
-	if _, err := s.file.ReadAt(record, r.offset); err != nil {
+	if _, err := s.file.ReadAt(record, r.offset); errors.Is(err, io.EOF) { // the disk was full
+		return nil, ErrNotKept
+	} else if err != nil {
 		return nil, err
 	}
 
