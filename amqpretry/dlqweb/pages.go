@@ -99,7 +99,7 @@ func (d *overviewData) sort() {
 func (c *Console) seen(queues []queueState) {
 	for i := range queues {
 		q := &queues[i]
-		if now := c.looks.view(target{q.Queue, q.MainQueue}, wantNothing, ""); now.Snapshot != nil {
+		if now := c.looks.known(q.Queue); now.Snapshot != nil {
 			all := now.Everything()
 			q.Oldest, q.Newest, q.LookedAt = all.Oldest, all.Newest, now.Ended
 		}

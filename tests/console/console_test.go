@@ -65,7 +65,7 @@ func TestViews(t *testing.T) {
 	most, before := 0, len(consoles)
 	for i, d := range drain.N(t, w.Client, w.dead, messages+arrived) {
 		require.Equal(t, fmt.Sprintf("uuid-%d", i), rabbit.UUID(d), "in their order")
-		n := reads(d)
+		n := rabbit.Returns(d)
 		require.Equal(t, n > 0, d.Redelivered, "redelivered, uuid-%d", i)
 		require.LessOrEqual(t, n, before, "uuid-%d was read more often than the one before", i)
 		if i < messages {

@@ -157,18 +157,6 @@ func (w *world) arrive(first int, stop <-chan struct{}) (n int) {
 	}
 }
 
-// reads are how often the queue has given a message before.
-func reads(d amqp091.Delivery) int {
-	n := 0
-	for _, key := range []string{"x-delivery-count", "x-acquired-count"} { // the second from RabbitMQ 4.3 on
-		if count, ok := d.Headers[key].(int64); ok {
-			n = max(n, int(count))
-		}
-	}
-
-	return n
-}
-
 // raw is how long a consumer takes for so many messages, which are back in the queue then.
 func (w *world) raw(messages int) time.Duration {
 	w.t.Helper()

@@ -61,42 +61,45 @@ func someDeadLetter(began time.Time) *rapid.Generator[*dlq.DeadLetter] {
 	})
 }
 
-// subset draws some of all.
-func subset[T any](t *rapid.T, name string, all []T) []T {
-	if rapid.IntRange(0, 4).Draw(t, name) > 0 {
-		return nil
-	}
-	return rapid.SliceOfN(rapid.SampledFrom(all), 1, 3).Draw(t, name+"s")
+func someOf[T any](t *rapid.T, all []T) []T {
+	return rapid.SliceOfN(rapid.SampledFrom(all), 1, 3).Draw(t, "values")
 }
 
-func maybe[T any](t *rapid.T, name string, values ...T) (none T) {
-	if rapid.IntRange(0, 6).Draw(t, name) > 0 {
-		return none
+func oneOf[T any](t *rapid.T, values ...T) T { return rapid.SampledFrom(values).Draw(t, "value") }
+
+// someFilter asks for a few things at a time: more would find nothing.
+func someFilter(t *rapid.T, all []*dlq.DeadLetter) (f dlq.Filter) {
+	settings := []func(){
+		func() { f.Reasons = someOf(t, someReasons) }, func() { f.Topics = someOf(t, someTopics) },
+		func() { f.Handlers = someOf(t, someHandlers) }, func() { f.ErrorTypes = someOf(t, someTypes) },
+		func() { f.UUIDs = someOf(t, someUUIDs) },
+		func() { f.ErrorContains = oneOf(t, "card", "long", "nobody", "\xff") },
+		func() { f.ErrorMatches = regexp.MustCompile(oneOf(t, `^card \d\b`, `^$`)) },
+		func() { f.Text = oneOf(t, "acme", "ACME", "7", "declined", "run-1", "nobody") },
+		func() { f.MinCalls = oneOf(t, 1, 3) }, func() { f.MaxCalls = oneOf(t, 1, 3) },
+		func() { f.MinReplays = oneOf(t, 1, 2) }, func() { f.MaxReplays = oneOf(t, 1, 2) },
+		func() { f.NeverReplayed = true },
+		func() { f.OlderThan = oneOf(t, someAges[1:]...) }, func() { f.NewerThan = oneOf(t, someAges[1:]...) },
+		func() { f.Headers = map[string]string{"tenant": oneOf(t, "acme", "7", "")} },
+		func() {
+			f.Fields = []dlq.Field{oneOf(t, dlq.Field{Path: "n", Value: "1"}, dlq.Field{Path: "items.#.id", Value: "7"})}
+		},
+		func() { f.Where = func(l *dlq.DeadLetter) bool { return l.Calls%2 == 0 && len(l.Message.Body) > 0 } },
+		func() {
+			f.Fingerprints = []string{"000000000000"}
+			if len(all) > 0 {
+				f.Fingerprints = append(f.Fingerprints, rapid.SampledFrom(all).Draw(t, "of").Fingerprint().ID)
+			}
+		},
 	}
-	return rapid.SampledFrom(values).Draw(t, name+" is")
-}
+	for range rapid.IntRange(0, 3).Draw(t, "settings") {
+		settings[rapid.IntRange(0, len(settings)-1).Draw(t, "setting")]()
+	}
+	if f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
+		f.OlderThan = 0
+	}
 
-func someFilter(all []*dlq.DeadLetter) *rapid.Generator[dlq.Filter] {
-	return rapid.Custom(func(t *rapid.T) dlq.Filter {
-		f := dlq.Filter{Reasons: subset(t, "reason", someReasons), Topics: subset(t, "topic", someTopics),
-			Handlers: subset(t, "handler", someHandlers), ErrorTypes: subset(t, "type", someTypes),
-			UUIDs: subset(t, "uuid", someUUIDs), ErrorContains: maybe(t, "error", "card", "long", "nobody", "\xff"),
-			ErrorMatches: maybe(t, "matches", regexp.MustCompile(`^card \d\b`), regexp.MustCompile(`^$`)),
-			Text:         maybe(t, "text", "acme", "ACME", "7", "declined", "run-1", "nobody"),
-			MinCalls:     maybe(t, "min calls", 1, 3), MaxCalls: maybe(t, "max calls", 1, 3),
-			MinReplays: maybe(t, "min replays", 1, 2), MaxReplays: maybe(t, "max replays", 1, 2),
-			NeverReplayed: maybe(t, "never", true), OlderThan: maybe(t, "older", someAges[1:]...),
-			NewerThan: maybe(t, "newer", someAges[1:]...),
-			Headers:   maybe(t, "header", map[string]string{"tenant": "acme"}, map[string]string{"tenant": "7"}, map[string]string{"tenant": ""}),
-			Fields:    maybe(t, "field", []dlq.Field{{Path: "n", Value: "1"}}, []dlq.Field{{Path: "items.#.id", Value: "7"}}),
-			Where:     maybe(t, "where", func(l *dlq.DeadLetter) bool { return l.Calls%2 == 0 && len(l.Message.Body) > 0 }),
-		}
-		if len(all) > 0 && rapid.IntRange(0, 4).Draw(t, "fingerprint") == 0 {
-			f.Fingerprints = []string{rapid.SampledFrom(all).Draw(t, "of").Fingerprint().ID, "000000000000"}
-		}
-
-		return f
-	})
+	return f
 }
 
 // made is a snapshot of some dead letters, in a folder of its own.
@@ -145,10 +148,7 @@ func TestFind(t *testing.T) {
 		defer s.Release()
 		require.Equal(t, len(all), s.Len())
 		require.Equal(t, len(all), s.Everything().Matched)
-		filter := someFilter(all).Draw(t, "filter")
-		if filter.NewerThan > 0 && filter.OlderThan >= filter.NewerThan {
-			filter.OlderThan = 0
-		}
+		filter := someFilter(t, all)
 
 		r, err := s.Find(t.Context(), "key", filter)
 		if errors.Is(err, ErrNotKept) {
@@ -368,7 +368,11 @@ func TestMany(t *testing.T) {
 	t.Parallel()
 	const n = 2*chunkRows + 5
 	files := &Files{Folder: t.TempDir(), Most: 1 << 30}
-	s := made(t, files, mostTexts, numbered(n))
+	dead := numbered(n)
+	for i, l := range dead {
+		l.Replays = i % 3
+	}
+	s := made(t, files, mostTexts, dead)
 	require.NotZero(t, files.used.Load())
 	entries, err := os.ReadDir(files.Folder)
 	require.NoError(t, err)
@@ -387,8 +391,11 @@ func TestMany(t *testing.T) {
 			if assert.NoError(t, err) {
 				assert.Equal(t, n, r.Matched)
 			}
-			for _, order := range []Order{Oldest, Newest, Most} {
+			for _, order := range []Order{Oldest, Newest} {
 				assert.Equal(t, n, s.Page(r, order, n-1, 5)[0].Position)
+			}
+			for j, found := range s.Page(r, Most, 1000, 500) { // those with the same keep the order of the queue
+				assert.Equal(t, 3*(1000+j)+3, found.Position)
 			}
 			l, err := s.Load(1 + i*1000)
 			if assert.NoError(t, err) {
@@ -397,11 +404,26 @@ func TestMany(t *testing.T) {
 		})
 	}
 	all.Wait()
-	assert.LessOrEqual(t, len(s.results), mostResults)
+	for i := range mostResults {
+		_, err := s.Find(t.Context(), fmt.Sprint("more ", i), dlq.Filter{MinReplays: 2})
+		require.NoError(t, err)
+	}
+	assert.Len(t, s.results, mostResults)
 	assert.Equal(t, n, s.Position(fmt.Sprint("uuid-", n-1)))
+	leave, ok := s.enter()
+	require.True(t, ok)
 	s.Release()
 	s.Release()
+	assert.NotZero(t, files.used.Load(), "somebody still reads it")
+	leave()
 	assert.Zero(t, files.used.Load())
+}
+
+func TestCut(t *testing.T) {
+	t.Parallel()
+	for text, wanted := range map[string]string{"1234567": "1234567", "12345678": "1234…", "123éé": "123éé", "123ééé": "123…"} {
+		assert.Equal(t, wanted, cut(text, 7))
+	}
 }
 
 // A snapshot that is given up while somebody reads it: who has begun ends, others are told.
