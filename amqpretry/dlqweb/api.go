@@ -69,7 +69,10 @@ func (c *Console) lookAt(r *http.Request, who visitor, others ...string) (viewOf
 // looked waits for a snapshot of a queue.
 func (c *Console) looked(r *http.Request, t target, wanted want) (seen, error) {
 	now := c.looks.view(t, wanted, r.URL.Query().Get("refresh"))
-	if now = c.looks.wait(r.Context(), t, now, apiPatience); now.Reading != nil && (now.Snapshot == nil || wanted > wantOne) {
+	if now.isBehind(wanted) {
+		now = c.looks.wait(r.Context(), t, now, apiPatience)
+	}
+	if now.isBehind(wanted) {
 		p := now.Reading.Progress()
 		return now, &problem{Status: http.StatusServiceUnavailable, Title: "The queue is still being read",
 			Detail: strconv.Itoa(p.Seen) + " of " + strconv.Itoa(p.Total) + " messages were read.", Do: "Ask again."}

@@ -121,11 +121,14 @@ func (e *execution) count(ctx context.Context) (dlq.Plan, error) {
 
 // countIn counts what a plan would do with what a snapshot has.
 func countIn(ctx context.Context, q *dlq.Queue, w wish, plan dlq.Plan, now seen) (dlq.Plan, error) {
+	if w.RestOf != "" { // which no filter of a view finds
+		return q.PlanOf(ctx, plan, now.Read, now.All(now.Everything()))
+	}
 	found, err := now.Find(ctx, w.Filter.Encode(), plan.Filter)
 	if err != nil {
 		return dlq.Plan{Counted: &dlq.Report{}}, err
 	}
-	plan.Filter = dlq.Filter{Where: plan.Filter.Where} // found has what matches
+	plan.Filter = dlq.Filter{} // found has what matches
 
 	counted, err := q.PlanOf(ctx, plan, now.Read, now.All(found))
 	counted.Counted.UntimedLeftOut = found.UntimedLeftOut

@@ -264,12 +264,21 @@ func (k *looks) readOnce(ctx context.Context, t target, r *pending) error {
 		r.change(func() { r.progress.Seen++ })
 		return true
 	})
+	if errors.As(err, new(*dlq.BusyError)) { // it has not begun
+		return err
+	}
 	if failed := s.End(); failed != nil {
 		k.console.config.Logger.Error("Cannot keep all whole messages for the console", failed,
 			watermill.LogFields{"folder": k.files.Folder})
 	}
 
 	return err
+}
+
+// isBehind tells whether a view is to wait for the read that goes on: it has nothing else, it was
+// asked for, or a run has changed the queue before it.
+func (s seen) isBehind(w want) bool {
+	return s.Reading != nil && (s.Snapshot == nil || w == wantAnother || w == wantNew && s.Reading.changed != "")
 }
 
 // wait waits for the read that goes on, but no longer than this, and gives what is known then.

@@ -87,15 +87,14 @@ func (c *Console) whole(ctx context.Context, t target, now seen, position int) (
 	if err != nil {
 		return nil, err
 	}
-	wanted := now.Summary(position)
 	err = client.DeadLetterQueue(t.Queue, t.MainQueue).Read(ctx, func(dlq.Stat) {}, func(found *dlq.DeadLetter) bool {
-		if found.UUID == wanted.UUID && found.LastFailure.UnixMilli() == wanted.LastFailure.UnixMilli() {
-			l = c.redacted(found)
+		if shown := c.redacted(found); now.Is(position, shown) {
+			l = shown
 		}
 		return l == nil
 	})
 	if err == nil && l == nil {
-		err = &dlq.NotFoundError{Queue: t.Queue, UUID: wanted.UUID, Seen: now.Len()}
+		err = &dlq.NotFoundError{Queue: t.Queue, UUID: now.Summary(position).UUID, Seen: now.Len()}
 	}
 
 	return l, err
@@ -159,7 +158,10 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	if isLive(r) {
 		wanted = wantNothing
 	}
-	now := c.looks.wait(r.Context(), v.target, c.looks.view(v.target, wanted, ""), patience)
+	now := c.looks.view(v.target, wanted, "")
+	if now.isBehind(wantOne) {
+		now = c.looks.wait(r.Context(), v.target, now, patience)
+	}
 	if now.Snapshot == nil {
 		return c.pageReading(w, r, v.target, now, who)
 	}

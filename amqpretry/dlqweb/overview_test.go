@@ -1,28 +1,16 @@
 package dlqweb_test
 
 import (
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
-
-// live asks for a page as its script does.
-func (f *fixture) live(path string) answer {
-	f.t.Helper()
-	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, f.server.URL+path, http.NoBody)
-	require.NoError(f.t, err)
-	request.Header.Set("X-Requested-With", "live")
-
-	return f.do(request)
-}
 
 var causes = regexp.MustCompile(`<b>(100 %)</b> ([^<]*)</a>`)
 

@@ -218,7 +218,8 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	p := queuePage{viewOf: v, seen: now, Closed: !who.CanView()}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	p.State, _ = c.sampler.overview(ctx).state(v.target)
+	sample := c.sampler.overview(ctx)
+	p.State, _ = sample.state(v.target)
 	c.runs.mu.Lock()
 	p.Busy = c.runs.busyWith(v.Queue)
 	c.runs.mu.Unlock()
@@ -232,6 +233,9 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	if p.Result != nil {
 		p.fill(who)
 		p.park(c.parks.of(v.Queue))
+	}
+	if p.Result != nil && p.State.Messages != nil && p.Busy == "" && sample.At.After(now.Ended) {
+		p.Arrived = *p.State.Messages - int64(now.Len())
 	}
 
 	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true,
@@ -260,9 +264,6 @@ func (p *queuePage) fill(who visitor) {
 	}
 	slices.SortStableFunc(p.Causes, func(a, b causeRow) int { return rank(a.New) - rank(b.New) })
 	p.Bars = p.bars()
-	if p.State.Messages != nil && p.Busy == "" {
-		p.Arrived = *p.State.Messages - int64(p.Snapshot.Len())
-	}
 }
 
 func rank(first bool) int {

@@ -5,9 +5,11 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,43 +23,64 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// Page views leave a queue as it was: the same messages in the same order, and none of them counted
-// against a limit.
+// Views leave a queue as it was, whatever its visitors do: each of two consoles reads it once and no
+// more, in the order of the queue, and what comes meanwhile nobody takes.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	views := env.Int(t, "VIEWS", 80)
-	const messages = 200
+	const messages = 3000
 	w := newWorld(t, messages)
-	pages := []string{
-		"/", "/queue?queue=" + w.dead, "/queue?queue=" + w.dead + "&text=card", "/queue?after=100&queue=" + w.dead,
-		"/message?uuid=uuid-%d&queue=" + w.dead, "/body?uuid=uuid-%d&queue=" + w.dead,
-		"/queue?uuid=uuid-%d&queue=" + w.dead, "/api/v1/queues/" + w.dead, "/runs", "/plan?kind=purge&queue=" + w.dead,
-	}
+	consoles := []*world{w, w.another()}
 
+	stop, stopped := make(chan struct{}), make(chan int)
+	go func() { stopped <- w.arrive(messages, stop) }()
 	began := time.Now()
 	var all sync.WaitGroup
+	var left atomic.Int64
 	for client := range 8 {
 		all.Go(func() {
 			for i := client; i < views; i += 8 {
-				path := strings.Replace(pages[i%len(pages)], "%d", strconv.Itoa(rand.IntN(messages)), 1)
-				assert.Equal(t, http.StatusOK, w.view(path), path)
+				if visitor := consoles[i%2]; i%5 == 4 {
+					visitor.leave(visitor.page(i), time.Duration(rand.IntN(20))*time.Millisecond)
+					left.Add(1)
+				} else {
+					path := visitor.page(i)
+					assert.Equal(t, http.StatusOK, visitor.view(path), path)
+				}
 			}
 		})
 	}
 	all.Wait()
 	took := time.Since(began)
-	w.kill()
+	close(stop)
+	arrived := await.Value(t, stopped, "the last arrival")
+	for _, c := range consoles {
+		c.ask(http.MethodGet, "/api/v1/queues/"+w.dead, "", nil) // it has read the queue
+	}
+	w.Has(w.dead, messages+arrived)
+	for _, c := range consoles {
+		c.kill()
+	}
 
-	for i, d := range drain.N(t, w.Client, w.dead, messages) {
+	most, before := 0, len(consoles)
+	for i, d := range drain.N(t, w.Client, w.dead, messages+arrived) {
 		require.Equal(t, fmt.Sprintf("uuid-%d", i), rabbit.UUID(d), "in their order")
-		if w.AtLeast(4, 3) {
-			assert.NotContains(t, d.Headers, "x-delivery-count", "browsed, and not failed")
+		n := rabbit.Returns(d)
+		require.Equal(t, n > 0, d.Redelivered, "redelivered, uuid-%d", i)
+		require.LessOrEqual(t, n, before, "uuid-%d was read more often than the one before", i)
+		if i < messages {
+			require.Equal(t, len(consoles), n, "reads of uuid-%d", i)
 		}
+		if w.AtLeast(4, 3) {
+			require.NotContains(t, d.Headers, "x-delivery-count", "browsed, and not failed")
+		}
+		most, before = max(most, n), n
 	}
 	assert.Empty(t, w.Drain(w.dead))
 	w.write(report.Table{Title: "Page views, after which the queue is as it was",
-		Head: []string{"RabbitMQ", "views", "messages", "views a second"}},
-		views, messages, float64(views)/took.Seconds())
+		Head: []string{"RabbitMQ", "consoles", "views", "of these cancelled", "messages", "arrived meanwhile",
+			"views a second", "reads of a message"}},
+		len(consoles), views, left.Load(), messages, arrived, float64(views)/took.Seconds(), most)
 }
 
 // A replay that is stopped half-way and undone: every message is counted.
@@ -89,31 +112,74 @@ func TestHalfOfAReplay(t *testing.T) {
 		"replayed", "put back", "in the dead-letter queue then"}}, messages, stopped.Done, undone.Done, len(dead))
 }
 
-// A long queue takes no more memory than a short one.
+// A long queue is read once, not much slower than any consumer reads it, and all that is seen of it
+// after that comes at once.
 func TestLongQueue(t *testing.T) {
 	t.Parallel()
+	const rounds, slowest = 5, 300 * time.Millisecond
 	messages := env.Int(t, "LETTERS", 3000)
 	w := newWorld(t, messages)
-	look := func(path string) time.Duration {
-		began := time.Now()
-		await.Within(t, 15*time.Minute, func() bool {
-			return w.ask(http.MethodGet, path, "", nil) == http.StatusOK
-		}, path)
-		return time.Since(began)
+	before := w.raw(messages)
+	began := time.Now()
+	var queue struct {
+		Matched int
+		Groups  []struct{ Fingerprint string }
 	}
-	queue := "/api/v1/queues/" + w.dead
-	whole := look(queue)
-	found := look(queue + "?text=nobody")
-	one := look(queue + "/dead-letters?uuid=uuid-" + strconv.Itoa(messages-1))
-	r := w.planned(fmt.Sprintf(`{"kind":"purge","queue":%q}`, w.dead))
-	assert.Equal(t, messages, r.Plan.Matched)
-	peak := w.peak()
-	assert.Less(t, peak, 300, "MiB")
+	await.Within(t, 30*time.Minute, func() bool {
+		return w.ask(http.MethodGet, "/api/v1/queues/"+w.dead, "", nil) == http.StatusOK
+	}, "the console has read the queue")
+	read := time.Since(began)
+	w.ask(http.MethodGet, "/api/v1/queues/"+w.dead, "", &queue)
+	require.Equal(t, messages, queue.Matched)
+	require.NotEmpty(t, queue.Groups)
+	w.Has(w.dead, messages)
+	after := w.raw(messages)
 
-	w.write(report.Table{Title: "A long queue", Head: []string{"RabbitMQ", "messages", "a whole look (s)",
-		"a search (s)", "one message (s)", "memory at its peak (MiB)"}},
-		messages, whole.Seconds(), found.Seconds(), one.Seconds(), peak)
+	table := report.Table{Title: "Views of a long queue, after its first read",
+		Head: []string{"RabbitMQ", "messages", "view", "median (ms)", "slowest (ms)"}}
+	page := "/queue?queue=" + w.dead
+	for _, view := range []struct{ name, path string }{
+		{"overview", "/"},
+		{"queue", page},
+		{"a page of the middle", page + "&page=" + strconv.Itoa(messages/100)},
+		{"the newest first", page + "&sort=newest"},
+		{"a cause", page + "&fingerprint=" + queue.Groups[0].Fingerprint},
+		{"a search for an error", page + "&error=card+%d"},
+		{"a search for a text", page + "&text=nobody-%d"},
+		{"message 5", "/message?uuid=uuid-4&position=5&queue=" + w.dead},
+		{"10 before the last", "/message?uuid=uuid-" + strconv.Itoa(messages-10) + "&queue=" + w.dead},
+		{"500 of the middle by the API", "/api/v1/queues/" + w.dead + "/dead-letters?limit=500&after=" +
+			strconv.Itoa(messages/2)},
+		{"plan of a replay of all", "/plan?kind=replay&queue=" + w.dead},
+	} {
+		var took []time.Duration
+		for round := range rounds { // each search is for something else: what was found is remembered
+			path := strings.Replace(view.path, "%d", strconv.Itoa(1000+round), 1)
+			began := time.Now()
+			require.Equal(t, http.StatusOK, w.ask(http.MethodGet, path, "", nil), path)
+			took = append(took, time.Since(began))
+		}
+		slices.Sort(took)
+		if median := took[rounds/2]; !assert.Less(t, median, slowest, view.name) {
+			t.Logf("%s: %v", view.name, took)
+		}
+		table.Add(w.Version(), messages, view.name, inMilliseconds(took[rounds/2]), inMilliseconds(took[rounds-1]))
+	}
+	report.Write(t, table.String())
+
+	peak, raw := w.peak(), (before+after)/2
+	ratio := read.Seconds() / raw.Seconds()
+	if messages >= 100_000 { // a short queue is read in the time that a connection takes
+		assert.LessOrEqual(t, ratio, 1.6)
+	}
+	assert.Less(t, peak, 150+messages/4000, "MiB")
+	w.write(report.Table{Title: "The first read of a long queue", Head: []string{"RabbitMQ", "messages",
+		"by a consumer before (s)", "by the console (s)", "by a consumer after (s)", "ratio",
+		"memory at its peak (MiB)"}},
+		messages, before.Seconds(), read.Seconds(), after.Seconds(), ratio, peak)
 }
+
+func inMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // The console is killed again and again while it replays: no message is lost, and each run tells
 // what is known of it.

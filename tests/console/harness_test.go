@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -102,6 +104,91 @@ func (w *world) start() {
 		}
 	}
 	w.t.Fatal("the console did not start")
+}
+
+// another is one more console of the same queue.
+func (w *world) another() *world {
+	w.t.Helper()
+	other := *w
+	other.folder = w.t.TempDir()
+	other.start()
+
+	return &other
+}
+
+// page is the path of some view of the queue.
+func (w *world) page(i int) string {
+	pages := []string{
+		"/", "/queue?queue=" + w.dead, "/queue?queue=" + w.dead + "&text=card", "/queue?page=3&queue=" + w.dead,
+		"/message?uuid=uuid-%d&queue=" + w.dead, "/body?uuid=uuid-%d&queue=" + w.dead,
+		"/queue?uuid=uuid-%d&queue=" + w.dead, "/api/v1/queues/" + w.dead, "/runs", "/plan?kind=purge&queue=" + w.dead,
+	}
+
+	return strings.Replace(pages[rand.IntN(len(pages))], "%d", strconv.Itoa(i%200), 1)
+}
+
+// leave asks for a page, and goes before it has come.
+func (w *world) leave(path string, after time.Duration) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), after)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.address+path, http.NoBody)
+	if !assert.NoError(w.t, err) {
+		return
+	}
+	if response, err := http.DefaultClient.Do(request); err == nil {
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+	}
+}
+
+// arrive puts one more dead letter after the other into the queue until it is stopped, and gives how
+// many.
+func (w *world) arrive(first int, stop <-chan struct{}) (n int) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for ; ; n++ {
+		select {
+		case <-tick.C:
+			w.Publish(w.dead, deadletter.New(w.main, first+n))
+		case <-stop:
+			return n
+		}
+	}
+}
+
+// raw is how long a consumer takes for so many messages, which are back in the queue then.
+func (w *world) raw(messages int) time.Duration {
+	w.t.Helper()
+	const block = 1000
+	connection := w.Dial()
+	defer func() { _ = connection.Close() }()
+	var last []*amqp091.Channel
+	var tags []uint64
+	began := time.Now()
+	for taken := 0; taken < messages; {
+		channel, err := connection.Channel()
+		require.NoError(w.t, err)
+		wanted := min(block, messages-taken)
+		require.NoError(w.t, channel.Qos(wanted, 0, false))
+		deliveries, err := channel.Consume(w.dead, "raw", false, false, false, false, nil)
+		require.NoError(w.t, err)
+		var d amqp091.Delivery
+		for range wanted {
+			d = await.Value(w.t, deliveries, "a message")
+			require.NotNil(w.t, d.Acknowledger)
+			taken++
+		}
+		last, tags = append(last, channel), append(tags, d.DeliveryTag)
+		require.NoError(w.t, channel.Cancel("raw", false))
+	}
+	took := time.Since(began)
+	for i, channel := range last {
+		require.NoError(w.t, channel.Nack(tags[i], true, true))
+	}
+	w.Has(w.dead, messages)
+
+	return took
 }
 
 func (w *world) kill() {

@@ -54,6 +54,18 @@ func Text(d amqp091.Delivery, key string) string {
 	return text
 }
 
+// Returns tells how often a quorum queue has given a message before, and got it back.
+func Returns(d amqp091.Delivery) int {
+	n := int64(0)
+	for _, key := range []string{"x-delivery-count", "x-acquired-count"} { // the second from RabbitMQ 4.3 on
+		if count, ok := d.Headers[key].(int64); ok {
+			n = max(n, count)
+		}
+	}
+
+	return int(n)
+}
+
 // Bodies returns the bodies of messages, in their order.
 func Bodies(deliveries []amqp091.Delivery) []string {
 	bodies := make([]string, len(deliveries))

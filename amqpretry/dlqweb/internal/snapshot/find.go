@@ -39,12 +39,14 @@ func (s *Snapshot) Find(ctx context.Context, key string, filter dlq.Filter) (*Re
 		return r, nil
 	}
 	m := s.matcher(filter)
+	leave, kept := s.enter()
+	if m.kept = kept; kept {
+		defer leave()
+	}
 	if m.deep {
-		leave, ok := s.enter()
-		if !ok {
+		if !kept {
 			return nil, ErrNotKept
 		}
-		defer leave()
 		s.searching.Lock()
 		defer s.searching.Unlock()
 		if r := s.remembered(key); r != nil { // who was before has asked the same
@@ -118,14 +120,17 @@ type matcher struct {
 	row           dlq.Filter // what is different for each
 	uuids         bool
 	ages          bool
-	inError       bool
 	inside        inside
 	deep          bool // asks for what is in the message
+	ofKind        bool // asks for what kinds have
+	ofError       bool // asks for the error text
+	kept          bool // the file is there
 }
 
 func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	m := &matcher{s: s, filter: f, uuids: len(f.UUIDs) > 0, ages: f.OlderThan > 0 || f.NewerThan > 0,
-		inError: f.ErrorContains != "" || f.ErrorMatches != nil, inside: newInside(f)}
+		ofKind:  len(f.Reasons)+len(f.Topics)+len(f.Handlers)+len(f.ErrorTypes)+len(f.Fingerprints) > 0,
+		ofError: f.ErrorContains != "" || f.ErrorMatches != nil, inside: newInside(f)}
 	m.deep = m.inside.asks
 	ofKind := dlq.Filter{Reasons: f.Reasons, Topics: f.Topics, Handlers: f.Handlers, ErrorTypes: f.ErrorTypes}
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
@@ -191,9 +196,12 @@ func (m *matcher) anAge() time.Duration {
 
 // whole compares what is not in the index.
 func (m *matcher) whole(w *window, r *row, untimed bool) (bool, error) {
-	known := r.kind != 0 && (r.error != 0 || !m.inError)
+	known := (r.kind != 0 || !m.ofKind) && (r.error != 0 || !m.ofError)
 	if known && !m.deep {
 		return true, nil
+	}
+	if !m.kept {
+		return false, ErrNotKept
 	}
 	record, err := w.record(r)
 	if err != nil {

@@ -5,6 +5,7 @@ package snapshot
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"slices"
 	"sync"
@@ -83,12 +84,7 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 		s.chunks = append(s.chunks, &chunk{rows: make([]row, 0, chunkRows)})
 	}
 	c := s.chunks[len(s.chunks)-1]
-	r := row{at: unknown, offset: -1, size: clamp(len(l.Message.Body)), calls: clamp(l.Calls), replays: clamp(l.Replays),
-		cut: len(l.UUID) > mostText, unreadable: l.Unreadable != "",
-		plain: isPlain(l.Message.Headers)}
-	if !l.LastFailure.IsZero() {
-		r.at = l.LastFailure.UnixMilli()
-	}
+	r := rowOf(l)
 	r.kind, r.error = s.texts.add(l)
 	if run, _ := l.Message.Headers[header.Replay].(string); run != "" {
 		r.run = keep(&s.texts, s.texts.byRun, &s.texts.runs, run, run, len(run))
@@ -106,6 +102,26 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 	c.rows = append(c.rows, r)
 	s.n++
 	s.Bytes += int64(len(l.Message.Body))
+}
+
+// rowOf has what needs no texts.
+func rowOf(l *dlq.DeadLetter) row {
+	r := row{at: unknown, offset: -1, size: clamp(len(l.Message.Body)), calls: clamp(l.Calls), replays: clamp(l.Replays),
+		cut: len(l.UUID) > mostText, unreadable: l.Unreadable != "", plain: isPlain(l.Message.Headers)}
+	if !l.LastFailure.IsZero() {
+		r.at = l.LastFailure.UnixMilli()
+	}
+
+	return r
+}
+
+// Is tells whether a dead letter is the one at a position, as far as the index tells. One without a
+// UUID must still be there.
+func (s *Snapshot) Is(position int, l *dlq.DeadLetter) bool {
+	a, b := rowOf(l), s.row(position-1)
+
+	return (l.UUID != "" || l.Position == position) && cut(l.UUID, mostText) == s.uuid(position-1) &&
+		a.at == b.at && a.size == b.size && a.calls == b.calls && a.replays == b.replays
 }
 
 func clamp(n int) uint32 { return uint32(max(0, min(n, math.MaxUint32))) } //nolint:gosec // within the bounds
@@ -196,7 +212,9 @@ func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
 		return nil, ErrNotKept
 	}
 	record := make([]byte, r.length)
-	if _, err := s.file.ReadAt(record, r.offset); err != nil {
+	if _, err := s.file.ReadAt(record, r.offset); errors.Is(err, io.EOF) { // the disk was full
+		return nil, ErrNotKept
+	} else if err != nil {
 		return nil, err
 	}
 

@@ -25,7 +25,7 @@ type cause struct {
 
 // texts keeps each text once. Index 0 stands for what there was no room for.
 type texts struct {
-	bytes        int
+	most, bytes  int
 	kinds        []kind
 	fingerprints []dlq.Fingerprint
 	errors       []string
@@ -39,7 +39,7 @@ type texts struct {
 }
 
 func newTexts() texts {
-	return texts{kinds: make([]kind, 1), fingerprints: make([]dlq.Fingerprint, 1), errors: make([]string, 1),
+	return texts{most: mostTexts, kinds: make([]kind, 1), fingerprints: make([]dlq.Fingerprint, 1), errors: make([]string, 1),
 		runs: make([]string, 1), byKind: map[kind]uint32{}, byCause: map[cause]uint32{},
 		byFingerprint: map[string]uint32{}, byError: map[string]uint32{}, byRun: map[string]uint32{}}
 }
@@ -50,7 +50,7 @@ const overhead = 100
 // keep gives the index of a value, which is a new one if there is room for so many bytes.
 func keep[K comparable, V any](t *texts, index map[K]uint32, all *[]V, key K, value V, bytes int) uint32 {
 	i, known := index[key]
-	if known || t.bytes+bytes+overhead > mostTexts {
+	if known || t.bytes+bytes+overhead > t.most {
 		return i
 	}
 	t.bytes += bytes + overhead
@@ -71,7 +71,7 @@ func (t *texts) add(l *dlq.DeadLetter) (kindOf, errorOf uint32) {
 	if fingerprint == 0 {
 		f := l.Fingerprint()
 		fingerprint = keep(t, t.byFingerprint, &t.fingerprints, f.ID, f, len(f.ErrorType)+len(f.Handler)+len(f.Pattern))
-		if fingerprint != 0 && errorOf != 0 && t.bytes < mostTexts {
+		if fingerprint != 0 && errorOf != 0 && t.bytes < t.most {
 			t.byCause[why] = fingerprint
 			t.bytes += overhead
 		}
