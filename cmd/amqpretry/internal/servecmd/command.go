@@ -22,6 +22,7 @@ type options struct {
 	folder, audit       string
 	tlsCert, tlsKey     string
 	readOnly, plaintext bool
+	webhook, publicURL  string
 }
 
 const defaultListen = "127.0.0.1:8672"
@@ -57,6 +58,11 @@ taken out, and nothing in it is deleted. Each action is written to --audit befor
 again with its outcome; the default is audit.jsonl in --folder. So are sign-ins with --auth basic.
 After 5 failed ones in a row, an address or a name has to wait, up to a minute.
 
+--webhook gets a JSON object for each cause that a queue did not have before: text, queue, main_queue,
+fingerprint, reason, error_type, handler, pattern, messages, newest, page and url, and no body or header
+of a message. For it the console reads queues of up to 10,000 messages when they have grown, once a
+minute at most. What is there at the start is not new. A request is tried 3 times.
+
 SIGTERM and ^C stop the runs and end the process.
 
 Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage.`,
@@ -80,6 +86,8 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage.`,
 	flags.StringVar(&o.folder, "folder", "amqpretry-runs", "`folder` for runs and undo files; made if it is not there")
 	flags.StringVar(&o.audit, "audit", "", "`file` for the audit log (default: audit.jsonl in --folder)")
 	flags.BoolVar(&o.readOnly, "read-only", false, "show only: no replay, move, delete, import or export")
+	flags.StringVar(&o.webhook, "webhook", "", "`URL` that gets a POST for each new cause of dead letters")
+	flags.StringVar(&o.publicURL, "public-url", "", "`URL` of the console in these (default: the address it listens on)")
 	flags.StringVar(&o.tlsCert, "tls-cert", "", "PEM `file` with the certificate of the console; needs --tls-key")
 	flags.StringVar(&o.tlsKey, "tls-key", "", "PEM `file` with the private key of the console")
 	flags.BoolVar(&o.plaintext, "plaintext", false, "allow --auth basic on an address that is not loopback without "+

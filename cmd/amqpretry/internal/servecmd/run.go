@@ -58,10 +58,22 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 	audit := slog.NewJSONHandler(synced{file}, nil)
 	signIns.audit = audit
 
-	console, err := dlqweb.New(dlqweb.Config{
+	hook, err := o.newWebhook(log)
+	if err != nil {
+		return err
+	}
+	config := dlqweb.Config{
 		Broker: broker, Queues: o.queues, Prefix: o.prefix, Authorize: authorize, ReadOnly: o.readOnly,
 		Folder: o.folder, Audit: audit, Logger: watermill.NewSlogLogger(log),
-	})
+	}
+	if hook != nil {
+		if hook.console == "" {
+			hook.console = o.scheme() + "://" + listener.Addr().String() + o.prefix
+		}
+		config.OnNewCause = hook.add
+		go hook.run(ctx)
+	}
+	console, err := dlqweb.New(config)
 	if err != nil {
 		return cli.Usage("%w", err)
 	}
@@ -87,9 +99,7 @@ func handler(console http.Handler, o options, loopback bool) http.Handler {
 func serve(ctx context.Context, s *cli.Session, o options, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: mostHeader}
-	scheme := "http"
 	if o.tlsCert != "" {
-		scheme = "https"
 		certificate, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
 		if err != nil {
 			return cli.Usage("--tls-cert: %w", err)
@@ -104,7 +114,7 @@ func serve(ctx context.Context, s *cli.Session, o options, listener net.Listener
 		}
 		ended <- server.Serve(listener)
 	}()
-	s.Note("The console is at %s://%s%s/", scheme, listener.Addr(), o.prefix)
+	s.Note("The console is at %s://%s%s/", o.scheme(), listener.Addr(), o.prefix)
 
 	select {
 	case err := <-ended:
@@ -118,6 +128,14 @@ func serve(ctx context.Context, s *cli.Session, o options, listener net.Listener
 	}
 
 	return nil
+}
+
+func (o options) scheme() string {
+	if o.tlsCert != "" {
+		return "https"
+	}
+
+	return "http"
 }
 
 // openAudit opens the audit log, to write behind what it has.
