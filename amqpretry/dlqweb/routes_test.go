@@ -52,10 +52,10 @@ func TestNoAbsoluteRedirect(t *testing.T) {
 		for _, path := range []string{
 			"/static", "/static/", "/static/index.html", "/static/.", "/static/..", "/static/console.css/",
 			"/static/console.css/index.html", "/static/%2e%2e/console.css", "/static/..%2fstatic",
-			"/static//console.css", "/queue/", "/queue/index.html", "/queue/..", "/queue/%2e%2e/", "/a/./b", "//a", "/a//b",
-			"/a%2f%2fb", "/%2e/queue", "/index.html", "/api", "/api/", "/api/v1", "/api/v1/", "/api/v1/queues/", "/api/v1/runs/",
-			"/api/v1/queues//x",
-			"/api/v1/queues/%2e%2e/runs", "/api/v1/queues/..", "", "/%", "/\\evil.example", "/%5cevil.example",
+			"/static//console.css", "/queue/", "/queue/index.html", "/queue/..", "/queue/%2e%2e/", "/a/./b",
+			"//a", "/a//b", "/a%2f%2fb", "/%2e/queue", "/index.html", "/api", "/api/", "/api/v1", "/api/v1/",
+			"/api/v1/queues/", "/api/v1/runs/", "/api/v1/queues//x", "/api/v1/queues/%2e%2e/runs",
+			"/api/v1/queues/..", "", "/%", "/\\evil.example", "/%5cevil.example",
 		} {
 			for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut} {
 				r := httptest.NewRequestWithContext(t.Context(), method, "/", http.NoBody)

@@ -34,7 +34,8 @@ func hash(t *testing.T, password string) string {
 
 func TestBasic(t *testing.T) {
 	path := users(t, "# people\n\nada:"+hash(t, "a:1")+"\nbob:"+hash(t, "b2")+"\n")
-	authorize, err := options{auth: "basic:" + path, role: "metadata", grants: []string{"ada=delete"}}.authorizer(nobodyTold)
+	o := options{auth: "basic:" + path, role: "metadata", grants: []string{"ada=delete"}}
+	authorize, err := o.authorizer(nobodyTold)
 	require.NoError(t, err)
 
 	ask := func(name, password string) (dlqweb.User, dlqweb.Role, error) {
@@ -135,7 +136,8 @@ func TestOnlyLocal(t *testing.T) {
 		assert.Equal(t, http.StatusForbidden, ask(func(r *http.Request) { r.Header.Set(header, value) }).Code, header)
 	}
 	for _, origin := range []string{"null", "http://127.0.0.1.evil.example", "%"} {
-		assert.Equal(t, http.StatusForbidden, ask(func(r *http.Request) { r.Header.Set("Origin", origin) }).Code, origin)
+		answer := ask(func(r *http.Request) { r.Header.Set("Origin", origin) })
+		assert.Equal(t, http.StatusForbidden, answer.Code, origin)
 	}
 	assert.Equal(t, http.StatusOK, ask(func(r *http.Request) { r.Header.Set("Origin", "http://localhost:8672") }).Code)
 }
