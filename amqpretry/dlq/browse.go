@@ -96,10 +96,11 @@ func (q *Queue) Get(ctx context.Context, uuid string) (DeadLetter, error) {
 	var deadLetter DeadLetter
 	var scanned *scan
 	found := false
-	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, nil, func(s *scan) { scanned = s }, func(l *DeadLetter) bool {
-		deadLetter, found = *l, true
-		return false
-	})
+	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, nil, func(s *scan) { scanned = s },
+		func(l *DeadLetter) bool {
+			deadLetter, found = *l, true
+			return false
+		})
 	if err == nil && !found {
 		err = &NotFoundError{Queue: q.name, UUID: uuid, Seen: scanned.seen()}
 	}

@@ -181,10 +181,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		report.Seen = s.seen()
 
-		if d.passes != nil && d.passes(f) || !all && !d.filter.Matches(f.deadLetter(), now) {
-			if d.filter.Untimed(f.deadLetter()) {
-				report.UntimedLeftOut++
-			}
+		if d.passes != nil && d.passes(f) || !all && !report.matches(d.filter, f.deadLetter(), now) {
 			f.keep()
 			tell(d.progress, settled.progress(report.Progress))
 			continue

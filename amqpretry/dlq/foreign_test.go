@@ -26,8 +26,9 @@ func springMessage(queue string, at time.Time) amqp091.Publishing {
 
 	return amqp091.Publishing{Headers: amqp091.Table{
 		"x-exception-message": "no stock: item 17",
-		"x-exception-stacktrace": "org.springframework.amqp.rabbit.support.ListenerExecutionFailedException: Listener threw " +
-			"exception\n\tat a.B.c(B.java:1)\nCaused by: java.lang.IllegalStateException: no stock: item 17\n\tat a.B.d(B.java:2)\n",
+		"x-exception-stacktrace": "org.springframework.amqp.rabbit.support.ListenerExecutionFailedException: " +
+			"Listener threw exception\n\tat a.B.c(B.java:1)\n" +
+			"Caused by: java.lang.IllegalStateException: no stock: item 17\n\tat a.B.d(B.java:2)\n",
 		"x-original-exchange": "", "x-original-routingKey": queue,
 		"x-death": []any{death(queue+".wait", "expired"), death(queue, "rejected")},
 	}, Body: []byte("spring")}
@@ -52,8 +53,9 @@ func nServiceBusMessage(queue string, at time.Time) amqp091.Publishing {
 	return amqp091.Publishing{Headers: amqp091.Table{
 		"NServiceBus.ExceptionInfo.ExceptionType": "System.TimeoutException",
 		"NServiceBus.ExceptionInfo.Message":       []byte("Timed out"), // bytes, as some gateways write them
-		"NServiceBus.TimeOfFailure":               strings.Replace(at.Format("2006-01-02 15:04:05.000000 Z"), ".", ":", 1),
-		"NServiceBus.FailedQ":                     queue, "NServiceBus.ProcessingEndpoint": "Billing",
+		"NServiceBus.TimeOfFailure": strings.Replace(at.Format("2006-01-02 15:04:05.000000 Z"), ".", ":",
+			1),
+		"NServiceBus.FailedQ": queue, "NServiceBus.ProcessingEndpoint": "Billing",
 		"NServiceBus.EnclosedMessageTypes": "Shop.Bill, Shop, Version=1.0.0.0", "NServiceBus.CorrelationId": "c",
 	}, MessageId: "nsb " + queue, Body: []byte("nsb " + queue)}
 }
@@ -102,9 +104,11 @@ func TestForeignDeadLetters(t *testing.T) {
 			Host: "shop-1", Calls: 4, LastFailure: at},
 		{Error: "No stock of 18", ErrorType: "Shop.StockException", Topic: "Shop.Order", Handler: "Shop.BillConsumer",
 			Host: "shop-1", Calls: 4, LastFailure: at.Add(time.Minute)},
-		{Error: "Timed out", ErrorType: "System.TimeoutException", Topic: "Shop.Bill", Handler: "Billing", LastFailure: at},
-		{Error: "Timed out", ErrorType: "System.TimeoutException", Topic: "Shop.Bill", Handler: "Billing", LastFailure: at,
-			Queue: "bills"},
+		{Error: "Timed out", ErrorType: "System.TimeoutException", Topic: "Shop.Bill", Handler: "Billing",
+			LastFailure: at},
+		{Error: "Timed out", ErrorType: "System.TimeoutException", Topic: "Shop.Bill", Handler: "Billing",
+			LastFailure: at,
+			Queue:       "bills"},
 	} {
 		want.Reason = retry.ReasonRejected
 		if want.Queue == "" {
@@ -125,8 +129,9 @@ func TestForeignDeadLetters(t *testing.T) {
 		"older":                          {dlq.Filter{OlderThan: 30 * time.Minute}, 5, 1},
 		"newer":                          {dlq.Filter{NewerThan: 30 * time.Minute}, 1, 1},
 		"newer, with an error of Spring": {dlq.Filter{NewerThan: 30 * time.Minute, ErrorContains: "no stock"}, 0, 1},
-		"newer, of MassTransit":          {dlq.Filter{NewerThan: 30 * time.Minute, Topics: []string{"Shop.Order"}}, 0, 0},
-		"fingerprint":                    {dlq.Filter{Fingerprints: []string{letters[2].Fingerprint().ID}}, 2, 0},
+		"newer, of MassTransit": {dlq.Filter{NewerThan: 30 * time.Minute, Topics: []string{"Shop.Order"}}, 0,
+			0},
+		"fingerprint": {dlq.Filter{Fingerprints: []string{letters[2].Fingerprint().ID}}, 2, 0},
 	} {
 		stat, err := f.queue.Stat(t.Context(), test.filter)
 		require.NoError(t, err, name)
@@ -137,7 +142,8 @@ func TestForeignDeadLetters(t *testing.T) {
 	report, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay})
 	require.NoError(t, err)
 	assert.Equal(t, 6, report.Done)
-	assert.Equal(t, []dlq.Left{{Why: dlq.LeftForeign, Messages: 1}}, report.Left, "NServiceBus says that bills failed it")
+	assert.Equal(t, []dlq.Left{{Why: dlq.LeftForeign, Messages: 1}}, report.Left,
+		"NServiceBus says that bills failed it")
 	replayed := f.drained(f.main, 6)
 	assert.Equal(t, "No stock of 17", replayed[2].Headers["MT-Fault-Message"], "its own headers stay")
 	assert.Equal(t, int32(3), replayed[2].Headers["MT-Fault-RetryCount"])
@@ -177,7 +183,8 @@ func TestUntimedLeftOut(t *testing.T) {
 	_, err = f.queue.Export(t.Context(), &lines, dlq.ExportOptions{})
 	require.NoError(t, err)
 	for _, missing := range []bool{false, true} {
-		report, err = f.queue.Import(t.Context(), strings.NewReader(lines.String()), dlq.ImportOptions{Filter: old, To: moved,
+		report, err = f.queue.Import(t.Context(), strings.NewReader(lines.String()), dlq.ImportOptions{Filter: old,
+			To:     moved,
 			DryRun: true, OnlyMissing: missing})
 		require.NoError(t, err)
 		assert.Equal(t, 2, report.UntimedLeftOut, "an import")

@@ -224,10 +224,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	i.report.Seen++
 	d := deliveryOf(record)
 	deadLetter := newDeadLetter(&d, "", i.queue.mainQueue, i.queue.client.config.UUIDHeader, i.lines)
-	if !i.options.Filter.Matches(&deadLetter, now) {
-		if i.options.Filter.Untimed(&deadLetter) {
-			i.report.UntimedLeftOut++
-		}
+	if !i.report.matches(i.options.Filter, &deadLetter, now) {
 		i.pending = append(i.pending, imported{line: i.lines})
 		return nil
 	}

@@ -3,6 +3,7 @@ package dlq
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // Report is what became of a run, or what a dry run has counted. A message that is not Done is
@@ -72,6 +73,15 @@ const (
 	// LeftTooLarge: its headers leave no room in a frame for those that it needs.
 	LeftTooLarge LeftReason = "headers too large"
 )
+
+// matches tells whether a filter matches, and counts what it leaves out for a missing time.
+func (r *Report) matches(f Filter, l *DeadLetter, now time.Time) bool {
+	if f.Untimed(l) {
+		r.UntimedLeftOut++
+	}
+
+	return f.Matches(l, now)
+}
 
 func (r *Report) leave(why LeftReason) {
 	i := slices.IndexFunc(r.Left, func(l Left) bool { return l.Why == why })

@@ -15,8 +15,8 @@ import (
 )
 
 // springTrace is what Throwable.printStackTrace writes.
-const springTrace = `org.springframework.amqp.rabbit.support.ListenerExecutionFailedException: Listener method 'public void shop.Bill.handle(shop.Order)' threw exception
-	at org.springframework.amqp.rabbit.listener.adapter.MessagingMessageListenerAdapter.invokeHandler(MessagingMessageListenerAdapter.java:286)
+const springTrace = `org.springframework.amqp.rabbit.support.ListenerExecutionFailedException: Listener threw exception
+	at org.springframework.amqp.rabbit.listener.adapter.HandlerAdapter.invoke(HandlerAdapter.java:75)
 	at java.base/java.lang.Thread.run(Thread.java:1583)
 	Suppressed: java.io.IOException: cannot close
 		at shop.Bill.close(Bill.java:9)
@@ -93,7 +93,8 @@ func TestForeign(t *testing.T) {
 		"Spring, no message": {with(springHeaders(), "x-exception-message", nil), spring},
 		"Spring, where only": {amqp091.Table{"x-original-exchange": "", "x-original-routingKey": "orders"},
 			retry.DeadLetter{Queue: "orders", Reason: retry.ReasonRejected, RoutingKey: "orders"}},
-		"Java, no cause": {trace("shop.Bill$Error: a\n\tat shop.Bill.handle(Bill.java:31)\n"), sprung("shop.Bill$Error", "a")},
+		"Java, no cause": {trace("shop.Bill$Error: a\n\tat shop.Bill.handle(Bill.java:31)\n"),
+			sprung("shop.Bill$Error", "a")},
 		"Java, on Windows": {trace("a.B: b\r\n\tat a.B.c(B.java:1)\r\nCaused by: c.D: e\r\n\t... 1 more\r\n"),
 			sprung("c.D", "e")},
 		"Java, no text": {trace("a.B: b\nCaused by: java.lang.NullPointerException\n\tat a.B.c(B.java:1)"),
@@ -105,14 +106,16 @@ func TestForeign(t *testing.T) {
 		"MassTransit, as bytes": {with(massTransitHeaders(), "MT-Fault-Message", []byte("No stock")), mt},
 		"MassTransit, other types": {with(massTransitHeaders(), "MT-Fault-Timestamp", faultAt.Local(),
 			"MT-Fault-RetryCount", "3"), mt},
-		"MassTransit, local time": {with(massTransitHeaders(), "MT-Fault-Timestamp", "2026-01-02T05:04:05.6789012+02:00"), mt},
+		"MassTransit, local time": {with(massTransitHeaders(), "MT-Fault-Timestamp",
+			"2026-01-02T05:04:05.6789012+02:00"), mt},
 		"MassTransit, no retries": {with(massTransitHeaders(), "MT-Fault-RetryCount", nil),
 			fault(mt, func(l *retry.DeadLetter) { l.Calls = 0 })},
 		"MassTransit, odd values": {with(massTransitHeaders(), "MT-Fault-RetryCount", int64(-7), "MT-Fault-Timestamp",
 			"yesterday", "MT-Fault-InputAddress", "%zz"), fault(mt, func(l *retry.DeadLetter) {
 			l.Calls, l.LastFailure = 0, time.Time{}
 		})},
-		"MassTransit, root virtual host": {with(massTransitHeaders(), "MT-Fault-InputAddress", "rabbitmq://broker/Shop%3aorders"),
+		"MassTransit, root virtual host": {with(massTransitHeaders(), "MT-Fault-InputAddress",
+			"rabbitmq://broker/Shop%3aorders"),
 			fault(mt, func(l *retry.DeadLetter) { l.Queue = "Shop:orders" })},
 		"MassTransit, skipped": {amqp091.Table{"MT-Reason": "dead-letter", "MT-Host-MachineName": "shop-1"},
 			retry.DeadLetter{Queue: "orders"}},
@@ -120,13 +123,16 @@ func TestForeign(t *testing.T) {
 		"NServiceBus": {nServiceBusHeaders(), nsb},
 		"NServiceBus, another queue": {with(nServiceBusHeaders(), "NServiceBus.FailedQ", "bills"),
 			fault(nsb, func(l *retry.DeadLetter) { l.Queue = "bills" })},
-		"NServiceBus, no time": {with(nServiceBusHeaders(), "NServiceBus.TimeOfFailure", "2026-01-02 03:04:05:67890x Z"),
+		"NServiceBus, no time": {with(nServiceBusHeaders(), "NServiceBus.TimeOfFailure",
+			"2026-01-02 03:04:05:67890x Z"),
 			fault(nsb, func(l *retry.DeadLetter) { l.LastFailure = time.Time{} })},
 		"NServiceBus, sent and not failed": {amqp091.Table{"NServiceBus.EnclosedMessageTypes": "Shop.Order, Shop",
 			"NServiceBus.ProcessingEndpoint": "Shop.Billing"}, retry.DeadLetter{Queue: "orders"}},
 
-		"Watermill": {amqp091.Table{header.PoisonReason: "boom", header.PoisonTopic: "orders", header.PoisonHandler: "bill"},
-			retry.DeadLetter{Queue: "orders", Reason: retry.ReasonRejected, Error: "boom", Topic: "orders", Handler: "bill"}},
+		"Watermill": {amqp091.Table{header.PoisonReason: "boom", header.PoisonTopic: "orders",
+			header.PoisonHandler: "bill"},
+			retry.DeadLetter{Queue: "orders", Reason: retry.ReasonRejected, Error: "boom", Topic: "orders",
+				Handler: "bill"}},
 	} {
 		l, _ := DeadLetter(&amqp091.Delivery{Headers: test.headers}, "orders")
 		assert.Equal(t, test.want, l, name)
@@ -146,10 +152,13 @@ func TestForeignAndBroker(t *testing.T) {
 		queue, routed string
 		at            time.Time
 	}{
-		"waited":                   {death("orders.wait", "expired", later), retry.ReasonRejected, "orders", "", faultAt},
-		"rejected elsewhere":       {death("bills", "rejected", earlier), retry.ReasonRejected, "orders", "", faultAt},
-		"rejected elsewhere later": {death("bills", "rejected", later), retry.ReasonRejected, "bills", "order.created", later},
-		"expired later":            {death("orders", "expired", later), retry.ReasonExpired, "orders", "order.created", later},
+		"waited": {death("orders.wait", "expired", later), retry.ReasonRejected, "orders", "",
+			faultAt},
+		"rejected elsewhere": {death("bills", "rejected", earlier), retry.ReasonRejected, "orders", "", faultAt},
+		"rejected elsewhere later": {death("bills", "rejected", later), retry.ReasonRejected, "bills", "order.created",
+			later},
+		"expired later": {death("orders", "expired", later), retry.ReasonExpired, "orders", "order.created",
+			later},
 		"delivered too often later": {death("orders", "delivery_limit", later), retry.ReasonDeliveryLimit, "orders",
 			"order.created", later},
 	} {
@@ -164,8 +173,9 @@ func TestForeignAndBroker(t *testing.T) {
 	}
 
 	// Spring's tells no time: the time and the origin of the broker's are the best that is known.
-	l, _ := DeadLetter(&amqp091.Delivery{Headers: amqp091.Table{"x-exception-message": "boom", "x-original-exchange": "dlx",
-		header.Death: []any{death("orders.wait", "expired", later), death("orders", "rejected", earlier)}}}, "orders")
+	deaths := []any{death("orders.wait", "expired", later), death("orders", "rejected", earlier)}
+	l, _ := DeadLetter(&amqp091.Delivery{Headers: amqp091.Table{"x-exception-message": "boom",
+		"x-original-exchange": "dlx", header.Death: deaths}}, "orders")
 	assert.Equal(t, retry.DeadLetter{Reason: retry.ReasonRejected, Queue: "orders", Error: "boom", LastFailure: earlier,
 		Exchange: "shop", RoutingKey: "order.created"}, l)
 }
@@ -194,7 +204,8 @@ func TestForeignBehindOurs(t *testing.T) {
 // Without x-death its summaries tell.
 func TestDeathSummaries(t *testing.T) {
 	first := func(reason string) amqp091.Table {
-		return amqp091.Table{header.FirstDeathQueue: "orders", header.FirstDeathReason: reason, header.FirstDeath + "exchange": "shop"}
+		return amqp091.Table{header.FirstDeathQueue: "orders", header.FirstDeathReason: reason,
+			header.FirstDeath + "exchange": "shop"}
 	}
 	both := first("rejected")
 	both["x-last-death-queue"], both["x-last-death-reason"] = "orders.wait", "expired"
