@@ -319,5 +319,5 @@ func TestChoicesAreKept(t *testing.T) {
 	b.open(w.at(""))
 	b.sees("1 dead letter in")
 	visible := value(b, chromedp.Text("header"))
-	assert.NotContains(t, visible, "System")
+	assert.NotContains(t, visible, "Auto")
 }

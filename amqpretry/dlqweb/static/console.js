@@ -67,7 +67,7 @@
     mode = now;
     tell(document);
   });
-  choice("theme", { system: "System", light: "Light", dark: "Dark" }, root.dataset.theme || "system", (now) => {
+  choice("theme", { system: "Auto", light: "Light", dark: "Dark" }, root.dataset.theme || "system", (now) => {
     if (now === "system") delete root.dataset.theme; else root.dataset.theme = now;
   });
 
