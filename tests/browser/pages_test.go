@@ -72,8 +72,8 @@ var looks = []struct {
 	{"", "light", 1920, 1080}, {"", "dark", 1920, 1080},
 }
 
-// Every page, on each screen: axe-core finds nothing, and nothing is wider than the window, whatever
-// errors say. The pictures are in docs/img.
+// Every page, on each screen: axe-core finds nothing, and nothing is wider than the window,
+// whatever errors say. The pictures are in docs/img.
 func TestPages_OwnBroker(t *testing.T) {
 	t.Parallel()
 	script, err := axe()

@@ -67,15 +67,16 @@
     mode = now;
     tell(document);
   });
-  choice("theme", { system: "System", light: "Light", dark: "Dark" }, root.dataset.theme || "system", (now) => {
+  choice("theme", { system: "Auto", light: "Light", dark: "Dark" }, root.dataset.theme || "system", (now) => {
     if (now === "system") delete root.dataset.theme; else root.dataset.theme = now;
   });
 
   // ---- updates in place ----
 
   const keyOf = (n) => n.nodeType !== 1 ? "" : n.id || n.getAttribute("data-key") || n.getAttribute("href") || n.getAttribute("name") || "";
+  // Without keys, elements of different classes differ: a new warning is inserted, and the paragraph behind it stays.
   const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b) &&
-    (a.nodeType !== 1 || a.classList[0] === b.classList[0] || !a.classList[0] === !b.classList[0]);
+    (a.nodeType !== 1 || keyOf(a) || a.classList[0] === b.classList[0]);
   const selected = (node) => {
     const selection = document.getSelection();
     return selection && !selection.isCollapsed && selection.containsNode(node, true);
@@ -148,21 +149,22 @@
   const summary = () => {
     const part = document.querySelector("main [data-part]");
     if (!part) return { state: "", progress: "" };
-    const state = part.dataset.state || part.querySelector(".state")?.textContent || "";
-    const bar = part.querySelector("progress");
-    return { state, progress: part.dataset.progress || (bar ? `${bar.value} of ${bar.max}` : "") };
+    const { state, progress } = part.dataset;
+    const bar = state === undefined && part.querySelector("progress");
+    return { state: state ?? part.querySelector(".state")?.textContent ?? "",
+      progress: progress ?? (bar ? `${bar.value} of ${bar.max}` : "") };
   };
   const announce = () => {
     const now = summary();
     const changed = now.state !== said.state, later = now.progress !== said.progress && Date.now() - said.at >= 10000;
     if (!changed && !later) return;
-    say([now.state, now.progress].filter(Boolean).join(", "));
+    say([now.state, now.progress].filter(Boolean).join(", ") || "Updated");
     said = { ...now, at: Date.now() };
   };
 
   // ---- asking again ----
 
-  let good = Date.now(), failure = null, pause = every, timer = 0, asking = false;
+  let good = Date.now(), shown = good, failure = null, pause = every, timer = 0, asking = false;
   const words = {
     401: "You are signed out. Reload the page to sign in.",
     403: "You may no longer see this page.",
@@ -173,7 +175,7 @@
   const problem = (text) => Object.assign(new Error(text), { told: text });
 
   const stale = () => {
-    const quiet = Date.now() - good;
+    const quiet = Date.now() - Math.max(good, shown);
     const shows = failure && (failure.told || quiet > silence);
     const banner = $("stale");
     if (shows) {
@@ -192,7 +194,8 @@
       cache: "no-store", signal: AbortSignal.timeout(timeout) });
     if (answer.type === "opaqueredirect") throw problem(words[401]);
     if (words[answer.status]) throw problem(words[answer.status]);
-    if (!answer.ok) throw new Error(answer.statusText);
+    if (answer.status === 502 || answer.status === 504) throw new Error("a proxy answers");
+    if (!answer.ok) throw problem(`The console answers with the status ${answer.status}.`);
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
     const parts = [...document.querySelectorAll("main [data-part], .top [data-part]")];
     if (!parts.some((part) => part.closest("main") && next.getElementById(part.id))) {
@@ -206,7 +209,7 @@
       const same = next.getElementById(part.id);
       if (same) morph(part, same);
     }
-    if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
+    if (focused !== document.activeElement) (focused.isConnected ? focused : $("main")).focus({ preventScroll: true });
     if (document.title !== next.title) document.title = next.title;
     return next.body.hasAttribute("data-live");
   };
@@ -243,7 +246,8 @@
     said = { ...summary(), at: Date.now() };
     timer = setTimeout(ask, every);
     document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible" && Date.now() - good > every) ask();
+      shown = Date.now();
+      if (document.visibilityState === "visible" && shown - good > every) ask();
     });
     $("stale").querySelector("button").addEventListener("click", ask);
   }
