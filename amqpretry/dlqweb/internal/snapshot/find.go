@@ -6,8 +6,10 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
@@ -121,10 +123,11 @@ type matcher struct {
 	row           dlq.Filter // what is different for each
 	uuids         bool
 	ages          bool
-	deep          bool // asks for what is in the message
-	ofKind        bool // asks for what kinds have
-	ofError       bool // asks for the error text
-	kept          bool // the file is there
+	deep          bool   // asks for what is in the message
+	ofKind        bool   // asks for what kinds have
+	ofError       bool   // asks for the error text
+	kept          bool   // the file is there
+	text          string // see mayHave; empty if it cannot tell
 }
 
 func (s *Snapshot) matcher(f dlq.Filter) *matcher {
@@ -136,6 +139,9 @@ func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
 	m.row = dlq.Filter{OlderThan: f.OlderThan, NewerThan: f.NewerThan, MinCalls: f.MinCalls, MaxCalls: f.MaxCalls,
 		MinReplays: f.MinReplays, MaxReplays: f.MaxReplays, NeverReplayed: f.NeverReplayed}
+	if lower := strings.ToLower(f.Text); strings.IndexFunc(lower, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+		m.text = lower
+	}
 	for _, k := range s.texts.kinds {
 		var l dlq.DeadLetter
 		l.Reason, l.Topic, l.Handler, l.ErrorType = k.reason, k.topic, k.handler, k.errorType
@@ -201,7 +207,11 @@ func (m *matcher) whole(r *row, untimed bool) (bool, error) {
 	if !m.kept {
 		return false, ErrNotKept
 	}
-	l, err := m.s.load(r)
+	record, err := m.s.read(r)
+	if err != nil || m.text != "" && !mayHave(record, m.text) {
+		return false, err
+	}
+	l, err := decode(record)
 	if err != nil {
 		return false, err
 	}

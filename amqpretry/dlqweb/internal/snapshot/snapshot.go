@@ -200,6 +200,16 @@ func (s *Snapshot) Load(position int) (*dlq.DeadLetter, error) {
 
 // load needs enter.
 func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
+	record, err := s.read(r)
+	if err != nil {
+		return nil, err
+	}
+
+	return decode(record)
+}
+
+// read needs enter.
+func (s *Snapshot) read(r *row) ([]byte, error) {
 	if r.offset < 0 {
 		return nil, ErrNotKept
 	}
@@ -210,7 +220,7 @@ func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
 		return nil, err
 	}
 
-	return decode(record)
+	return record, nil
 }
 
 func (s *Snapshot) row(i int) *row { return &s.chunks[i/chunkRows].rows[i%chunkRows] }
