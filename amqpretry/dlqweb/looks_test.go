@@ -135,6 +135,7 @@ func TestRefreshOnce(t *testing.T) {
 func TestArrivals(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
+	f.get("/api/v1/queues") // the console has seen an empty queue
 	f.fill(0, 10)
 	path := "/queue?queue=" + f.dead
 	assert.NotContains(t, f.looked(path, nil).Body, "since</strong>", "the depth may be from before")

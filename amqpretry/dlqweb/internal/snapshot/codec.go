@@ -6,13 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/retry"
 )
+
+// mostAtOnce is for how many headers there is room from the beginning.
+const mostAtOnce = 64
 
 // errDamaged is what a record says that is not as it was written.
 var errDamaged = errors.New("a dead letter in the temporary file is damaged")
@@ -46,12 +51,26 @@ func encode(out []byte, l *dlq.DeadLetter) ([]byte, error) {
 	e.out = append(e.out, m.DeliveryMode, m.Priority)
 	e.times(m.Timestamp)
 	e.value(m.Headers)
+	e.texts(otherTexts(m.Headers))
 
 	return e.out, e.err
 }
 
+// otherTexts are header values as dlq.Filter compares them, where they are not in the record as they
+// are.
+func otherTexts(headers amqp091.Table) string {
+	var all []string
+	for _, value := range headers {
+		if _, is := value.(string); !is {
+			all = append(all, codec.HeaderText(value))
+		}
+	}
+
+	return strings.Join(all, "\x00")
+}
+
 func decode(in []byte) (*dlq.DeadLetter, error) {
-	d := decoder{in: in}
+	d := decoder{in: in, all: string(in)}
 	body := d.bytes()
 	l := &dlq.DeadLetter{Position: int(d.number())}
 	l.Message.Body = body
@@ -82,6 +101,7 @@ func decode(in []byte) (*dlq.DeadLetter, error) {
 	m.DeliveryMode, m.Priority = d.byte(), d.byte()
 	d.times(&m.Timestamp)
 	m.Headers, _ = d.value().(amqp091.Table)
+	_ = d.text()
 	if d.err == nil && len(d.in) > 0 {
 		d.err = errDamaged
 	}
@@ -226,8 +246,10 @@ func (e *encoder) value(value any) {
 	}
 }
 
+// decoder makes all texts parts of one, as there are many short ones.
 type decoder struct {
-	in  []byte
+	in  []byte // the rest
+	all string
 	err error
 }
 
@@ -266,9 +288,16 @@ func (d *decoder) take(n int64) []byte {
 	return taken
 }
 
+func (d *decoder) text() string {
+	n := d.number()
+	at := len(d.all) - len(d.in)
+
+	return d.all[at : at+len(d.take(n))]
+}
+
 func (d *decoder) texts(texts ...*string) {
 	for _, text := range texts {
-		*text = string(d.take(d.number()))
+		*text = d.text()
 	}
 }
 
@@ -325,7 +354,7 @@ func (d *decoder) value() any {
 		value := int32(d.number())
 		return amqp091.Decimal{Value: value, Scale: d.byte()}
 	case kindText:
-		return string(d.take(d.number()))
+		return d.text()
 	case kindBytes:
 		return d.bytes()
 	case kindTime:
@@ -342,9 +371,10 @@ func (d *decoder) value() any {
 		}
 		return array
 	case kindTable:
-		table := amqp091.Table{}
-		for range d.number() {
-			name := string(d.take(d.number()))
+		n := d.number()
+		table := make(amqp091.Table, max(0, min(n, mostAtOnce)))
+		for range n {
+			name := d.text()
 			if table[name] = d.value(); d.err != nil {
 				break
 			}

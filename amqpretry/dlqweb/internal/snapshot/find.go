@@ -208,7 +208,7 @@ func (m *matcher) whole(w *window, r *row, untimed bool) (bool, error) {
 		return false, err
 	}
 	if known {
-		return m.inside.matches(r, record, m.s.Began)
+		return m.inside.matches(record, m.s.Began)
 	}
 	l, err := decode(record)
 	if err != nil {

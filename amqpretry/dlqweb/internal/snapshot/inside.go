@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"time"
-
-	"github.com/rabbitmq/amqp091-go"
+	"unicode/utf8"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
@@ -17,7 +16,7 @@ type inside struct {
 	asks   bool
 	// body tells that the filter asks for nothing but the body.
 	body bool
-	// text in lower case, and values, are in the records of all plain messages that match.
+	// text in lower case, and values, are in the records of all messages that match.
 	text   []byte
 	values [][]byte
 }
@@ -26,51 +25,29 @@ func newInside(f dlq.Filter) inside {
 	i := inside{filter: dlq.Filter{Text: f.Text, Headers: f.Headers, Fields: f.Fields, Where: f.Where}}
 	i.body = f.Text == "" && len(f.Headers) == 0 && f.Where == nil
 	i.asks = !i.body || len(f.Fields) > 0
-	if text := strings.ToLower(f.Text); isTelling(text) {
+	if text := strings.ToLower(f.Text); strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
 		i.text = []byte(text)
 	}
 	for _, value := range f.Headers {
-		if isTelling(strings.ToLower(value)) {
-			i.values = append(i.values, []byte(value))
-		}
+		i.values = append(i.values, []byte(value))
 	}
 
 	return i
 }
 
-// isTelling tells a text that no number has, and that is one byte a character.
-func isTelling(text string) bool {
-	return strings.Trim(text, "-0123456789") != "" && strings.IndexFunc(text, func(r rune) bool { return r >= 0x80 }) < 0
-}
-
-// isPlain tells headers whose values are texts, which a record has as they are, or integers.
-func isPlain(headers amqp091.Table) bool {
-	for _, value := range headers {
-		switch value.(type) {
-		case string, int8, int16, int32, int64, uint8, uint16, uint32, uint64:
-		default:
-			return false
-		}
-	}
-
-	return true
-}
-
-func (i *inside) matches(r *row, record []byte, now time.Time) (bool, error) {
+func (i *inside) matches(record []byte, now time.Time) (bool, error) {
 	if i.body {
 		body, err := bodyOf(record)
 		var l dlq.DeadLetter
 		l.Message.Body = body
 		return err == nil && i.filter.Matches(&l, now), err
 	}
-	if r.plain {
-		if len(i.text) > 0 && !has(record, i.text) {
+	if len(i.text) > 0 && !has(record, i.text) {
+		return false, nil
+	}
+	for _, value := range i.values {
+		if !bytes.Contains(record, value) {
 			return false, nil
-		}
-		for _, value := range i.values {
-			if !bytes.Contains(record, value) {
-				return false, nil
-			}
 		}
 	}
 	l, err := decode(record)

@@ -58,7 +58,6 @@ type row struct {
 	calls, replays  uint32
 	uuid            uint32 // where the UUID ends in chunk.uuids
 	cut, unreadable bool   // the UUID is cut; headers cannot be read
-	plain           bool   // see isPlain
 }
 
 const unknown = math.MinInt64
@@ -107,7 +106,7 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 // rowOf has what needs no texts.
 func rowOf(l *dlq.DeadLetter) row {
 	r := row{at: unknown, offset: -1, size: clamp(len(l.Message.Body)), calls: clamp(l.Calls), replays: clamp(l.Replays),
-		cut: len(l.UUID) > mostText, unreadable: l.Unreadable != "", plain: isPlain(l.Message.Headers)}
+		cut: len(l.UUID) > mostText, unreadable: l.Unreadable != ""}
 	if !l.LastFailure.IsZero() {
 		r.at = l.LastFailure.UnixMilli()
 	}
@@ -208,6 +207,16 @@ func (s *Snapshot) Load(position int) (*dlq.DeadLetter, error) {
 
 // load needs enter.
 func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
+	record, err := s.read(r)
+	if err != nil {
+		return nil, err
+	}
+
+	return decode(record)
+}
+
+// read needs enter.
+func (s *Snapshot) read(r *row) ([]byte, error) {
 	if r.offset < 0 {
 		return nil, ErrNotKept
 	}
@@ -218,7 +227,7 @@ func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
 		return nil, err
 	}
 
-	return decode(record)
+	return record, nil
 }
 
 func (s *Snapshot) row(i int) *row { return &s.chunks[i/chunkRows].rows[i%chunkRows] }
