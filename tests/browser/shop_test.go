@@ -59,7 +59,8 @@ var causes = []cause{
 	{88, 6, "legacy-imports", "convert", retry.ReasonPermanent, "line %d: 14 fields, but the header has 15",
 		"*csv.ParseError", 40 * 24 * time.Hour, 24 * time.Hour, 1},
 	{9001, 154, longQueue, "reserve", retry.ReasonExhausted, "reserve SKU %d: ERROR: could not serialize access due " +
-		"to concurrent update (SQLSTATE 40001)", "*fmt.wrapError[" + strings.Repeat("github.com/shop/warehouse.", 200) + "]",
+		"to concurrent update (SQLSTATE 40001)",
+		"*fmt.wrapError[" + strings.Repeat("github.com/shop/stocks.", 220) + "]",
 		8 * 24 * time.Hour, time.Hour, 4},
 }
 
