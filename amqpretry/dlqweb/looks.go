@@ -194,6 +194,10 @@ func (k *looks) end(l *look, r *pending) {
 	l.reading, l.failed = nil, nil
 	if r.err != nil {
 		l.failed, l.changed = r, cmp.Or(l.changed, r.changed)
+		if k.console.ctx.Err() == nil {
+			k.console.config.Logger.Error("Cannot read a dead-letter queue", r.err,
+				watermill.LogFields{"queue": l.target.Queue})
+		}
 		if r.snapshot != nil {
 			r.snapshot.Release()
 		}
