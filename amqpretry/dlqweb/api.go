@@ -41,8 +41,8 @@ func (c *Console) apiQueues(r *http.Request, _ visitor) (any, error) {
 // apiPatience is how long a look may take until the answer is that it goes on.
 const apiPatience = 25 * time.Second
 
-// lookAt waits for a snapshot, and gives what matches. refresh reads the queue anew if the snapshot is
-// the one that it names.
+// lookAt waits for a snapshot, and gives what matches. refresh reads the queue anew if the snapshot
+// is the one that it names.
 func (c *Console) lookAt(r *http.Request, who visitor, others ...string) (viewOf, seen, *snapshot.Result, error) {
 	query := r.URL.Query()
 	if err := checkKeys(query, append(others, "main-queue", "refresh")...); err != nil {

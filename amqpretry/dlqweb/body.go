@@ -32,8 +32,8 @@ type bodyShown struct {
 	Unpacked int
 }
 
-// showBody shows a body as what is asked for, else as the first of these that it is: JSON, indented;
-// text; a dump. What gzip has packed is unpacked.
+// showBody shows a body as what is asked for, else as the first of these that it is: JSON,
+// indented; text; a dump. What gzip has packed is unpacked.
 func showBody(m *amqp091.Publishing, as string) bodyShown {
 	body := m.Body
 	shown := bodyShown{Size: len(body)}

@@ -51,9 +51,9 @@ type Config struct {
 	// can edit it then. Nil redacts nothing.
 	Redact func(*dlq.DeadLetter)
 	// OnNewCause is called when dead letters have a cause that the queue did not have before, from
-	// one goroutine. With it, the console reads queues that have grown, unasked: those of up to
-	// 10,000 messages, once a minute at most. What was there at the first read is not new. Nil means
-	// that nobody is told, and no queue is read for it.
+	// one goroutine. For it, the console reads queues of up to 10,000 messages when they have
+	// grown, once a minute at most. Causes of the first read are not new. Nil means that the
+	// console reads no queue for this.
 	OnNewCause func(NewCause)
 	// Logger for what happens besides. Nil means none.
 	Logger watermill.LoggerAdapter

@@ -76,7 +76,8 @@ type wish struct {
 	Filter url.Values `json:"filter,omitempty"`
 	// Snapshot is the one whose dead letters are counted; empty: the queue is read.
 	Snapshot string `json:"snapshot,omitempty"`
-	// RestOf is the run whose messages are meant that it has not done, if the console still knows them.
+	// RestOf is the run whose messages are meant that it has not done, if the console still knows
+	// them.
 	RestOf string `json:"rest_of,omitempty"`
 	// UndoOf is the run whose undo file is imported.
 	UndoOf string `json:"undo_of,omitempty"`

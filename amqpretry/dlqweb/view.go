@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// filterKeys are the names of the filters in a URL; closedKeys those that RoleMetadata may not use, as
-// they would tell what it may not see.
+// filterKeys are the names of the filters in a URL; closedKeys those that RoleMetadata may not use,
+// as they would tell what it may not see.
 var (
 	filterKeys = dlq.FilterKeys()
 	closedKeys = []string{"error", "error-matches", "text", "header", "json-field"}

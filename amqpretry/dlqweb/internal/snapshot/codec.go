@@ -56,8 +56,8 @@ func encode(out []byte, l *dlq.DeadLetter) ([]byte, error) {
 	return e.out, e.err
 }
 
-// otherTexts are header values as dlq.Filter compares them, where they are not in the record as they
-// are.
+// otherTexts are header values as dlq.Filter compares them, where they are not in the record as
+// they are.
 func otherTexts(headers amqp091.Table) string {
 	var all []string
 	for _, value := range headers {

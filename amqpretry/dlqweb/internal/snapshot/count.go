@@ -26,7 +26,8 @@ type Numbers struct {
 	Oldest  time.Time `json:"oldest,omitzero"`
 	Newest  time.Time `json:"newest,omitzero"`
 	Untimed int       `json:"untimed"`
-	// UntimedLeftOut is how many match but for their missing time, while the filter asks for an age.
+	// UntimedLeftOut is how many match but for their missing time, while the filter asks for an
+	// age.
 	UntimedLeftOut int        `json:"untimed_left_out"`
 	Replayed       int        `json:"replayed"`
 	Unreadable     int        `json:"unreadable"`
