@@ -130,7 +130,7 @@ func (q *Queue) PlanOf(ctx context.Context, plan Plan, read Stat, deadLetters it
 			if err = cmp.Or(err, context.Cause(ctx)); err != nil {
 				return report, err
 			}
-			report.Seen++
+			report.Seen = l.Position
 			if d.filter.Matches(l, p.began) {
 				if message, goes := d.prepare(&report, readBefore(q, l), r.frame); goes {
 					report.goes(message.Body)
@@ -138,6 +138,7 @@ func (q *Queue) PlanOf(ctx context.Context, plan Plan, read Stat, deadLetters it
 			}
 			tell(dry.Progress, report.Progress)
 		}
+		report.Seen = read.Ready // the others were read, and do not match
 
 		return p.whole(report, nil), nil
 	})

@@ -80,6 +80,9 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	return c.render(w, http.StatusOK, "plan", page{Title: "Plan a run", Visitor: who, Data: p})
 }
 
+// mostPreview is how many messages are counted before a page is sent: each takes some 8 µs.
+const mostPreview = 40_000
+
 // preview counts in a snapshot, as far as that takes no longer than a page waits.
 func (c *Console) preview(ctx context.Context, w wish, plan dlq.Plan, now seen) *preview {
 	if now.Snapshot == nil || c.config.Redact != nil {
@@ -87,6 +90,10 @@ func (c *Console) preview(ctx context.Context, w wish, plan dlq.Plan, now seen) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	found, err := now.Find(ctx, w.Filter.Encode(), plan.Filter)
+	if err == nil && found.Matched > mostPreview {
+		return nil
+	}
 	client, err := c.client(ctx)
 	if err != nil {
 		return nil

@@ -103,7 +103,7 @@ func (c *Console) search(w http.ResponseWriter, query url.Values, who visitor) e
 	}
 	if value = strings.TrimSpace(value); !ok || !slices.Contains(filterKeys, key) {
 		key, value = "text", typed
-		if !who.CanView() {
+		if typed != "" && !who.CanView() {
 			return badRequest("search", "key:value with one of "+strings.Join(openKeys(), ", "), typed)
 		}
 	}
