@@ -66,7 +66,8 @@ func New(config Config) (*Console, error) {
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.looks = &looks{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles}}
+	c.looks = &looks{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles},
+		reads: make(chan struct{}, mostReads)}
 	c.runs = &runs{console: c, journal: journal}
 	if c.parks, err = openParks(folder); err != nil {
 		journal.close()

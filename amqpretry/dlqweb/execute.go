@@ -30,7 +30,10 @@ type execution struct {
 func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq.Report, error) {
 	now := r.snapshot()
 	if !dry || now.Snapshot == "" {
-		release, err := k.console.looks.hold(ctx, target{now.Queue, now.MainQueue})
+		release, err := k.console.looks.hold(ctx, target{now.Queue, now.MainQueue}, func() {
+			k.change(r, false, func(run *Run) { run.Waits = "The queue is being read: the run begins when that has ended." })
+		})
+		k.change(r, false, func(run *Run) { run.Waits = "" })
 		if err != nil {
 			return dlq.Report{}, err
 		}

@@ -32,6 +32,7 @@ const (
 type looks struct {
 	console *Console
 	files   *snapshot.Files
+	reads   chan struct{} // has an element for each read that goes on
 
 	mu  sync.Mutex
 	all []*look // the one that was viewed last is the last
@@ -107,6 +108,7 @@ func (r *pending) change(change func()) {
 func (k *looks) of(t target) *look {
 	i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == t.Queue })
 	if i < 0 {
+		k.all = slices.DeleteFunc(k.all, (*look).isOver) // whoever makes up names cannot fill the memory
 		l := &look{target: t}
 		k.all = append(k.all, l)
 		return l
@@ -116,6 +118,14 @@ func (k *looks) of(t target) *look {
 
 	return l
 }
+
+// isOver tells that nothing is known of a queue, and nothing goes on.
+func (l *look) isOver() bool {
+	return l.snapshot == nil && l.reading == nil && l.runs == 0 && !l.hasFailed()
+}
+
+// hasFailed tells that the last read has failed just now.
+func (l *look) hasFailed() bool { return l.failed != nil && time.Since(l.failed.ended) < failedFor }
 
 // newest is the newest snapshot of a queue; nil if there is none. It is not viewed by that.
 func (k *looks) newest(queue string) *snapshot.Snapshot {
@@ -150,9 +160,7 @@ func (k *looks) view(t target, w want, id string) seen {
 	known := l.seen()
 	wanted := w >= wantOne && known.Snapshot == nil || w >= wantNew && l.changed != "" ||
 		w == wantAnother && (known.ID() == id || id == anySnapshot)
-	if l.failed != nil && time.Since(l.failed.ended) < failedFor {
-		wanted = false
-	}
+	wanted = wanted && !l.hasFailed()
 	if wanted && l.runs > 0 && known.Snapshot == nil {
 		known.Err = heldByRun()
 	}
@@ -226,13 +234,24 @@ func (k *looks) forgetOld(except *look) {
 			l.snapshot = nil
 		}
 	}
-	k.all = slices.DeleteFunc(k.all, func(l *look) bool {
-		return l != except && l.snapshot == nil && l.reading == nil && l.failed == nil && l.runs == 0
-	})
 }
+
+// mostReads is how many queues are read at a time.
+const mostReads = 4
 
 // read reads the queue, as soon as nobody else does.
 func (k *looks) read(ctx context.Context, t target, r *pending) error {
+	select {
+	case k.reads <- struct{}{}:
+	default:
+		r.change(func() { r.waits = "Other queues are read first." })
+		select {
+		case k.reads <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer func() { <-k.reads }()
 	for {
 		err := k.readOnce(ctx, t, r)
 		var busy *dlq.BusyError
@@ -304,8 +323,8 @@ func (k *looks) wait(ctx context.Context, t target, now seen, most time.Duration
 }
 
 // hold keeps reads of a queue from beginning until it is released, as a run is at work, and waits
-// for one that goes on: to end it would take as long.
-func (k *looks) hold(ctx context.Context, t target) (release func(), err error) {
+// for one that goes on: to end it would take as long. waits is called before.
+func (k *looks) hold(ctx context.Context, t target, waits func()) (release func(), err error) {
 	k.mu.Lock()
 	l := k.of(t)
 	l.runs++
@@ -319,6 +338,7 @@ func (k *looks) hold(ctx context.Context, t target) (release func(), err error) 
 	if going == nil {
 		return release, nil
 	}
+	waits()
 	select {
 	case <-going.done:
 		return release, nil

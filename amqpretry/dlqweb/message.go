@@ -78,7 +78,7 @@ func (c *Console) whole(ctx context.Context, t target, now seen, position int) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	release, err := c.looks.hold(ctx, t)
+	release, err := c.looks.hold(ctx, t, func() {})
 	if err != nil {
 		return nil, err
 	}

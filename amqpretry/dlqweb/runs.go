@@ -397,8 +397,28 @@ func (k *runs) execute(ctx context.Context, r *running) {
 		}
 		k.console.auditEnd(r.who, *run)
 	})
+	k.forgetRests()
 	if now := r.snapshot(); now.Kind != kindExport {
 		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
+	}
+}
+
+// mostRests is of how many runs the rest is remembered: 8 MB for a million messages.
+const mostRests = 10
+
+// forgetRests forgets the rest of the oldest runs.
+func (k *runs) forgetRests() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := 0
+	for _, r := range slices.Backward(k.all) {
+		r.mu.Lock()
+		if r.run.Frozen {
+			if known++; known > mostRests {
+				r.rest, r.run.Frozen = dlq.Filter{}, false
+			}
+		}
+		r.mu.Unlock()
 	}
 }
 

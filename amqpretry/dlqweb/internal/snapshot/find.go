@@ -12,8 +12,12 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
 
-// mostResults is how many results are remembered. Each has 4 bytes for each dead letter in it.
-const mostResults = 12
+// mostResults is how many results are remembered, mostRows how many dead letters they have together
+// for each of the snapshot: each takes 4 bytes for each order that was asked for.
+const (
+	mostResults = 12
+	mostRows    = 3
+)
 
 // Result is what matches a filter.
 type Result struct {
@@ -99,10 +103,14 @@ func (s *Snapshot) remembered(key string) *Result {
 func (s *Snapshot) remember(r *Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.results) >= mostResults {
-		s.results = slices.Delete(s.results, 0, 1)
-	}
 	s.results = append(s.results, r)
+	rows := 0
+	for i, r := range slices.Backward(s.results) {
+		if rows += len(r.rows); rows > mostRows*s.n || len(s.results)-i > mostResults {
+			s.results = slices.Delete(s.results, 0, i+1)
+			return
+		}
+	}
 }
 
 // part is what was found in a chunk.
