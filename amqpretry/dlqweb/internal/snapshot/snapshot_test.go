@@ -411,8 +411,13 @@ func TestMany(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for i := range mostResults {
-		_, err := s.Find(t.Context(), fmt.Sprint("more ", i), dlq.Filter{MinReplays: 2})
+	rows := 0
+	for _, r := range s.results {
+		rows += len(r.rows)
+	}
+	assert.LessOrEqual(t, rows, mostRows*n)
+	for i := range mostResults + 1 {
+		_, err := s.Find(t.Context(), fmt.Sprint("more ", i), dlq.Filter{MinReplays: 1000})
 		require.NoError(t, err)
 	}
 	assert.Len(t, s.results, mostResults)
