@@ -367,6 +367,9 @@ func (k *runs) execute(ctx context.Context, r *running) {
 	counted := r.plan.Filter
 	report, err := k.do(ctx, r, r.plan, false)
 	r.plan = dlq.Plan{}
+	if now := r.snapshot(); now.Kind != kindExport { // before anybody is told that it has ended
+		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
+	}
 	k.change(r, true, func(run *Run) {
 		defer func() {
 			if run.State != stateDone && run.takes() {
@@ -389,9 +392,6 @@ func (k *runs) execute(ctx context.Context, r *running) {
 			run.State = stateDone
 		}
 	})
-	if now := r.snapshot(); now.Kind != kindExport {
-		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
-	}
 }
 
 // end stops a run, or discards one that nobody has confirmed.
