@@ -78,7 +78,8 @@ func (c *Console) fateOf(ctx context.Context, r Run) *fate {
 	}
 	t := target{r.Queue, r.MainQueue}
 	f := &fate{}
-	state, _ := c.sampler.overview(ctx).state(t)
+	sample := c.sampler.overview(ctx)
+	state, _ := sample.state(t)
 	if waiting := sum(state.Retry); waiting != nil && state.Main != nil && state.Main.Messages != nil {
 		pending := *waiting + *state.Main.Messages
 		f.Pending = &pending
@@ -90,7 +91,7 @@ func (c *Console) fateOf(ctx context.Context, r Run) *fate {
 	}
 	again := now.Replayed(r.Report.Run)
 	f.FailedAgain, f.At = &again, now.Began
-	if state.Messages != nil {
+	if state.Messages != nil && sample.At.After(now.Ended) {
 		f.Since = max(0, *state.Messages-int64(now.Len()))
 	}
 	if f.Pending != nil {

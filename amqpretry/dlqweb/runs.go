@@ -374,6 +374,9 @@ func (k *runs) execute(ctx context.Context, r *running) {
 	report, err := k.do(ctx, r, r.plan, false)
 	k.log(r, err)
 	r.plan = dlq.Plan{}
+	if now := r.snapshot(); now.Kind != kindExport { // before anybody is told that it has ended
+		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
+	}
 	k.change(r, true, func(run *Run) {
 		defer func() {
 			if run.State != stateDone && run.takes() {
@@ -398,9 +401,6 @@ func (k *runs) execute(ctx context.Context, r *running) {
 		k.console.auditEnd(r.who, *run)
 	})
 	k.forgetRests()
-	if now := r.snapshot(); now.Kind != kindExport {
-		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
-	}
 }
 
 // mostRests is of how many runs the rest is remembered: 8 MB for a million messages.

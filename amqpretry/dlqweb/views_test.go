@@ -18,7 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 )
 
 // odd fills the queue with all that a plan leaves, warns of or counts: messages of another queue, with
@@ -318,4 +320,30 @@ func TestSince(t *testing.T) {
 	for _, since := range []string{"soon", "25:00", "2026-13-01 00:00", "-2h", "2h30"} {
 		assert.Equal(t, http.StatusBadRequest, f.get("/queue?since="+url.QueryEscape(since)+"&queue="+f.dead).Status, since)
 	}
+}
+
+// The page of a replay tells how many of its messages have failed again, as soon as somebody reads the
+// queue after it.
+func TestFateOfAReplay(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 8)
+	await.Until(t, func() bool { return strings.Contains(f.get("/api/v1/queues").Body, `"messages":8`) }, "the console has seen them")
+	r := f.plan(`{"kind":"replay","limit":6,"queue":"` + f.dead + `"}`)
+	f.confirm(r.ID)
+	f.await(r.ID, "done")
+	assert.Contains(t, f.get("/run?id="+r.ID).Body, "To see what failed again, read the dead-letter queue.")
+	for i, d := range drain.N(t, f.Client, f.main, 6)[:2] {
+		state := deadletter.State(f.main, 100)
+		state.Replays = 1
+		again := deadletter.Of(state, i)
+		again.Headers["amqpretry-replay"] = d.Headers["amqpretry-replay"]
+		f.Publish(f.dead, again)
+	}
+	assert.Equal(t, 4, f.counts("").Matched)
+	page := f.get("/run?id=" + r.ID).Body
+	assert.Contains(t, page, "<dt>Failed again</dt><dd>2</dd>")
+	assert.NotContains(t, page, "since.")
+	f.fill(20, 3)
+	await.Until(t, func() bool { return strings.Contains(f.get("/run?id="+r.ID).Body, "has 3 more messages since") }, "arrivals")
 }
