@@ -16,6 +16,8 @@ type inside struct {
 	asks   bool
 	// body tells that the filter asks for nothing but the body.
 	body bool
+	// onlyText tells that it asks for nothing but the text.
+	onlyText bool
 	// text in lower case, and values, are in the records of all messages that match.
 	text   []byte
 	values [][]byte
@@ -24,6 +26,7 @@ type inside struct {
 func newInside(f dlq.Filter) inside {
 	i := inside{filter: dlq.Filter{Text: f.Text, Headers: f.Headers, Fields: f.Fields, Where: f.Where}}
 	i.body = f.Text == "" && len(f.Headers) == 0 && f.Where == nil
+	i.onlyText = len(f.Headers)+len(f.Fields) == 0 && f.Where == nil
 	i.asks = !i.body || len(f.Fields) > 0
 	if text := strings.ToLower(f.Text); strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
 		i.text = []byte(text)
@@ -42,8 +45,13 @@ func (i *inside) matches(record []byte, now time.Time) (bool, error) {
 		l.Message.Body = body
 		return err == nil && i.filter.Matches(&l, now), err
 	}
-	if len(i.text) > 0 && !has(record, i.text) {
-		return false, nil
+	if len(i.text) > 0 {
+		if !has(record, i.text) {
+			return false, nil
+		}
+		if body, err := bodyOf(record); err == nil && i.onlyText && has(body, i.text) && !isOdd(body) {
+			return true, nil
+		}
 	}
 	for _, value := range i.values {
 		if !bytes.Contains(record, value) {
@@ -71,6 +79,11 @@ func has(record, lower []byte) bool {
 		}
 	}
 
+	return isOdd(record)
+}
+
+// isOdd tells that has may be wrong.
+func isOdd(record []byte) bool {
 	return bytes.Contains(record, kelvin) || bytes.Contains(record, dottedI)
 }
 
