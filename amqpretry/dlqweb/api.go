@@ -1,6 +1,7 @@
 package dlqweb
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -79,7 +80,7 @@ func (c *Console) looked(r *http.Request, t target, wanted want) (seen, error) {
 	}
 
 	if now.Snapshot == nil {
-		return now, now.Err
+		return now, cmp.Or(now.Err, error(heldByRun()))
 	}
 
 	return now, nil

@@ -29,7 +29,7 @@ type execution struct {
 // for.
 func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq.Report, error) {
 	now := r.snapshot()
-	if !dry || now.Snapshot == "" {
+	if !dry || now.Snapshot == "" || k.console.config.Redact != nil { // it reads the queue: see count
 		release, err := k.console.looks.hold(ctx, target{now.Queue, now.MainQueue}, func() {
 			k.change(r, false, func(run *Run) { run.Waits = "The queue is being read: the run begins when that has ended." })
 		})

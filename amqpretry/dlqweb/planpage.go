@@ -69,12 +69,11 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 			p.Causes = append(p.Causes, causeText(f, who))
 		}
 	}
-	if asked.To != "?" && wanted.RestOf == "" {
+	if p.wish.Snapshot = ""; wanted.RestOf == "" && c.config.Redact == nil { // whose snapshots have other messages
 		p.wish.Snapshot = now.ID()
-		p.Preview = c.preview(r.Context(), p.wish, plan, now)
 	}
-	if p.Preview == nil {
-		p.wish.Snapshot = ""
+	if p.wish.Snapshot != "" && asked.To != "?" {
+		p.Preview = c.preview(r.Context(), p.wish, plan, now)
 	}
 
 	return c.render(w, http.StatusOK, "plan", page{Title: "Plan a run", Visitor: who, Data: p})
@@ -85,9 +84,6 @@ const mostPreview = 40_000
 
 // preview counts in a snapshot, as far as that takes no longer than a page waits.
 func (c *Console) preview(ctx context.Context, w wish, plan dlq.Plan, now seen) *preview {
-	if now.Snapshot == nil || c.config.Redact != nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	found, err := now.Find(ctx, w.Filter.Encode(), plan.Filter)

@@ -166,6 +166,17 @@ type Run struct {
 	Frozen bool `json:"-"`
 }
 
+// ReadAt is when the queue was read whose snapshot was counted; zero if the run has read the queue
+// itself.
+func (w wish) ReadAt() time.Time {
+	ms, err := strconv.ParseInt(w.Snapshot, 36, 64)
+	if err != nil {
+		return time.Time{}
+	}
+
+	return time.UnixMilli(ms).UTC()
+}
+
 // Where its messages go; empty for nowhere.
 func (r Run) Where() string {
 	switch r.Kind {
