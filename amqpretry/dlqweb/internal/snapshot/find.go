@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -127,6 +128,7 @@ type matcher struct {
 	ofKind        bool   // asks for what kinds have
 	ofError       bool   // asks for the error text
 	kept          bool   // the file is there
+	error         []byte // a part of the error text
 	text          string // see mayHave; empty if it cannot tell
 }
 
@@ -134,7 +136,7 @@ func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	m := &matcher{s: s, filter: f, uuids: len(f.UUIDs) > 0, ages: f.OlderThan > 0 || f.NewerThan > 0,
 		deep:    f.Text != "" || len(f.Headers) > 0 || len(f.Fields) > 0 || f.Where != nil,
 		ofKind:  len(f.Reasons)+len(f.Topics)+len(f.Handlers)+len(f.ErrorTypes)+len(f.Fingerprints) > 0,
-		ofError: f.ErrorContains != "" || f.ErrorMatches != nil}
+		ofError: f.ErrorContains != "" || f.ErrorMatches != nil, error: []byte(f.ErrorContains)}
 	ofKind := dlq.Filter{Reasons: f.Reasons, Topics: f.Topics, Handlers: f.Handlers, ErrorTypes: f.ErrorTypes}
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
 	m.row = dlq.Filter{OlderThan: f.OlderThan, NewerThan: f.NewerThan, MinCalls: f.MinCalls, MaxCalls: f.MaxCalls,
@@ -208,7 +210,7 @@ func (m *matcher) whole(r *row, untimed bool) (bool, error) {
 		return false, ErrNotKept
 	}
 	record, err := m.s.read(r)
-	if err != nil || m.text != "" && !mayHave(record, m.text) {
+	if err != nil || !bytes.Contains(record, m.error) || m.text != "" && !mayHave(record, m.text) {
 		return false, err
 	}
 	l, err := decode(record)
