@@ -77,10 +77,11 @@ func unpack(body []byte) ([]byte, bool) {
 		return nil, false
 	}
 	unpacked, err := io.ReadAll(io.LimitReader(reader, mostUnpacked))
-	for range utf8.UTFMax - 1 { // the limit may be within a character
-		if r, size := utf8.DecodeLastRune(unpacked); len(unpacked) > mostUnpacked-utf8.UTFMax && r == utf8.RuneError && size == 1 {
-			unpacked = unpacked[:len(unpacked)-1]
+	for len(unpacked) > mostUnpacked-utf8.UTFMax { // the limit may be within a character
+		if r, size := utf8.DecodeLastRune(unpacked); r != utf8.RuneError || size != 1 {
+			break
 		}
+		unpacked = unpacked[:len(unpacked)-1]
 	}
 
 	return unpacked, err == nil

@@ -140,7 +140,9 @@ func TestArrivals(t *testing.T) {
 	path := "/queue?queue=" + f.dead
 	assert.NotContains(t, f.looked(path, nil).Body, "since</strong>", "the depth may be from before")
 	f.fill(10, 5)
-	await.Until(t, func() bool { return strings.Contains(f.live(path).Body, "<strong>5 more since</strong>") }, "arrivals")
+	await.Until(t, func() bool {
+		return strings.Contains(f.live(path).Body, "<strong>5 more since</strong>")
+	}, "arrivals")
 	assert.Equal(t, 10, f.counts("").Matched)
 	assert.Equal(t, http.StatusNotFound, f.get("/message?uuid=uuid-12&queue="+f.dead).Status)
 	assert.NotContains(t, f.get(path).Body, "uuid-12")
@@ -150,7 +152,9 @@ func TestArrivals(t *testing.T) {
 	assert.Contains(t, page, "uuid-12")
 	assert.NotContains(t, page, "since</strong>")
 	drain.N(t, f.Client, f.dead, 3)
-	await.Until(t, func() bool { return strings.Contains(f.live(path).Body, "the queue has changed since") }, "a change")
+	await.Until(t, func() bool {
+		return strings.Contains(f.live(path).Body, "the queue has changed since")
+	}, "a change")
 }
 
 // A read waits for another client that works on the queue, for longer than that waits for the lock,
@@ -317,7 +321,8 @@ func TestRedactedSnapshot(t *testing.T) {
 		key, value, _ := strings.Cut(filter, "=")
 		value, err := url.QueryUnescape(value)
 		require.NoError(t, err)
-		r := f.plan(fmt.Sprintf(`{"kind":"purge","queue":%q,"filter":{%q:[%q]},"snapshot":%q}`, f.dead, key, value, snapshot))
+		r := f.plan(fmt.Sprintf(`{"kind":"purge","queue":%q,"filter":{%q:[%q]},"snapshot":%q}`, f.dead, key, value,
+			snapshot))
 		assert.Equal(t, n, r.Plan.Matched, filter)
 	}
 	for _, path := range []string{"/queue?queue=", "/message?uuid=uuid-1&queue=", "/body?uuid=uuid-1&queue=",
@@ -505,7 +510,7 @@ func TestRestOfARun(t *testing.T) {
 	require.Less(t, r.Done, n)
 
 	id := f.counts("?text=nobody").Snapshot // nobody has seen all of it
-	withSnapshot := f.plan(`{"kind":"replay","snapshot":"` + id + `","rest_of":"` + r.ID + `","queue":"` + f.dead + `"}`)
+	withSnapshot := f.plan(fmt.Sprintf(`{"kind":"replay","snapshot":%q,"rest_of":%q,"queue":%q}`, id, r.ID, f.dead))
 	assert.Equal(t, n-r.Done, withSnapshot.Plan.Matched)
 	assert.Equal(t, n+10-r.Done, f.counts("").Matched, "and the snapshot still has all")
 

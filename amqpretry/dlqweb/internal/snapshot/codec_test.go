@@ -18,7 +18,8 @@ import (
 
 var anyText = rapid.Custom(func(t *rapid.T) string {
 	if rapid.IntRange(0, 20).Draw(t, "long") == 0 {
-		return strings.Repeat(rapid.SampledFrom([]string{"x", "é", "\xff"}).Draw(t, "of"), rapid.IntRange(1, 70_000).Draw(t, "n"))
+		of := rapid.SampledFrom([]string{"x", "é", "\xff"}).Draw(t, "of")
+		return strings.Repeat(of, rapid.IntRange(1, 70_000).Draw(t, "n"))
 	}
 	return string(rapid.SliceOf(rapid.Byte()).Draw(t, "text"))
 })
@@ -64,9 +65,9 @@ func anyTable(depth int) *rapid.Generator[amqp091.Table] {
 // anyDeadLetter is one of any field.
 var anyDeadLetter = rapid.Custom(func(t *rapid.T) *dlq.DeadLetter {
 	l := &dlq.DeadLetter{Position: rapid.Int().Draw(t, "position")}
-	for _, text := range []*string{&l.UUID, (*string)(&l.Reason), &l.Error, &l.ErrorType, &l.Queue, &l.Topic, &l.Handler,
-		&l.Host, &l.Exchange, &l.RoutingKey, &l.Expiration, &l.UserID, &l.Trace, &l.Removed, &l.CameBy.Exchange,
-		&l.CameBy.RoutingKey, &l.Unreadable, &l.Message.ContentType, &l.Message.ContentEncoding,
+	for _, text := range []*string{&l.UUID, (*string)(&l.Reason), &l.Error, &l.ErrorType, &l.Queue, &l.Topic,
+		&l.Handler, &l.Host, &l.Exchange, &l.RoutingKey, &l.Expiration, &l.UserID, &l.Trace, &l.Removed,
+		&l.CameBy.Exchange, &l.CameBy.RoutingKey, &l.Unreadable, &l.Message.ContentType, &l.Message.ContentEncoding,
 		&l.Message.CorrelationId, &l.Message.ReplyTo, &l.Message.Expiration, &l.Message.MessageId, &l.Message.Type,
 		&l.Message.UserId, &l.Message.AppId} {
 		*text = anyText.Draw(t, "text")
@@ -77,15 +78,16 @@ var anyDeadLetter = rapid.Custom(func(t *rapid.T) *dlq.DeadLetter {
 	l.Calls, l.Replays = rapid.Int().Draw(t, "calls"), rapid.Int().Draw(t, "replays")
 	l.History = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) retry.FailedCall {
 		return retry.FailedCall{Number: rapid.Int().Draw(t, "number"), At: anyTime.Draw(t, "at"),
-			Error: anyText.Draw(t, "error"), Type: anyText.Draw(t, "type"), Reason: retry.Reason(anyText.Draw(t, "reason"))}
+			Error: anyText.Draw(t, "error"), Type: anyText.Draw(t, "type"),
+			Reason: retry.Reason(anyText.Draw(t, "reason"))}
 	}), 0, 3).Draw(t, "history")
 	if len(l.History) == 0 {
 		l.History = nil
 	}
 	before := "before"
-	l.Edits = rapid.SampledFrom([][]dlq.Edit{nil, {{At: time.Unix(7, 8).UTC(), By: "ann@host", Size: 3, SHA256: "00", Body: "{}",
-		Headers: map[string]*string{"new": nil, "old": &before}, Properties: map[string]string{"type": ""}}, {}}}).
-		Draw(t, "edits")
+	edit := dlq.Edit{At: time.Unix(7, 8).UTC(), By: "ann@host", Size: 3, SHA256: "00", Body: "{}",
+		Headers: map[string]*string{"new": nil, "old": &before}, Properties: map[string]string{"type": ""}}
+	l.Edits = rapid.SampledFrom([][]dlq.Edit{nil, {edit, {}}}).Draw(t, "edits")
 	m := &l.Message
 	m.DeliveryMode, m.Priority = rapid.Byte().Draw(t, "mode"), rapid.Byte().Draw(t, "priority")
 	m.Body = anyBytes.Draw(t, "body")

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -129,16 +130,18 @@ type matcher struct {
 	uuids         bool
 	ages          bool
 	inside        inside
-	deep          bool // asks for what is in the message
-	ofKind        bool // asks for what kinds have
-	ofError       bool // asks for the error text
-	kept          bool // the file is there
+	deep          bool   // asks for what is in the message
+	ofKind        bool   // asks for what kinds have
+	ofError       bool   // asks for the error text
+	kept          bool   // the file is there
+	error         []byte // a part of the error text
 }
 
 func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	m := &matcher{s: s, filter: f, uuids: len(f.UUIDs) > 0, ages: f.OlderThan > 0 || f.NewerThan > 0,
 		ofKind:  len(f.Reasons)+len(f.Topics)+len(f.Handlers)+len(f.ErrorTypes)+len(f.Fingerprints) > 0,
-		ofError: f.ErrorContains != "" || f.ErrorMatches != nil, inside: newInside(f)}
+		ofError: f.ErrorContains != "" || f.ErrorMatches != nil, inside: newInside(f),
+		error: []byte(f.ErrorContains)}
 	m.deep = m.inside.asks
 	ofKind := dlq.Filter{Reasons: f.Reasons, Topics: f.Topics, Handlers: f.Handlers, ErrorTypes: f.ErrorTypes}
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
@@ -212,7 +215,7 @@ func (m *matcher) whole(w *window, r *row, untimed bool) (bool, error) {
 		return false, ErrNotKept
 	}
 	record, err := w.record(r)
-	if err != nil {
+	if err != nil || !bytes.Contains(record, m.error) {
 		return false, err
 	}
 	if known {

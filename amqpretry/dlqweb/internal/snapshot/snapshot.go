@@ -105,8 +105,8 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 
 // rowOf has what needs no texts.
 func rowOf(l *dlq.DeadLetter) row {
-	r := row{at: unknown, offset: -1, size: clamp(len(l.Message.Body)), calls: clamp(l.Calls), replays: clamp(l.Replays),
-		cut: len(l.UUID) > mostText, unreadable: l.Unreadable != ""}
+	r := row{at: unknown, offset: -1, size: clamp(len(l.Message.Body)), calls: clamp(l.Calls),
+		replays: clamp(l.Replays), cut: len(l.UUID) > mostText, unreadable: l.Unreadable != ""}
 	if !l.LastFailure.IsZero() {
 		r.at = l.LastFailure.UnixMilli()
 	}

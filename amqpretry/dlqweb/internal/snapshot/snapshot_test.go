@@ -29,11 +29,14 @@ var (
 	someTopics   = []string{"", "orders", "mails"}
 	someHandlers = []string{"", "charge", "ship"}
 	someTypes    = []string{"", "*url.Error", "*cards.DeclinedError"}
-	someErrors   = []string{"", "card 1 declined", "card 27 declined", "timeout", "no \xff TEXT", "\u212aelvin \u0130", "é\xc3Straße", strings.Repeat("long ", 90)}
-	longUUID     = strings.Repeat("é", mostText)
-	someUUIDs    = []string{"", "a", "b", "c", strings.Repeat("x", mostText), longUUID + "1", longUUID + "2", cut(longUUID, mostText)}
-	someHeaders  = []any{nil, "acme", int64(7), []byte("acme"), amqp091.Table{"id": int64(7)}, 1.5, true,
-		amqp091.Decimal{Scale: 1, Value: 75}, time.Date(2077, 1, 2, 3, 4, 5, 0, time.UTC), []byte{0xff, 0xfe}, []any{"Acme"}}
+	someErrors   = []string{"", "card 1 declined", "card 27 declined", "timeout",
+		"no \xff TEXT", "\u212aelvin \u0130", "é\xc3Straße", strings.Repeat("long ", 90)}
+	longUUID  = strings.Repeat("é", mostText)
+	someUUIDs = []string{"", "a", "b", "c", strings.Repeat("x", mostText),
+		longUUID + "1", longUUID + "2", cut(longUUID, mostText)}
+	someHeaders = []any{nil, "acme", int64(7), []byte("acme"), amqp091.Table{"id": int64(7)}, 1.5, true,
+		amqp091.Decimal{Scale: 1, Value: 75},
+		time.Date(2077, 1, 2, 3, 4, 5, 0, time.UTC), []byte{0xff, 0xfe}, []any{"Acme"}}
 	someBodies = []string{"", "text with Acme", `{"n":1,"items":[{"id":7}]}`, `{"n":2}`}
 	someAges   = []time.Duration{0, time.Minute, 10 * time.Minute, time.Hour, 30 * time.Hour, 40 * 24 * time.Hour}
 )
@@ -42,12 +45,13 @@ var (
 func someDeadLetter(began time.Time) *rapid.Generator[*dlq.DeadLetter] {
 	return rapid.Custom(func(t *rapid.T) *dlq.DeadLetter {
 		l := &dlq.DeadLetter{UUID: rapid.SampledFrom(someUUIDs).Draw(t, "uuid"), DeadLetter: retry.DeadLetter{
-			Reason: rapid.SampledFrom(someReasons).Draw(t, "reason"), Topic: rapid.SampledFrom(someTopics).Draw(t, "topic"),
-			Handler: rapid.SampledFrom(someHandlers).Draw(t, "handler"), ErrorType: rapid.SampledFrom(someTypes).Draw(t, "type"),
-			Error: rapid.SampledFrom(someErrors).Draw(t, "error"),
-			Calls: rapid.IntRange(0, 4).Draw(t, "calls"), Replays: rapid.IntRange(0, 3).Draw(t, "replays")}}
+			Reason: oneOf(t, someReasons...), Topic: oneOf(t, someTopics...), Handler: oneOf(t, someHandlers...),
+			ErrorType: oneOf(t, someTypes...),
+			Error:     rapid.SampledFrom(someErrors).Draw(t, "error"),
+			Calls:     rapid.IntRange(0, 4).Draw(t, "calls"), Replays: rapid.IntRange(0, 3).Draw(t, "replays")}}
 		if age := rapid.SampledFrom(someAges).Draw(t, "age"); age > 0 {
-			l.LastFailure = time.UnixMilli(began.Add(-age).UnixMilli() - rapid.Int64Range(-2, 2).Draw(t, "around")).UTC()
+			around := rapid.Int64Range(-2, 2).Draw(t, "around")
+			l.LastFailure = time.UnixMilli(began.Add(-age).UnixMilli() - around).UTC()
 		}
 		if rapid.IntRange(0, 9).Draw(t, "readable") == 0 {
 			l.Unreadable = "x-odd"
@@ -77,7 +81,8 @@ func someFilter(t *rapid.T, all []*dlq.DeadLetter) (f dlq.Filter) {
 		func() { f.ErrorContains = oneOf(t, "card", "long", "nobody", "\xff") },
 		func() { f.ErrorMatches = regexp.MustCompile(oneOf(t, `^card \d\b`, `^$`)) },
 		func() {
-			f.Text = oneOf(t, "acme", "ACME", "7", "declined", "run-1", "nobody", "1.5", "TRUE", "2077-01", "//4", `"id":7`,
+			f.Text = oneOf(t, "acme", "ACME", "7", "declined", "run-1", "nobody", "1.5", "TRUE",
+				"2077-01", "//4", `"id":7`,
 				"kelvin", "i", "É", "STRASSE", "straße", "text")
 		},
 		func() { f.MinCalls = oneOf(t, 1, 3) }, func() { f.MaxCalls = oneOf(t, 1, 3) },
@@ -86,7 +91,8 @@ func someFilter(t *rapid.T, all []*dlq.DeadLetter) (f dlq.Filter) {
 		func() { f.OlderThan = oneOf(t, someAges[1:]...) }, func() { f.NewerThan = oneOf(t, someAges[1:]...) },
 		func() { f.Headers = map[string]string{"tenant": oneOf(t, "acme", "7", "")} },
 		func() {
-			f.Fields = []dlq.Field{oneOf(t, dlq.Field{Path: "n", Value: "1"}, dlq.Field{Path: "items.#.id", Value: "7"})}
+			f.Fields = []dlq.Field{oneOf(t, dlq.Field{Path: "n", Value: "1"},
+				dlq.Field{Path: "items.#.id", Value: "7"})}
 		},
 		func() { f.Where = func(l *dlq.DeadLetter) bool { return l.Calls%2 == 0 && len(l.Message.Body) > 0 } },
 		func() {
@@ -204,7 +210,8 @@ func counted(t *rapid.T, s *Snapshot, r *Result, all []*dlq.DeadLetter) {
 		n.Untimed += count(l.LastFailure.IsZero())
 		n.Oldest, n.Newest = earlier(n.Oldest, l.LastFailure), later(n.Newest, l.LastFailure)
 		if !l.LastFailure.IsZero() {
-			bucket := slices.IndexFunc(ageBounds[:], func(b AgeBound) bool { return s.Began.Sub(l.LastFailure) <= b.Most })
+			age := s.Began.Sub(l.LastFailure)
+			bucket := slices.IndexFunc(ageBounds[:], func(b AgeBound) bool { return age <= b.Most })
 			if bucket < 0 {
 				bucket = len(ageBounds)
 			}
@@ -362,8 +369,9 @@ func summaryOf(s *Snapshot, l *dlq.DeadLetter) Summary {
 func numbered(n int) []*dlq.DeadLetter {
 	all := make([]*dlq.DeadLetter, n)
 	for i := range all {
-		all[i] = &dlq.DeadLetter{UUID: fmt.Sprint("uuid-", i), DeadLetter: retry.DeadLetter{Error: fmt.Sprintf("card %d declined", i),
-			Reason: retry.ReasonExhausted}, Message: amqp091.Publishing{Body: fmt.Appendf(nil, `{"n":%d}`, i)}}
+		all[i] = &dlq.DeadLetter{UUID: fmt.Sprint("uuid-", i), DeadLetter: retry.DeadLetter{
+			Error: fmt.Sprintf("card %d declined", i), Reason: retry.ReasonExhausted},
+			Message: amqp091.Publishing{Body: fmt.Appendf(nil, `{"n":%d}`, i)}}
 	}
 
 	return all
@@ -433,7 +441,8 @@ func TestMany(t *testing.T) {
 
 func TestCut(t *testing.T) {
 	t.Parallel()
-	for text, wanted := range map[string]string{"1234567": "1234567", "12345678": "1234…", "123éé": "123éé", "123ééé": "123…"} {
+	for text, wanted := range map[string]string{"1234567": "1234567", "12345678": "1234…", "123éé": "123éé",
+		"123ééé": "123…"} {
 		assert.Equal(t, wanted, cut(text, 7))
 	}
 }
@@ -463,7 +472,8 @@ func TestRelease(t *testing.T) {
 				}
 			})
 		}
-		for _, f := range []dlq.Filter{{Text: "card"}, {ErrorContains: "card"}, {Reasons: []retry.Reason{retry.ReasonExhausted}}} {
+		for _, f := range []dlq.Filter{{Text: "card"}, {ErrorContains: "card"},
+			{Reasons: []retry.Reason{retry.ReasonExhausted}}} {
 			all.Go(func() {
 				for key := range 5 {
 					r, err := s.Find(t.Context(), fmt.Sprint(key, f.Text, f.Reasons), f)

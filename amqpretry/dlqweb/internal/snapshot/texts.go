@@ -39,8 +39,8 @@ type texts struct {
 }
 
 func newTexts() texts {
-	return texts{most: mostTexts, kinds: make([]kind, 1), fingerprints: make([]dlq.Fingerprint, 1), errors: make([]string, 1),
-		runs: make([]string, 1), byKind: map[kind]uint32{}, byCause: map[cause]uint32{},
+	return texts{most: mostTexts, kinds: make([]kind, 1), fingerprints: make([]dlq.Fingerprint, 1),
+		errors: make([]string, 1), runs: make([]string, 1), byKind: map[kind]uint32{}, byCause: map[cause]uint32{},
 		byFingerprint: map[string]uint32{}, byError: map[string]uint32{}, byRun: map[string]uint32{}}
 }
 
