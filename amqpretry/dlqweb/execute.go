@@ -31,7 +31,7 @@ func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq
 	now := r.snapshot()
 	if !dry || now.Snapshot == "" || k.console.config.Redact != nil { // it reads the queue: see count
 		release, err := k.console.looks.hold(ctx, target{now.Queue, now.MainQueue}, func() {
-			k.change(r, false, func(run *Run) { run.Waits = "The queue is being read: the run begins when that has ended." })
+			k.change(r, false, func(run *Run) { run.Waits = waitsForRead })
 		})
 		k.change(r, false, func(run *Run) { run.Waits = "" })
 		if err != nil {
@@ -72,6 +72,9 @@ func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq
 		}
 	}
 }
+
+// waitsForRead is why a run does not begin yet.
+const waitsForRead = "The queue is being read: the run begins when that has ended."
 
 // mostBusy is how long a run waits for somebody else who works on the queue.
 const (

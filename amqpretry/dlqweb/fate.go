@@ -73,7 +73,7 @@ type fate struct {
 
 // fateOf tells it of a replay that has sent messages to the queue that has failed them.
 func (c *Console) fateOf(ctx context.Context, r Run) *fate {
-	if r.Kind != dlq.Replay || r.Report.Run == "" || r.Done == 0 || !r.State.IsOver() || r.To != "" {
+	if r.Kind != dlq.Replay || r.Run == "" || r.Done == 0 || !r.State.IsOver() || r.To != "" {
 		return nil
 	}
 	t := target{r.Queue, r.MainQueue}
@@ -89,7 +89,7 @@ func (c *Console) fateOf(ctx context.Context, r Run) *fate {
 	if now.Snapshot == nil || now.Began.Before(r.Ended) {
 		return f
 	}
-	again := now.Replayed(r.Report.Run)
+	again := now.Replayed(r.Run)
 	f.FailedAgain, f.At = &again, now.Began
 	if state.Messages != nil && sample.At.After(now.Ended) {
 		f.Since = max(0, *state.Messages-int64(now.Len()))

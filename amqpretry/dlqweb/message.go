@@ -171,7 +171,8 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 		return err
 	}
 	p := messagePage{
-		viewOf: v, seen: now, DeadLetter: l, Queue: v.Queue, Fingerprint: l.Fingerprint(), Facts: factsOf(l, who), Timeline: timelineOf(l),
+		viewOf: v, seen: now, DeadLetter: l, Queue: v.Queue, Fingerprint: l.Fingerprint(),
+		Facts: factsOf(l, who), Timeline: timelineOf(l),
 		Properties: propertiesOf(&l.Message), Body: showBody(&l.Message, query.Get("as")), Types: editableTypes,
 		Address: placeOf(v, now, position),
 	}

@@ -48,8 +48,8 @@ func (k *causes) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		for _, q := range k.console.sampler.overview(ctx).Queues {
 			before := k.seen[q.Queue]
-			if q.Messages == nil || *q.Messages > looksWorthIt || *q.Messages == before.messages && !before.at.IsZero() ||
-				time.Since(before.at) < lookAgain || k.console.runs.active(q.Queue) {
+			if q.Messages == nil || *q.Messages > looksWorthIt || time.Since(before.at) < lookAgain ||
+				*q.Messages == before.messages && !before.at.IsZero() || k.console.runs.active(q.Queue) {
 				continue
 			}
 			k.seen[q.Queue] = lookedAt{*q.Messages, time.Now()}
@@ -105,6 +105,7 @@ func (k *causes) news(t target, f dlq.Fingerprint, l *dlq.DeadLetter) *NewCause 
 	page := url.Values{"queue": {t.Queue}, "fingerprint": {f.ID}}
 
 	return &NewCause{Queue: t.Queue, MainQueue: t.MainQueue, Fingerprint: f.ID, Reason: l.Reason,
-		ErrorType: cut(f.ErrorType, mostSummary), Handler: cut(f.Handler, mostSummary), Pattern: cut(f.Pattern, mostSummary),
+		ErrorType: cut(f.ErrorType, mostSummary), Handler: cut(f.Handler, mostSummary),
+		Pattern:  cut(f.Pattern, mostSummary),
 		Messages: 1, Newest: l.LastFailure, Page: "queue?" + page.Encode()}
 }

@@ -52,7 +52,8 @@ func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) e
 		run.command(), c.fateOf(r.Context(), run)}
 	title := fmt.Sprintf("%s messages of %s", kindText(run.Kind), run.Queue)
 
-	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who, Live: run.State.IsBusy() || data.Fate != nil,
+	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who,
+		Live:  run.State.IsBusy() || data.Fate != nil,
 		Waits: run.State.IsBusy(), Data: data})
 }
 

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/units"
@@ -69,10 +71,10 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 			p.Causes = append(p.Causes, causeText(f, who))
 		}
 	}
-	if p.wish.Snapshot = ""; wanted.RestOf == "" && c.config.Redact == nil { // whose snapshots have other messages
-		p.wish.Snapshot = now.ID()
+	if p.Snapshot = ""; wanted.RestOf == "" && c.config.Redact == nil { // whose snapshots have other messages
+		p.Snapshot = now.ID()
 	}
-	if p.wish.Snapshot != "" && asked.To != "?" {
+	if p.Snapshot != "" && asked.To != "?" {
 		p.Preview = c.preview(r.Context(), p.wish, plan, now)
 	}
 
@@ -149,8 +151,8 @@ func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	}
 	if expected := form.Get("expect"); expected != "" {
 		run = c.counted(r.Context(), run)
-		if run.State == stateReady && run.CanConfirm() && expectation(run.wish, run.Most(), run.Plan.Warnings) == expected &&
-			isTyped(run, form) {
+		seen := expectation(run.wish, run.Most(), run.Plan.Warnings)
+		if run.CanConfirm() && seen == expected && isTyped(run, form) {
 			confirmed, err := c.runs.confirm(r.Context(), run.ID, who)
 			if err == nil {
 				run = confirmed
@@ -223,8 +225,8 @@ func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visito
 
 // command is what does the same on the command line.
 func (w wish) command() string {
-	name := map[dlq.Kind]string{dlq.Replay: "replay", dlq.Move: "move", dlq.Purge: "purge", kindExport: "export"}[w.Kind]
-	if name == "" || w.Change != nil || w.UndoOf != "" || w.RestOf != "" {
+	name := string(w.Kind)
+	if w.Kind == kindImport || w.Change != nil || w.UndoOf != "" || w.RestOf != "" {
 		return ""
 	}
 	words := []string{"amqpretry", "dlq", name, quoteWord(w.MainQueue)}
@@ -267,7 +269,7 @@ func (w wish) command() string {
 // quoteWord quotes a word for a shell, where it needs that.
 func quoteWord(word string) string {
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,+@%", r)
+		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("-_./:=,+@%", r)
 	}
 	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
 		return word

@@ -92,7 +92,7 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	}
 	now = now.UTC()
 	if at, err := time.Parse("15:04", text); err == nil {
-		day := now.Truncate(24 * time.Hour).Add(time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute)
+		day := time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), 0, 0, time.UTC)
 		if day.After(now) {
 			day = day.AddDate(0, 0, -1)
 		}
@@ -105,7 +105,7 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	}
 	filter, err := dlq.ParseFilter(url.Values{"newer-than": {text}})
 	if err != nil {
-		return time.Time{}, badRequest("since", "a time of today (03:02), 2026-11-29 03:02, both in UTC, or an age (2h)",
+		return time.Time{}, badRequest("since", "a time of today (03:02) or 2026-11-29 03:02, in UTC, or an age (2h)",
 			strconv.Quote(text))
 	}
 
@@ -120,8 +120,8 @@ func (c *Console) find(ctx context.Context, v viewOf, now seen) (*snapshot.Resul
 	result, err := now.Find(ctx, v.Filter.Encode(), v.filter)
 	if err == snapshot.ErrNotKept { //nolint:errorlint // as it is
 		return nil, &problem{Status: http.StatusServiceUnavailable, Title: "Cannot search in messages",
-			Detail: "The console has no room for whole messages, so it can only search what it has in memory: reasons, " +
-				"causes, handlers, topics, types, error texts, times and counts.",
+			Detail: "The console has no room for whole messages, so it can only search what it has in memory: " +
+				"reasons, causes, handlers, topics, types, error texts, times and counts.",
 			Do: "Give the console a folder it can write to: Config.Folder, or the folder for temporary files."}
 	}
 

@@ -161,8 +161,6 @@ func kindText(kind dlq.Kind) string {
 	}
 }
 
-func number(n int) string { return strconv.Itoa(n) }
-
 // link is a relative URL: the page, and the query in pairs of name and value. A value may be
 // url.Values, whose name is then of no use.
 func link(page string, pairs ...any) (template.URL, error) {

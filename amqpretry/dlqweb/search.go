@@ -18,11 +18,11 @@ type chip struct {
 }
 
 // chipNames are those of filters whose own name says less.
-var chipNames = map[string]string{"text": "Text", "reason": "Reason", "error": "Error has", "error-matches": "Error matches",
-	"error-type": "Error type", "handler": "Handler", "topic": "Topic", "fingerprint": "Cause", "uuid": "UUID",
-	"older-than": "Older than", "newer-than": "Newer than", "header": "Header", "json-field": "Field",
-	"min-replays": "Replays, at least", "max-replays": "Replays, at most", "min-calls": "Calls, at least",
-	"max-calls": "Calls, at most", "never-replayed": "Never replayed"}
+var chipNames = map[string]string{"text": "Text", "reason": "Reason", "error": "Error has",
+	"error-matches": "Error matches", "error-type": "Error type", "handler": "Handler", "topic": "Topic",
+	"fingerprint": "Cause", "uuid": "UUID", "older-than": "Older than", "newer-than": "Newer than",
+	"header": "Header", "json-field": "Field", "min-replays": "Replays, at least", "max-replays": "Replays, at most",
+	"min-calls": "Calls, at least", "max-calls": "Calls, at most", "never-replayed": "Never replayed"}
 
 // chips are the filters of a view. A cause is told by its text.
 func (v viewOf) chips(s *snapshot.Snapshot, who visitor) []chip {
@@ -127,5 +127,7 @@ func (c *Console) search(w http.ResponseWriter, query url.Values, who visitor) e
 
 // openKeys are the filters that everybody may use.
 func openKeys() []string {
-	return slices.DeleteFunc(slices.Clone(filterKeys), func(key string) bool { return slices.Contains(closedKeys, key) })
+	return slices.DeleteFunc(slices.Clone(filterKeys), func(key string) bool {
+		return slices.Contains(closedKeys, key)
+	})
 }
