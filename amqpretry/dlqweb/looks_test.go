@@ -262,8 +262,8 @@ func (s *sockets) cut() {
 	s.all = nil
 }
 
-// The connection breaks in the middle of a read: what was seen before stays, with the error, and the
-// next refresh reads again.
+// The connection breaks in the middle of a read: what was seen before stays, with the error, and
+// the next refresh reads again.
 func TestReadThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	const n, batch = 20_000, 5_000
@@ -361,8 +361,8 @@ func snapshotFiles(t *testing.T, folder string) (all []string) {
 	return all
 }
 
-// A console without a folder for whole messages shows what it has in memory, and reads a message from
-// the queue when somebody opens it: the right one, also where messages have no UUID.
+// A console without a folder for whole messages shows what it has in memory, and reads a message
+// from the queue when somebody opens it: the right one, also where messages have no UUID.
 func TestNoRoomForMessages(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -418,8 +418,8 @@ func (f *fixture) submit(form url.Values) run {
 	return f.await(strings.TrimPrefix(a.Header.Get("Location"), "run?id="), "ready", "done", "failed", "stopped")
 }
 
-// What somebody has seen of a plan is done at once, if nothing else would be done. Else it is counted,
-// and asked once more.
+// What somebody has seen of a plan is done at once, if nothing else would be done. Else it is
+// counted, and asked once more.
 func TestPlanAtOnce(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -492,8 +492,8 @@ func TestPlanOfAnOldSnapshot(t *testing.T) {
 	f.Has(f.dead, 5)
 }
 
-// The rest of a run is what it has counted and not done: nothing that came later, and no message that
-// it has done.
+// The rest of a run is what it has counted and not done: nothing that came later, and no message
+// that it has done.
 func TestRestOfARun(t *testing.T) {
 	t.Parallel()
 	const n = 60

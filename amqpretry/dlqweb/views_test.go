@@ -23,8 +23,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 )
 
-// odd fills the queue with all that a plan leaves, warns of or counts: messages of another queue, with
-// headers that cannot be read, with headers too large for a copy, without any, and replayed ones.
+// odd fills the queue with all that a plan leaves, warns of or counts: messages of another queue,
+// with headers that cannot be read, with headers too large for a copy, without any, and replayed
+// ones.
 func (f *fixture) odd() {
 	f.t.Helper()
 	f.fill(0, 40)
@@ -95,8 +96,8 @@ func TestPlansOfSnapshots(t *testing.T) {
 	assert.Equal(t, 57, f.counts("").Seen)
 }
 
-// A run of a plan that was counted in a snapshot does what the queue has of it: all that was counted
-// and is still there, and nothing else.
+// A run of a plan that was counted in a snapshot does what the queue has of it: all that was
+// counted and is still there, and nothing else.
 func TestRunOfASnapshot(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -122,8 +123,8 @@ func neighbours(page string) map[string]string {
 	return links
 }
 
-// The page of a message leads through the view that it was opened from, also where UUIDs are missing,
-// come twice or are too long for an address.
+// The page of a message leads through the view that it was opened from, also where UUIDs are
+// missing, come twice or are too long for an address.
 func TestMessagePages(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -327,8 +328,8 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// The page of a replay tells how many of its messages have failed again, as soon as somebody reads the
-// queue after it.
+// The page of a replay tells how many of its messages have failed again, as soon as somebody reads
+// the queue after it.
 func TestFateOfAReplay(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)

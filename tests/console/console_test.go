@@ -23,8 +23,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// Views leave a queue as it was, whatever its visitors do: each of two consoles reads it once and no
-// more, in the order of the queue, and what comes meanwhile nobody takes.
+// Views leave a queue as it was, whatever its visitors do: each of two consoles reads it once and
+// no more, in the order of the queue, and what comes meanwhile nobody takes.
 func TestViews(t *testing.T) {
 	t.Parallel()
 	views := env.Int(t, "VIEWS", 80)

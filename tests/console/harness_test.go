@@ -142,8 +142,8 @@ func (w *world) leave(path string, after time.Duration) {
 	}
 }
 
-// arrive puts one more dead letter after the other into the queue until it is stopped, and gives how
-// many.
+// arrive puts one more dead letter after the other into the queue until it is stopped, and gives
+// how many.
 func (w *world) arrive(first int, stop <-chan struct{}) (n int) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

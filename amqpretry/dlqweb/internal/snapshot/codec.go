@@ -57,8 +57,8 @@ func encode(out []byte, l *dlq.DeadLetter) ([]byte, error) {
 	return e.out, e.err
 }
 
-// otherTexts are header values as dlq.Filter compares them, where they are not in the record as they
-// are.
+// otherTexts are header values as dlq.Filter compares them, where they are not in the record as
+// they are.
 func otherTexts(headers amqp091.Table) string {
 	var all []string
 	for _, value := range headers {
@@ -70,8 +70,8 @@ func otherTexts(headers amqp091.Table) string {
 	return strings.Join(all, "\x00")
 }
 
-// mayHave tells whether a text may be in the error text, a header or the body of a record. wanted is
-// in lower case, and of ASCII only.
+// mayHave tells whether a text may be in the error text, a header or the body of a record. wanted
+// is in lower case, and of ASCII only.
 func mayHave(record []byte, wanted string) bool {
 	lower := make([]byte, len(record))
 	for i, b := range record {

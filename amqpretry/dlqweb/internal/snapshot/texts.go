@@ -5,8 +5,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// mostTexts is how many bytes of different texts a snapshot keeps in memory. Further ones are in the
-// file only.
+// mostTexts is how many bytes of different texts a snapshot keeps in memory. Further ones are in
+// the file only.
 const mostTexts = 64 << 20
 
 // kind is what many dead letters have in common.
