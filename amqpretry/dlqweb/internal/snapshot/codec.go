@@ -70,19 +70,18 @@ func otherTexts(headers amqp091.Table) string {
 	return strings.Join(all, "\x00")
 }
 
-// mayHave tells whether a text may be in the error text, a header or the body of a record. wanted
+// mayHave tells whether a text may be in the error text, a header or the body of the record. wanted
 // is in lower case, and of ASCII only.
-func mayHave(record []byte, wanted string) bool {
-	lower := make([]byte, len(record))
-	for i, b := range record {
-		if b >= 'A' && b <= 'Z' {
-			b += 'a' - 'A'
+func (b *buffers) mayHave(wanted []byte) bool {
+	b.lower = append(b.lower[:0], b.record...)
+	for i, c := range b.lower {
+		if c >= 'A' && c <= 'Z' {
+			b.lower[i] = c + 'a' - 'A'
 		}
-		lower[i] = b
 	}
 
-	return bytes.Contains(lower, []byte(wanted)) ||
-		bytes.Contains(record, []byte("\u212a")) || bytes.Contains(record, []byte("\u0130")) // k and i in lower case
+	return bytes.Contains(b.lower, wanted) ||
+		bytes.Contains(b.record, []byte("\u212a")) || bytes.Contains(b.record, []byte("\u0130")) // k and i in lower case
 }
 
 func decode(in []byte) (*dlq.DeadLetter, error) {

@@ -129,7 +129,7 @@ type matcher struct {
 	ofError       bool   // asks for the error text
 	kept          bool   // the file is there
 	error         []byte // a part of the error text
-	text          string // see mayHave; empty if it cannot tell
+	text          []byte // see mayHave; nil if that cannot tell
 }
 
 func (s *Snapshot) matcher(f dlq.Filter) *matcher {
@@ -141,8 +141,9 @@ func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
 	m.row = dlq.Filter{OlderThan: f.OlderThan, NewerThan: f.NewerThan, MinCalls: f.MinCalls, MaxCalls: f.MaxCalls,
 		MinReplays: f.MinReplays, MaxReplays: f.MaxReplays, NeverReplayed: f.NeverReplayed}
-	if lower := strings.ToLower(f.Text); strings.IndexFunc(lower, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
-		m.text = lower
+	lower := strings.ToLower(f.Text)
+	if f.Text != "" && strings.IndexFunc(lower, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+		m.text = []byte(lower)
 	}
 	for _, k := range s.texts.kinds {
 		var l dlq.DeadLetter
@@ -162,6 +163,7 @@ func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 // chunk finds what matches in one.
 func (m *matcher) chunk(n int) (p part, err error) {
 	var l dlq.DeadLetter
+	var b buffers
 	for at := range m.s.chunks[n].rows {
 		r, i := &m.s.chunks[n].rows[at], n*chunkRows+at
 		if r.kind != 0 && !m.kinds[r.kind] || r.error != 0 && !m.errors[r.error] {
@@ -176,7 +178,7 @@ func (m *matcher) chunk(n int) (p part, err error) {
 			m.uuids && !slices.ContainsFunc(m.filter.UUIDs, func(uuid string) bool { return m.s.isUUID(i, uuid) }) {
 			continue
 		}
-		matches, err := m.whole(r, untimed)
+		matches, err := m.whole(r, untimed, &b)
 		switch {
 		case errors.Is(err, ErrNotKept):
 			p.notSearched++
@@ -201,19 +203,22 @@ func (m *matcher) anAge() time.Duration {
 	return m.row.OlderThan + time.Second
 }
 
+// buffers are those of one record after the other.
+type buffers struct{ record, lower []byte }
+
 // whole compares what is not in the index.
-func (m *matcher) whole(r *row, untimed bool) (bool, error) {
+func (m *matcher) whole(r *row, untimed bool, b *buffers) (_ bool, err error) {
 	if !m.deep && (r.kind != 0 || !m.ofKind) && (r.error != 0 || !m.ofError) {
 		return true, nil
 	}
 	if !m.kept {
 		return false, ErrNotKept
 	}
-	record, err := m.s.read(r)
-	if err != nil || !bytes.Contains(record, m.error) || m.text != "" && !mayHave(record, m.text) {
+	b.record, err = m.s.read(r, b.record)
+	if err != nil || !bytes.Contains(b.record, m.error) || m.text != nil && !b.mayHave(m.text) {
 		return false, err
 	}
-	l, err := decode(record)
+	l, err := decode(b.record) // whose body is in the buffer
 	if err != nil {
 		return false, err
 	}
