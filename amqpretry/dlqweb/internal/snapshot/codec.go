@@ -80,8 +80,8 @@ func (b *buffers) mayHave(wanted []byte) bool {
 		}
 	}
 
-	return bytes.Contains(b.lower, wanted) ||
-		bytes.Contains(b.record, []byte("\u212a")) || bytes.Contains(b.record, []byte("\u0130")) // k and i in lower case
+	return bytes.Contains(b.lower, wanted) || // and these are k and i in lower case:
+		bytes.Contains(b.record, []byte("\u212a")) || bytes.Contains(b.record, []byte("\u0130"))
 }
 
 func decode(in []byte) (*dlq.DeadLetter, error) {

@@ -64,6 +64,6 @@ func (f *file) close() {
 		return
 	}
 	f.files.used.Add(-f.size)
-	_ = f.File.Close()
+	_ = f.Close()
 	_ = os.Remove(f.Name())
 }
