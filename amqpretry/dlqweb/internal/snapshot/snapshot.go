@@ -207,7 +207,7 @@ func (s *Snapshot) Load(position int) (*dlq.DeadLetter, error) {
 
 // load needs enter.
 func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
-	record, err := s.read(r)
+	record, err := s.read(r, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -215,12 +215,12 @@ func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
 	return decode(record)
 }
 
-// read needs enter.
-func (s *Snapshot) read(r *row) ([]byte, error) {
+// read reads a record, into the buffer if there is room for it. It needs enter.
+func (s *Snapshot) read(r *row, buffer []byte) ([]byte, error) {
 	if r.offset < 0 {
 		return nil, ErrNotKept
 	}
-	record := make([]byte, r.length)
+	record := slices.Grow(buffer[:0], int(r.length))[:r.length]
 	if _, err := s.file.ReadAt(record, r.offset); errors.Is(err, io.EOF) { // the disk was full
 		return nil, ErrNotKept
 	} else if err != nil {
