@@ -37,22 +37,22 @@ func (p *pace) perSecond(now time.Time, done int) float64 {
 	return 0
 }
 
-// progressText is how fast a run is, and how long it still takes; empty where that is not known.
-func (r *running) progressText(now time.Time) string {
+// speed returns how fast a run is, and how long it still takes. Both are empty before the first
+// seconds and after the run.
+func (r *running) speed(now time.Time) (pace, left string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rate := r.pace.perSecond(now, r.run.Done)
 	if r.run.State != stateRunning || rate <= 0 {
-		return ""
+		return "", ""
 	}
-	left := time.Duration(float64(r.run.Most()-r.run.Done) / rate * float64(time.Second))
-
 	digits := 0
 	if rate < 10 {
 		digits = 1
 	}
+	rest := time.Duration(float64(r.run.Most()-r.run.Done) / rate * float64(time.Second))
 
-	return fmt.Sprintf("%.*f/s now, about %s left", digits, rate, units.Elapsed(left))
+	return fmt.Sprintf("%.*f/s", digits, rate), "about " + units.Elapsed(rest)
 }
 
 // fate is what has become of the messages of a replay, as far as the console can see.

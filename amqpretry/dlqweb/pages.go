@@ -41,14 +41,15 @@ func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) e
 		return err
 	}
 	run := found.snapshot()
+	pace, left := found.speed(time.Now())
 	data := struct {
 		Run
 		MayConfirm bool
 		Export     bool
-		Pace       string
+		Pace, Left string
 		Command    string
 		Fate       *fate
-	}{run, who.Role >= run.role(), run.Kind == kindExport && run.State == stateDone, found.progressText(time.Now()),
+	}{run, who.Role >= run.role(), run.Kind == kindExport && run.State == stateDone, pace, left,
 		run.command(), c.fateOf(r.Context(), run)}
 	title := fmt.Sprintf("%s messages of %s", kindText(run.Kind), run.Queue)
 

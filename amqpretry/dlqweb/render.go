@@ -68,6 +68,7 @@ var functions = template.FuncMap{
 	"link":      link,
 	"version":   func() string { return version },
 	"kind":      kindText,
+	"stepOf":    stepOf,
 	"orDash": func(text string) string {
 		if text == "" {
 			return "–"
@@ -159,6 +160,15 @@ func kindText(kind dlq.Kind) string {
 	default:
 		return strings.ToUpper(string(kind[:1])) + string(kind[1:])
 	}
+}
+
+// stepOf is the step of a run that is not over: 2 before it is confirmed, 3 then.
+func stepOf(s runState) int {
+	if s == stateCounting || s == stateReady {
+		return 2
+	}
+
+	return 3
 }
 
 // link is a relative URL: the page, and the query in pairs of name and value. A value may be

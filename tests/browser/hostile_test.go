@@ -64,7 +64,7 @@ func TestHostileMessages(t *testing.T) {
 	for i, text := range hostile {
 		uuid := url.Values{"queue": {dead}, "uuid": {fmt.Sprintf("%d %s", i, text)}}
 		b.open(w.at("message?" + uuid.Encode()))
-		b.sees("What happened")
+		b.sees("Why it failed")
 		for _, filter := range []string{"error", "header", "text", "handler", "fingerprint", "json-field", "reason"} {
 			b.open(w.at("queue?" + url.Values{"queue": {dead}, filter: {text + "=" + text}}.Encode()))
 			b.sees("Dead letters")

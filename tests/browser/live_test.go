@@ -276,7 +276,7 @@ func TestKeys(t *testing.T) {
 	press("j")
 	assert.Equal(t, w.queue+".dlq", value(b, chromedp.Evaluate[string](`document.activeElement.textContent`)))
 	press("\r")
-	b.sees("By cause")
+	b.sees("Causes")
 	assert.Equal(t, "/dead-letters/queue", b.path())
 
 	press("?")

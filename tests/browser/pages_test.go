@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -86,13 +88,15 @@ func TestPages_OwnBroker(t *testing.T) {
 	query := url.Values{"queue": {dead}}.Encode()
 	message := "message?" + url.Values{"queue": {dead}, "uuid": {"order-1042"}}.Encode()
 	b.open(w.at("plan?kind=replay&error=refused&" + query))
-	by.press("Count them")
-	b.sees("can be replayed")
+	b.sees("31 of 49 messages would be replayed")
+	b.do(chromedp.SendKeys(`//input[@name="limit"]`, "20"))
+	by.press("Replay 31 messages to " + w.queue) // which is not what the form says now
+	b.sees("20 can be replayed")
 	ready := value(b, chromedp.Location())
 	b.open(w.at("plan?kind=move&uuid=order-871&" + query))
 	b.do(chromedp.SendKeys(`//input[@name="to"]`, w.queue))
 	by.press("Count them")
-	b.sees("can be moved")
+	b.sees("1 can be moved")
 	w.healthy.Store(true)
 	by.press("Move 1 message to " + w.queue)
 	b.sees("1 of 1 moved")
@@ -101,16 +105,27 @@ func TestPages_OwnBroker(t *testing.T) {
 
 	b.open(w.at("")) // which reads the queues
 	b.sees("too many connections")
+	b.open(w.at("plan?kind=replay&canary=5&limit=200&queue=mails.dlq"))
+	by.press("Replay 200 messages to mails")
+	b.sees("200 of 200 replayed")
+	fate := value(b, chromedp.Location())
+	b.open(w.at("queue?refresh=now&queue=mails.dlq"))
+	b.sees("3,010")
+	parked := w.park(query)
 	long := url.Values{"queue": {longQueue + ".dlq"}, "uuid": {longQueue + "-9001"}}.Encode()
-	for _, p := range []struct{ name, address, sees string }{
+	for _, p := range []struct{ name, address, sees string }{ // one with a blank in its name has no picture
 		{"queues", w.at(""), "12 messages, no consumer"}, {"queue", w.at("queue?" + query), "By age"},
 		{"filters", w.at("queue?error=refused&" + query), "Show all"}, {"message", w.at(message), "Headers"},
-		{"plan", w.at("plan?kind=replay&" + query), "Canary"}, {"run-ready", ready, "can be replayed"},
+		{"plan", w.at("plan?kind=replay&" + query), "would be replayed"}, {"run-ready", ready, "20 can be replayed"},
 		{"run-done", done, "1 of 1 moved"}, {"runs", w.at("runs"), "Planned"},
 		{"problem", w.at("queue?queue=nobody.dlq"), "There is no such queue"},
 		{"empty", w.at("queue?text=nobody&" + query), "No dead letter matches"},
-		{"long-queue", w.at("queue?queue=" + longQueue + ".dlq"), "By age"},
-		{"long-message", w.at("message?" + long), "Headers"}, {"none", w.at("?name=nobody"), "Show all queues"},
+		{"long queue", w.at("queue?queue=" + longQueue + ".dlq"), "By age"},
+		{"long message", w.at("message?" + long), "Headers"}, {"no queue", w.at("?name=nobody"), "Show all queues"},
+		{"parked cause", w.at("queue?" + query + "&fingerprint=" + parked), "Note of the parked cause"},
+		{"new causes", w.at("queue?since=2h&" + query), "not there before"},
+		{"large delete", w.at("plan?kind=purge&queue=mails.dlq"), "Type 3010 to delete"},
+		{"a move", w.at("plan?kind=move&" + query), "To the queue"}, {"its fate", fate, "What became of them"},
 	} {
 		for _, look := range looks {
 			t.Run(fmt.Sprintf("%s %s %d", p.name, look.scheme, look.width), func(t *testing.T) {
@@ -144,13 +159,27 @@ func TestPages_OwnBroker(t *testing.T) {
 					tall := value(b, chromedp.Evaluate[int64](`document.documentElement.scrollHeight`))
 					assert.LessOrEqual(t, tall, look.height, "eight queues fit the screen")
 				}
-				if look.name != "" && !strings.HasPrefix(p.name, "long") {
+				if look.name != "" && !strings.Contains(p.name, " ") {
 					b.picture(p.name + "-" + look.name)
 				}
 			})
 		}
 	}
 	b.clean()
+}
+
+// park parks the last cause on the page of a queue.
+func (w *world) park(query string) (fingerprint string) {
+	w.t.Helper()
+	found := regexp.MustCompile(`id="cause-([0-9a-f]{12})"`).FindAllStringSubmatch(w.page("queue?"+query), -1)
+	require.NotEmpty(w.t, found)
+	fingerprint = found[len(found)-1][1]
+	response, err := http.PostForm(w.at("park"), url.Values{"queue": {w.queue + ".dlq"}, "fingerprint": {fingerprint},
+		"note": {"waits for the fix of the totals, ada"}})
+	require.NoError(w.t, err)
+	require.NoError(w.t, response.Body.Close())
+
+	return fingerprint
 }
 
 // audit is what axe-core says of a page.

@@ -214,7 +214,7 @@ func (m *matcher) whole(w *window, r *row, untimed bool) (bool, error) {
 	if !m.kept {
 		return false, ErrNotKept
 	}
-	record, err := w.record(r)
+	record, err := w.record(r, windowSize)
 	if err != nil || !bytes.Contains(record, m.error) {
 		return false, err
 	}

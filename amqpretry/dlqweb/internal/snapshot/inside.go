@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -96,20 +98,24 @@ type window struct {
 
 const windowSize = 1 << 20
 
-// record gives the record of a row, which is good until the next call.
-func (w *window) record(r *row) ([]byte, error) {
+// record gives the record of a row, which is good until the next call. So many bytes are read at once,
+// if there are as many.
+func (w *window) record(r *row, atOnce int64) ([]byte, error) {
 	if r.offset < 0 {
 		return nil, ErrNotKept
 	}
 	end := r.offset + int64(r.length)
 	if r.offset < w.begin || end > w.begin+int64(len(w.buffer)) {
-		size := min(max(windowSize, int64(r.length)), w.file.size-r.offset)
+		size := min(max(atOnce, int64(r.length)), w.file.size-r.offset)
 		if int64(cap(w.buffer)) < size {
 			w.buffer = make([]byte, size)
 		}
 		w.buffer, w.begin = w.buffer[:size], r.offset
 		if _, err := w.file.ReadAt(w.buffer, r.offset); err != nil {
 			w.buffer = w.buffer[:0]
+			if errors.Is(err, io.EOF) { // the disk was full
+				return nil, ErrNotKept
+			}
 			return nil, err
 		}
 	}

@@ -5,7 +5,6 @@ package snapshot
 import (
 	"context"
 	"errors"
-	"io"
 	"math"
 	"slices"
 	"sync"
@@ -207,27 +206,13 @@ func (s *Snapshot) Load(position int) (*dlq.DeadLetter, error) {
 
 // load needs enter.
 func (s *Snapshot) load(r *row) (*dlq.DeadLetter, error) {
-	record, err := s.read(r, nil)
+	w := window{file: s.file}
+	record, err := w.record(r, 0)
 	if err != nil {
 		return nil, err
 	}
 
 	return decode(record)
-}
-
-// read reads a record, into the buffer if there is room for it. It needs enter.
-func (s *Snapshot) read(r *row, buffer []byte) ([]byte, error) {
-	if r.offset < 0 {
-		return nil, ErrNotKept
-	}
-	record := slices.Grow(buffer[:0], int(r.length))[:r.length]
-	if _, err := s.file.ReadAt(record, r.offset); errors.Is(err, io.EOF) { // the disk was full
-		return nil, ErrNotKept
-	} else if err != nil {
-		return nil, err
-	}
-
-	return record, nil
 }
 
 func (s *Snapshot) row(i int) *row { return &s.chunks[i/chunkRows].rows[i%chunkRows] }
