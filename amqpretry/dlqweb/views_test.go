@@ -350,7 +350,7 @@ func TestFateOfAReplay(t *testing.T) {
 	}
 	assert.Equal(t, 4, f.counts("").Matched)
 	page := f.get("/run?id=" + r.ID).Body
-	assert.Contains(t, page, "<dt>Failed again</dt><dd>2</dd>")
+	assert.Contains(t, page, "<dt>Failed again</dt><dd class=\"big\">2</dd>")
 	assert.NotContains(t, page, "since.")
 	f.fill(20, 3)
 	await.Until(t, func() bool {
