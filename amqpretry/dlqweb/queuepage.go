@@ -1,6 +1,7 @@
 package dlqweb
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -223,8 +224,8 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	c.runs.mu.Lock()
 	p.Busy = c.runs.busyWith(v.Queue)
 	c.runs.mu.Unlock()
-	if now.Err != nil {
-		p.Problem = problemOf(now.Err)
+	if err := cmp.Or(now.Err, sample.Err); err != nil {
+		p.Problem = problemOf(err)
 	}
 	if p.Result, err = c.find(r.Context(), v, now); err != nil {
 		p.Problem = problemOf(err)

@@ -108,6 +108,12 @@ func (s *sampler) run(ctx context.Context) {
 	for {
 		s.sample(ctx)
 		s.once.Do(func() { close(s.first) })
+		s.mu.Lock()
+		visited := time.Since(s.visit) < visitLife
+		s.mu.Unlock()
+		if visited {
+			s.lookAround(ctx)
+		}
 		if !s.pause(ctx, ticker.C) {
 			return
 		}
@@ -291,10 +297,12 @@ func (c *Console) around(all []httpapi.Queue) []queueState {
 }
 
 // looksWorthIt is up to how many messages a queue is read unasked, and lookAgain how long after it
-// was read last.
+// was read last. For visitLife after a visit each sample counts, since the management API tells of
+// new messages 5 seconds late.
 const (
 	looksWorthIt = 10_000
 	lookAgain    = time.Minute
+	visitLife    = 3 * sampleEvery
 )
 
 // lookAround reads the queues that are not long, once for each visit: a page that stays open must

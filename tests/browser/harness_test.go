@@ -64,9 +64,16 @@ type world struct {
 // newWorld starts a service and a console for its dead letters.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldOn(t, brokertest.URI(t), "")
+}
+
+// newWorldOn is newWorld on a broker, whose management API the console uses if there is one.
+func newWorldOn(t *testing.T, uri, management string) *world {
+	t.Helper()
 	w := &world{
-		Client: rabbit.New(t, brokertest.URI(t)), t: t, queue: "orders-" + strings.ToLower(watermill.NewShortUUID()),
-		policy: config.Policy{Delays: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}},
+		Client: rabbit.New(t, uri), t: t, queue: "orders-" + strings.ToLower(watermill.NewShortUUID()),
+		management: management,
+		policy:     config.Policy{Delays: []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}},
 	}
 	w.serve()
 	w.server = w.console("/dead-letters")
@@ -114,7 +121,7 @@ func (w *world) serve() {
 	require.NoError(w.t, err)
 	ship := func(msg *message.Message) error {
 		switch {
-		case w.healthy.Load():
+		case w.healthy.Load() && !strings.HasPrefix(msg.UUID, "stubborn"):
 			w.handled.Add(1)
 			return nil
 		case strings.HasPrefix(msg.UUID, "permanent"):

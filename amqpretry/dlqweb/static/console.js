@@ -197,15 +197,17 @@
     if (answer.status === 502 || answer.status === 504) throw new Error("a proxy answers");
     if (!answer.ok) throw problem(`The console answers with the status ${answer.status}.`);
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const parts = [...document.querySelectorAll("main [data-part], .top [data-part]")];
-    if (!parts.some((part) => part.closest("main") && next.getElementById(part.id))) {
+    if (!next.querySelector("script[src*='static/console.js']")) {
       throw problem("Something else than the console answers. Reload the page to see it.");
     }
     const style = (d) => d.querySelector("link[rel=stylesheet]")?.getAttribute("href");
     if (style(next) !== style(document) && ![...document.querySelectorAll("input, select, textarea")].some(used)) location.reload();
     tell(next);
     const focused = document.activeElement;
-    for (const part of parts) {
+    // A page that waited for its queue, or whose queue was read again, is another one now. Else its tables stay as they are.
+    const of = (d) => [...d.querySelectorAll("main [data-part], main [data-refresh]")].map((e) => e.id || e.getAttribute("href")).join();
+    const parts = of(next) === of(document) ? "main [data-part], .top [data-part]" : "main, .top [data-part]";
+    for (const part of document.querySelectorAll(parts)) {
       const same = next.getElementById(part.id);
       if (same) morph(part, same);
     }
