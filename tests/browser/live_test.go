@@ -187,6 +187,23 @@ func TestEndIsAnnounced(t *testing.T) {
 	b.clean()
 }
 
+// When somebody reads a queue again, its page shows what was read without a reload, and keeps what
+// is typed.
+func TestQueueShowsANewRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.die("order-1")
+	b := newTab(t)
+	b.open(w.at("queue?queue=" + w.queue + ".dlq"))
+	b.sees("order-1")
+	b.do(chromedp.KeyEvent("/"), chromedp.KeyEvent("half"))
+	w.die("order-2")
+	w.page("queue?refresh=now&queue=" + w.queue + ".dlq")
+	b.sees("order-2")
+	assert.True(t, b.is(`document.activeElement.name === "search" && document.activeElement.value === "half"`))
+	b.clean()
+}
+
 // A table that was scrolled, and a page that was, stay where they are.
 func TestScrollIsKept(t *testing.T) {
 	t.Parallel()
