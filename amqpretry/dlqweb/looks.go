@@ -138,6 +138,9 @@ func (k *looks) newest(queue string) *snapshot.Snapshot {
 	return nil
 }
 
+// id is that of the newest snapshot of a queue; empty if there is none.
+func (k *looks) id(queue string) string { return seen{Snapshot: k.newest(queue)}.ID() }
+
 // want says whether a view may read the queue.
 type want int
 
@@ -206,10 +209,13 @@ func (k *looks) end(l *look, r *pending) {
 			k.console.config.Logger.Error("Cannot read a dead-letter queue", r.err,
 				watermill.LogFields{"queue": l.target.Queue})
 		}
-		if r.snapshot != nil {
-			r.snapshot.Release()
+		// Where others took messages meanwhile, what the read has seen is still worth showing.
+		if r.snapshot == nil || !errors.As(r.err, new(*dlq.IncompleteError)) {
+			if r.snapshot != nil {
+				r.snapshot.Release()
+			}
+			return
 		}
-		return
 	}
 	if l.snapshot != nil {
 		l.snapshot.Release()
@@ -339,12 +345,22 @@ func (k *looks) hold(ctx context.Context, t target, waits func()) (release func(
 		return release, nil
 	}
 	waits()
-	select {
-	case <-going.done:
-		return release, nil
-	case <-ctx.Done():
-		release()
-		return nil, context.Cause(ctx)
+	timer := time.NewTicker(mostBusy)
+	defer timer.Stop()
+	for {
+		select {
+		case <-going.done:
+			return release, nil
+		case <-timer.C:
+			if why := going.Waits(); why != "" {
+				release()
+				return nil, &problem{Status: http.StatusConflict, Title: "The queue cannot be read", Detail: why,
+					Do: "Try again when the other client has ended."}
+			}
+		case <-ctx.Done():
+			release()
+			return nil, context.Cause(ctx)
+		}
 	}
 }
 

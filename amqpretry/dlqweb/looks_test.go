@@ -477,7 +477,7 @@ func TestPlanThatIsAskedAgain(t *testing.T) {
 	assert.Equal(t, http.StatusSeeOther, f.post("/stop", url.Values{"id": {r.ID}}).Status)
 }
 
-// A plan of a snapshot that is not there any more is none.
+// A plan of a snapshot that is not there any more is none, where somebody asks for just that one.
 func TestPlanOfAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
@@ -486,7 +486,10 @@ func TestPlanOfAnOldSnapshot(t *testing.T) {
 	form := f.form("kind=purge")
 	f.looked("/queue?refresh="+form.Get("snapshot")+"&queue="+f.dead, nil)
 	require.NotEqual(t, form.Get("snapshot"), f.counts("").Snapshot)
-	r := f.submit(form)
+	var r run
+	f.json(f.send(http.MethodPost, "/api/v1/runs", "application/json",
+		`{"kind":"purge","queue":"`+f.dead+`","snapshot":"`+form.Get("snapshot")+`"}`), &r)
+	r = f.await(r.ID, "failed", "ready")
 	assert.Equal(t, "failed", r.State)
 	assert.Contains(t, r.Error, "read again")
 	f.Has(f.dead, 5)

@@ -145,6 +145,9 @@ func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
+	if wanted.Snapshot != "" { // of which somebody may have made a newer one since: expect tells whether it is the same
+		wanted.Snapshot = c.looks.id(wanted.Queue)
+	}
 	run, err := c.planRun(r.Context(), wanted, who, nil)
 	if err != nil {
 		return err

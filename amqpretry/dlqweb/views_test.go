@@ -357,3 +357,30 @@ func TestFateOfAReplay(t *testing.T) {
 		return strings.Contains(f.get("/run?id="+r.ID).Body, "has 3 more messages since")
 	}, "arrivals")
 }
+
+// Somebody else reads the queue again while a plan is on the screen: the run begins if it is still
+// about as many messages, and asks once more if not.
+func TestPlanAcrossARefresh(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 5)
+	f.counts("")
+	page := f.get("/plan?kind=purge&queue=" + f.dead).Body
+	form := url.Values{"kind": {"purge"}, "queue": {f.dead}}
+	for _, name := range []string{"snapshot", "expect"} {
+		found := regexp.MustCompile(`name="` + name + `" value="([^"]+)"`).FindStringSubmatch(page)
+		require.Len(t, found, 2, name)
+		form.Set(name, found[1])
+	}
+	post := func() string {
+		a := f.post("/plan", form)
+		require.Equal(t, http.StatusSeeOther, a.Status, a.Body)
+		return strings.TrimPrefix(a.Header.Get("Location"), "run?id=")
+	}
+	f.fill(5, 1)
+	f.counts("?refresh=now")
+	assert.Equal(t, 6, f.await(post(), "ready").Plan.Matched, "more than was seen")
+	drain.N(t, f.Client, f.dead, 1)
+	f.counts("?refresh=now")
+	assert.Equal(t, 5, f.await(post(), "done").Done, "as many as were seen")
+}
