@@ -138,6 +138,18 @@ func (k *looks) newest(queue string) *snapshot.Snapshot {
 	return nil
 }
 
+// held is how many messages a queue had when the read began that goes on; 0 if none does.
+func (k *looks) held(queue string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == queue && l.reading != nil })
+	if i < 0 {
+		return 0
+	}
+
+	return k.all[i].reading.Progress().Total
+}
+
 // want says whether a view may read the queue.
 type want int
 
