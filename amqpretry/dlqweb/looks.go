@@ -141,6 +141,18 @@ func (k *looks) newest(queue string) *snapshot.Snapshot {
 // id is that of the newest snapshot of a queue; empty if there is none.
 func (k *looks) id(queue string) string { return seen{Snapshot: k.newest(queue)}.ID() }
 
+// held is how many messages a queue had when the read began that goes on; 0 if none does.
+func (k *looks) held(queue string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == queue && l.reading != nil })
+	if i < 0 {
+		return 0
+	}
+
+	return k.all[i].reading.Progress().Total
+}
+
 // want says whether a view may read the queue.
 type want int
 

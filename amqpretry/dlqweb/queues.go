@@ -249,7 +249,7 @@ func (c *Console) queuesByAMQP(ctx context.Context) ([]queueState, error) {
 		ready, _, err := queue.Ready(ctx)
 		switch {
 		case err == nil:
-			n := int64(ready)
+			n := int64(max(ready, c.looks.held(queue.Name()))) // ready leaves out what the console reads now
 			q.Ready = &n
 			q.Messages = &n
 		case problemOf(err).Status == http.StatusNotFound:

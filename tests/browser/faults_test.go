@@ -18,7 +18,8 @@ import (
 )
 
 // The broker is stopped and started while pages show a queue and a run: each page says what is wrong,
-// keeps its numbers, and recovers by itself. The dead letters are in their order after that.
+// keeps its numbers, and recovers by itself. The dead letters keep their order, except the one that the
+// run had in flight.
 func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	t.Parallel()
 	const messages = 200
@@ -46,22 +47,17 @@ func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	assert.Equal(t, "200", queue.fact("Messages"), "the numbers stay")
 	assert.Contains(t, queue.text(".snapshot"), "Read ")
 	overview.sees(" dead letters in 1 of 1 queue")
-	t.Log("the run: ", run.text("#live-run"))
-	before := done()
-	assert.GreaterOrEqual(t, before, 5)
+	run.sees("It has failed")
+	replayed := done()
+	assert.GreaterOrEqual(t, replayed, 5)
 
 	broker.Start()
 	for _, b := range []*tab{queue, overview} {
 		await.Until(t, func() bool { return !strings.Contains(b.text("main"), "The broker cannot be reached") },
 			"the page recovers")
 	}
-	t.Log("the run: ", run.text("#live-run"))
-	t.Log("the queue: ", queue.text("main"))
-	if run.text(".state") == "running" {
-		await.Until(t, func() bool { return done() > before }, "the run goes on")
-		mouse{run}.press("Stop")
-		run.sees("stopped")
-	}
+	run.sees("Plan the rest")
+	queue.sees("Read it again")
 	for _, b := range []*tab{queue, run, overview} {
 		b.clean()
 	}
@@ -71,15 +67,18 @@ func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	for _, d := range drain.All(t, w.Client, w.queue) {
 		sent[rabbit.UUID(d)] = true
 	}
-	last := -1
+	last, moved := -1, 0 // only the message in flight may move
 	for _, d := range drain.All(t, w.Client, dead) {
 		var n int
 		_, err := fmt.Sscanf(rabbit.UUID(d), "uuid-%d", &n)
 		require.NoError(t, err)
-		assert.Greater(t, n, last, "in their order")
-		last = n
+		if n < last {
+			moved++
+		}
+		last = max(last, n)
 		sent[rabbit.UUID(d)] = true
 	}
+	assert.LessOrEqual(t, moved, 1, "out of their order")
 	assert.Len(t, sent, messages, "none is lost")
 }
 
@@ -97,9 +96,13 @@ func TestSlowLink(t *testing.T) {
 	w.server = &httptest.Server{URL: "http://" + slowlink.To(t, console.Listener.Addr().String(), bytesPerSecond)}
 
 	dead := w.queue + ".dlq"
-	queue, message := newTab(t), newTab(t)
-	queue.watch()
-	message.watch()
+	queue, message, overview := newTab(t), newTab(t), newTab(t)
+	tabs := []*tab{queue, message, overview}
+	for _, b := range tabs {
+		b.watch()
+	}
+	overview.open(w.at(""))
+	overview.sees("20,000 dead letters in 1 of 1 queue")
 	queue.open(w.at("queue?queue=" + dead))
 	queue.sees("messages read")
 	message.open(w.at("message?uuid=uuid-7&queue=" + dead))
@@ -110,8 +113,9 @@ func TestSlowLink(t *testing.T) {
 	mouse{queue}.press("uuid-3")
 	queue.sees("Why it failed")
 	assert.Greater(t, queue.neverWrong(messages), 3, "steps of progress")
-	message.neverWrong(messages)
-	for _, b := range []*tab{queue, message} {
+	for _, b := range tabs {
+		b.neverWrong(messages)
 		b.clean()
 	}
+	await.Until(t, func() bool { return strings.Contains(w.page("api/v1/queues"), `"at_least":0`) }, "no message died")
 }
