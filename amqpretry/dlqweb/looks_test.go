@@ -224,6 +224,7 @@ func TestViewsWhileReading(t *testing.T) {
 	await.Until(t, func() bool { return f.Depth(f.dead) < n }, "it is read again")
 	page := f.live("/queue?queue=" + f.dead).Body
 	if assert.Contains(t, page, "messages read.") {
+		assert.Contains(t, page, `data-state="Reading the queue"`, "for screen readers")
 		assert.Contains(t, page, `<dd class="big">20,000</dd>`)
 	}
 	for _, path := range []string{"/message?uuid=uuid-19000&queue=" + f.dead, "/queue?text=19000&queue=" + f.dead,

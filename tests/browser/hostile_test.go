@@ -77,7 +77,7 @@ func TestHostileMessages(t *testing.T) {
 
 	// An edit, its diff, and a run with all of it.
 	b.open(w.at("message?" + url.Values{"queue": {dead}, "uuid": {"0 " + hostile[0]}}.Encode()))
-	by.press("Change body or headers")
+	by.press("Edit and replay Change body or headers")
 	b.do(chromedp.SendKeys(`//textarea[@name="body"]`, hostile[4]))
 	by.press("Show what changes")
 	b.sees("What changes")

@@ -73,7 +73,7 @@
 
   // ---- updates in place ----
 
-  const keyOf = (n) => n.nodeType !== 1 ? "" : n.id || n.getAttribute("data-key") || n.getAttribute("href") || n.getAttribute("name") || "";
+  const keyOf = (n) => n.nodeType !== 1 ? "" : n.getAttribute("id") || n.getAttribute("data-key") || n.getAttribute("href") || n.getAttribute("name") || "";
   // Without keys, elements of different classes differ: a new warning is inserted, and the paragraph behind it stays.
   const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && keyOf(a) === keyOf(b) &&
     (a.nodeType !== 1 || keyOf(a) || a.classList[0] === b.classList[0]);
