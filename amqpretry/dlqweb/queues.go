@@ -11,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // sampleEvery is how often the depths are asked for. The management API has new ones every 5
@@ -415,4 +416,24 @@ func (q queueState) Waiting() *int64 {
 	}
 
 	return sum(q.Retry)
+}
+
+func sum(queues []retryState) *int64 {
+	total := int64(0)
+	for _, q := range queues {
+		if q.Messages == nil {
+			return nil
+		}
+		total += *q.Messages
+	}
+
+	return &total
+}
+
+func depth(n *int64) string {
+	if n == nil {
+		return "?"
+	}
+
+	return units.Thousands(*n)
 }

@@ -325,3 +325,12 @@ func cut(text string, most int) string {
 
 	return text[:most] + "…"
 }
+
+// short is a text of at most so many characters.
+func short(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+
+	return text
+}

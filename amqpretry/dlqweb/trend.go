@@ -159,3 +159,7 @@ func (p past) draw(class, label, paths string) template.HTML {
 			`<title>%[4]s</title><path class="base" d="M0 %[3]dH%[2]d"/>%[5]s</svg>`,
 		class, mostSamples, trendHeight, label, paths))
 }
+
+type drawing struct{ strings.Builder }
+
+func (d *drawing) printf(format string, values ...any) { _, _ = fmt.Fprintf(d, format, values...) }

@@ -111,9 +111,15 @@ func (w *world) fill() {
 // shows waits until the console has that number of dead orders, and what waits.
 func (w *world) shows(orders int) {
 	w.t.Helper()
-	counted := fmt.Sprintf("orders: 0; waiting 10m: 42; waiting 1h: 18; waiting 6h: 5; orders.dlq: %d", orders)
-	await.Until(w.t, func() bool { return strings.Contains(w.page("queue?queue=orders.dlq"), counted) },
-		"the console shows %s", counted)
+	await.Until(w.t, func() bool {
+		page := w.page("queue?queue=orders.dlq")
+		for queue, n := range map[string]int{"orders": 0, "wait 10m": 42, "wait 1h": 18, "wait 6h": 5, "orders.dlq": orders} {
+			if !strings.Contains(page, fmt.Sprintf("<dt>%s</dt><dd>%d</dd>", queue, n)) {
+				return false
+			}
+		}
+		return true
+	}, "the console shows %d dead orders, and what waits", orders)
 }
 
 // message is a dead letter.

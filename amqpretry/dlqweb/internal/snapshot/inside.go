@@ -98,8 +98,8 @@ type window struct {
 
 const windowSize = 1 << 20
 
-// record gives the record of a row, which is good until the next call. So many bytes are read at once,
-// if there are as many.
+// record gives the record of a row, which is good until the next call. So many bytes are read at
+// once, if there are as many.
 func (w *window) record(r *row, atOnce int64) ([]byte, error) {
 	if r.offset < 0 {
 		return nil, ErrNotKept
