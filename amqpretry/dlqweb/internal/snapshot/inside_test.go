@@ -10,7 +10,8 @@ import (
 // the answer may be yes.
 func TestHas(t *testing.T) {
 	t.Parallel()
-	for _, record := range []string{"refused", "REFUSED", "xReFuSeDx", "x refused", "refuse refused", "\u212a", "\u0130"} {
+	for _, record := range []string{"refused", "REFUSED", "xReFuSeDx", "x refused", "refuse refused", "\u212a",
+		"\u0130"} {
 		assert.True(t, has([]byte(record), []byte("refused")), record)
 	}
 	for _, record := range []string{"", "refuse", "efused", "refus\u00e9d", "r e f u s e d"} {
