@@ -17,9 +17,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/slowlink"
 )
 
-// The broker is stopped and started while pages show a queue and a run: each page says what is wrong,
-// keeps its numbers, and recovers by itself. No dead letter is lost. The run that the broker cuts off
-// may leave them in another order.
+// The broker is stopped and started while pages show a queue and a run: each page says what is
+// wrong, keeps its numbers, and recovers by itself. No dead letter is lost. The run that the broker
+// cuts off may leave them in another order.
 func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	t.Parallel()
 	const messages = 200
@@ -73,8 +73,8 @@ func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	assert.Len(t, sent, messages, "none is lost")
 }
 
-// Over a slow link from the broker and to the browser, pages come, tell how far the queue is read, and
-// then become what they are about. Nothing looks broken meanwhile.
+// Over a slow link from the broker and to the browser, pages come, tell how far the queue is read,
+// and then become what they are about. Nothing looks broken meanwhile.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	const messages, bodySize, bytesPerSecond = 20_000, 256, 1 << 20 // with their headers, messages have 1 kB

@@ -118,8 +118,8 @@ func (p *process) kill() {
 
 func (p *process) at(path string) string { return "http://" + p.listen + "/" + path }
 
-// A console that is killed while a page shows a run: the page says so, and recovers when the console
-// is back, which tells that the run was interrupted.
+// A console that is killed while a page shows a run: the page says so, and recovers when the
+// console is back, which tells that the run was interrupted.
 func TestConsoleIsKilled(t *testing.T) {
 	t.Parallel()
 	const messages, soon = 200, 20 * time.Second
@@ -152,8 +152,8 @@ func TestConsoleIsKilled(t *testing.T) {
 	b.clean()
 }
 
-// Two consoles read one long queue, each for a visitor. One waits for the other. Neither page has an
-// error or fewer messages than the queue, and both end with the same numbers.
+// Two consoles read one long queue, each for a visitor. One waits for the other. Neither page has
+// an error or fewer messages than the queue, and both end with the same numbers.
 func TestTwoConsoles(t *testing.T) {
 	t.Parallel()
 	const messages = 20_000
