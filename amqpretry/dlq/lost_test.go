@@ -2,6 +2,7 @@ package dlq
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -23,5 +24,7 @@ func TestExplainLostOnce(t *testing.T) {
 		assert.EqualError(t, explainLost("read", "q", err), once, name)
 	}
 	assert.EqualError(t, explainLost("read", "q", errors.Join(silent, errors.Join(silent, closed))),
-		once+"\n"+closed.Error())
+		once+"\n"+explainLost("read", "q", closed).Error())
+	assert.ErrorContains(t, explainLost("read", "q", fmt.Errorf("cannot open a channel: %w", closed)),
+		`cannot read "q": the connection was lost; check the network`)
 }

