@@ -82,11 +82,15 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 }
 
 // mostPreview is how many messages are counted before a page is sent: each takes some 8 µs.
-const mostPreview = 40_000
+// previewTime is how long the page waits for the broker, which tells of the target.
+const (
+	mostPreview = 40_000
+	previewTime = 5 * time.Second
+)
 
-// preview counts in a snapshot, as far as that takes no longer than a page waits.
+// preview counts in a snapshot; nil if that takes too long.
 func (c *Console) preview(ctx context.Context, w wish, plan dlq.Plan, now seen) *preview {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, previewTime)
 	defer cancel()
 	found, err := now.Find(ctx, w.Filter.Encode(), plan.Filter)
 	if err == nil && found.Matched > mostPreview {

@@ -45,7 +45,7 @@ func TestBrokerRestarts_OwnBroker(t *testing.T) {
 	queue.sees("The broker cannot be reached")
 	overview.sees("The broker cannot be reached")
 	assert.Equal(t, "200", queue.fact("Messages"), "the numbers stay")
-	assert.Contains(t, queue.text(".snapshot"), "Read ")
+	assert.Contains(t, queue.text("p.read"), "Read ")
 	overview.sees(" dead letters in 1 of 1 queue")
 	run.sees("It has failed")
 	replayed := done()

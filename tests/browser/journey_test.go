@@ -75,8 +75,7 @@ func TestFromAlertToReplay_OwnBroker(t *testing.T) {
 		"keyboard, by the top cause": {func(b *tab) walker { return keyboard{b} },
 			func(_ *world, b *tab) string { return b.linkTo("dial tcp") }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		t.Run(name, func(t *testing.T) { // one after the other: a console reads all queues of its broker
 			w := newWorldOn(t, broker.URI, broker.ManagementURL)
 			const handled, again = 15, 2
 			ids := append(rabbit.Numbered("order", handled), rabbit.Numbered("stubborn", again)...)
@@ -88,7 +87,7 @@ func TestFromAlertToReplay_OwnBroker(t *testing.T) {
 			w.healthy.Store(true)
 
 			by.press(c.first(w, b))
-			by.follow("Replay 17: dial tcp")
+			by.follow("Replay… 17: dial tcp")
 			by.press("Replay 17 messages to " + w.queue)
 			b.sees("17 of 17 replayed")
 			assert.Equal(t, "/dead-letters/run", b.path())
@@ -97,7 +96,7 @@ func TestFromAlertToReplay_OwnBroker(t *testing.T) {
 			await.Until(t, func() bool { return b.fact("Waiting, at most") == "0" }, "none waits any more")
 			run := value(b, chromedp.Location())
 
-			by.press("Read it now")
+			by.press("Read the queue now")
 			await.Until(t, func() bool { return b.fact("Messages") == "3" }, "the queue was read again")
 			b.open(run)
 			await.Until(t, func() bool {

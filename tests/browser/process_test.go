@@ -196,6 +196,8 @@ func (b *tab) watch() {
 				for (const e of document.querySelectorAll("[role=alert], #stale:not([hidden])")) note("error: " + e.textContent);
 				const read = document.querySelector("main")?.textContent.match(/([\d,]+) of ([\d,]+) messages read/);
 				if (read) note(read[0]);
+				const shown = document.querySelector("main .numbers .big");
+				if (shown && !read) note("shown " + shown.textContent);
 				const dead = document.querySelector("main")?.textContent.match(/([\d,]+) dead letters in/);
 				if (dead) note(dead[0]);
 			};
@@ -223,6 +225,9 @@ func (b *tab) neverWrong(total int) (steps int) {
 			}
 			before = seen
 			steps++
+		case strings.HasPrefix(text, "shown "): // a read has ended
+			assert.Equal(b.t, fmt.Sprintf("shown %d", total), plain)
+			before = 0
 		case strings.HasSuffix(text, "dead letters in"):
 			assert.Equal(b.t, fmt.Sprintf("%d dead letters in", total), plain)
 		default:
