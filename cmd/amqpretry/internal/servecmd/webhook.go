@@ -58,7 +58,8 @@ func (o options) newWebhook(log *slog.Logger) (*webhook, error) {
 	}
 
 	return &webhook{address: o.webhook, console: strings.TrimSuffix(o.publicURL, "/"), log: log,
-		client: &http.Client{Timeout: hookTimeout}, causes: make(chan dlqweb.NewCause, mostHooks), pause: hookPause}, nil
+		client: &http.Client{Timeout: hookTimeout}, causes: make(chan dlqweb.NewCause, mostHooks),
+		pause: hookPause}, nil
 }
 
 // add is a dlqweb.Config.OnNewCause: it never waits.
@@ -66,7 +67,8 @@ func (h *webhook) add(c dlqweb.NewCause) {
 	select {
 	case h.causes <- c:
 	default:
-		h.log.Warn("Cannot send a new cause to the webhook: too many wait", "queue", c.Queue, "fingerprint", c.Fingerprint)
+		h.log.Warn("Cannot send a new cause to the webhook: too many wait", "queue", c.Queue, "fingerprint",
+			c.Fingerprint)
 	}
 }
 

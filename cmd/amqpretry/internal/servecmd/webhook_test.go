@@ -47,7 +47,8 @@ func TestWebhook(t *testing.T) {
 	cancel()
 	<-ended
 	assert.Equal(t, "https://ops.example.com/dead/queue?fingerprint=0123456789ab&queue=orders.dlq", sent["url"])
-	assert.Equal(t, "New cause in orders.dlq: connection refused (exhausted, 3 so far) "+sent["url"].(string), sent["text"])
+	assert.Equal(t, "New cause in orders.dlq: connection refused (exhausted, 3 so far) "+sent["url"].(string),
+		sent["text"])
 	assert.Contains(t, log.String(), "it answered 500")
 
 	server.Close()
