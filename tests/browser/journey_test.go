@@ -107,7 +107,8 @@ func TestFromAlertToReplay_OwnBroker(t *testing.T) {
 			w.server.Close()
 			left := drain.All(t, w.Client, w.queue+".dlq")
 			require.Equal(t, "permanent-1", rabbit.UUID(left[0]))
-			assert.Equal(t, 4, rabbit.Returns(left[0]), "one read for the overview, two for the run, one for its result")
+			assert.Equal(t, 4, rabbit.Returns(left[0]),
+				"one read for the overview, two for the run, one for its result")
 		})
 	}
 }

@@ -172,8 +172,9 @@ func TestTwoConsoles(t *testing.T) {
 	mouse{tabs[0]}.press("Refresh")
 	mouse{tabs[1]}.press("Refresh")
 	for _, b := range tabs {
-		await.Until(t, func() bool { return b.fact("Messages") == "20,000" && !strings.Contains(b.text("main"), "Reading") },
-			"the queue was read again")
+		await.Until(t, func() bool {
+			return b.fact("Messages") == "20,000" && !strings.Contains(b.text("main"), "Reading")
+		}, "the queue was read again")
 	}
 	assert.Equal(t, tabs[0].text("main .numbers .big"), tabs[1].text("main .numbers .big"))
 	for _, b := range tabs {
@@ -193,7 +194,8 @@ func (b *tab) watch() {
 				if (all.at(-1) !== text) sessionStorage.watched = JSON.stringify([...all, text]);
 			};
 			const look = () => {
-				for (const e of document.querySelectorAll("[role=alert], #stale:not([hidden])")) note("error: " + e.textContent);
+				for (const e of document.querySelectorAll("[role=alert], #stale:not([hidden])"))
+					note("error: " + e.textContent);
 				const read = document.querySelector("main")?.textContent.match(/([\d,]+) of ([\d,]+) messages read/);
 				if (read) note(read[0]);
 				const shown = document.querySelector("main .numbers .big");
@@ -201,7 +203,8 @@ func (b *tab) watch() {
 				const dead = document.querySelector("main")?.textContent.match(/([\d,]+) dead letters in/);
 				if (dead) note(dead[0]);
 			};
-			new MutationObserver(look).observe(document, { childList: true, subtree: true, attributes: true, characterData: true });
+			new MutationObserver(look).observe(document,
+				{ childList: true, subtree: true, attributes: true, characterData: true });
 		})()`})
 	require.NoError(b.t, err)
 }

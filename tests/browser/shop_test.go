@@ -113,7 +113,8 @@ func (w *world) shows(orders int) {
 	w.t.Helper()
 	await.Until(w.t, func() bool {
 		page := w.page("queue?queue=orders.dlq")
-		for queue, n := range map[string]int{"orders": 0, "wait 10m": 42, "wait 1h": 18, "wait 6h": 5, "orders.dlq": orders} {
+		for queue, n := range map[string]int{"orders": 0, "wait 10m": 42, "wait 1h": 18, "wait 6h": 5,
+			"orders.dlq": orders} {
 			if !strings.Contains(page, fmt.Sprintf("<dt>%s</dt><dd>%d</dd>", queue, n)) {
 				return false
 			}
