@@ -259,19 +259,8 @@ const mostReads = 4
 
 // read reads the queue, as soon as nobody else does.
 func (k *looks) read(ctx context.Context, t target, r *pending) error {
-	select {
-	case k.reads <- struct{}{}:
-	default:
-		r.change(func() { r.waits = "Other queues are read first." })
-		select {
-		case k.reads <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	defer func() { <-k.reads }()
 	for {
-		err := k.readOnce(ctx, t, r)
+		err := k.inTurn(ctx, t, r)
 		var busy *dlq.BusyError
 		if !errors.As(err, &busy) {
 			return err
@@ -283,6 +272,23 @@ func (k *looks) read(ctx context.Context, t target, r *pending) error {
 			return cmp.Or(err, context.Cause(ctx))
 		}
 	}
+}
+
+// inTurn reads the queue once, when few others are read.
+func (k *looks) inTurn(ctx context.Context, t target, r *pending) error {
+	select {
+	case k.reads <- struct{}{}:
+	default:
+		r.change(func() { r.waits = "Other queues are read first." })
+		select {
+		case k.reads <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer func() { <-k.reads }()
+
+	return k.readOnce(ctx, t, r)
 }
 
 func (k *looks) readOnce(ctx context.Context, t target, r *pending) error {
