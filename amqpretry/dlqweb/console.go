@@ -73,7 +73,7 @@ func New(config Config) (*Console, error) {
 		journal.close()
 		return nil, err
 	}
-	c.sampler = &sampler{console: c, looked: map[string]lookedAt{}, visited: make(chan struct{}, 1),
+	c.sampler = &sampler{console: c, visited: make(chan struct{}, 1),
 		first: make(chan struct{})}
 	if err := c.runs.restore(); err != nil {
 		journal.close()

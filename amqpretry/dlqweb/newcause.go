@@ -41,6 +41,12 @@ type causes struct {
 	known   map[string]map[string]bool // by queue and fingerprint
 }
 
+// lookedAt is how many messages a queue had when it was read for new causes.
+type lookedAt struct {
+	messages int64
+	at       time.Time
+}
+
 // run looks for new ones until the console is closed.
 func (k *causes) run(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)

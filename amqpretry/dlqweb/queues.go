@@ -87,7 +87,6 @@ type sampler struct {
 	mu      sync.Mutex
 	last    overview
 	past    map[string]*past
-	looked  map[string]lookedAt
 	visit   time.Time
 	visited chan struct{} // has room for one visit that is not yet dealt with
 	first   chan struct{} // closed with the first sample
@@ -313,25 +312,16 @@ func (s *sampler) lookAround(ctx context.Context) {
 	queues, visit := s.last.Queues, s.visit
 	s.mu.Unlock()
 	for _, q := range queues {
-		s.mu.Lock()
-		before := s.looked[q.Queue]
-		s.mu.Unlock()
-		if !q.IsFull() || *q.Messages > looksWorthIt || before.messages == *q.Messages ||
-			visit.Sub(before.at) < lookAgain || s.console.runs.active(q.Queue) {
+		if !q.IsFull() || *q.Messages > looksWorthIt || s.console.runs.active(q.Queue) {
 			continue
 		}
-		s.mu.Lock()
-		s.looked[q.Queue] = lookedAt{*q.Messages, time.Now()}
-		s.mu.Unlock()
+		newest := s.console.looks.newest(q.Queue)
+		if newest != nil && (int64(newest.Len()) == *q.Messages || visit.Sub(newest.Ended) < lookAgain) {
+			continue
+		}
 		t := target{q.Queue, q.MainQueue}
 		s.console.looks.wait(ctx, t, s.console.looks.view(t, wantAnother, anySnapshot), sampleEvery)
 	}
-}
-
-// lookedAt is how many messages a queue had when it was read unasked.
-type lookedAt struct {
-	messages int64
-	at       time.Time
 }
 
 // visitedNow tells that somebody has opened the overview.

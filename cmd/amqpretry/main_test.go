@@ -200,7 +200,7 @@ func TestFiltersOfTheConsole(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &document))
 	var inTheConsole, flags []string
 	for _, p := range document.Paths["/queues/{queue}"].Get.Parameters {
-		if p.In == "query" && p.Name != "main-queue" {
+		if p.In == "query" && p.Name != "main-queue" && p.Name != "refresh" {
 			inTheConsole = append(inTheConsole, p.Name)
 		}
 	}

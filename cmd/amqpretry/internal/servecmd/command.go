@@ -61,7 +61,7 @@ After 5 failed ones in a row, an address or a name has to wait, up to a minute.
 --webhook gets a JSON object for each cause that a queue did not have before: text, queue, main_queue,
 fingerprint, reason, error_type, handler, pattern, messages, newest, page and url, and no body or header
 of a message. For it the console reads queues of up to 10,000 messages when they have grown, once a
-minute at most. What is there at the start is not new. A request is tried 3 times.
+minute at most. Causes of the first read are not new. A request is tried 3 times.
 
 SIGTERM and ^C stop the runs and end the process.
 
