@@ -105,8 +105,8 @@ func (f *fixture) do(request *http.Request) answer {
 	return answer{response.StatusCode, response.Header, string(body)}
 }
 
-// get gets a page, that of a message once its queue was read: on a busy machine that takes longer than
-// the page waits.
+// get gets a page, that of a message once its queue was read: on a busy machine that takes longer
+// than the page waits.
 func (f *fixture) get(path string) answer {
 	f.t.Helper()
 	a := f.getOnce(path)
