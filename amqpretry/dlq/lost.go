@@ -52,8 +52,6 @@ func explainLost(do, queue string, err error) error {
 		cause = fmt.Sprintf("the connection was lost (%s)", reason.Reason)
 	case reason.Code == amqp091.ConnectionForced:
 		cause = fmt.Sprintf("the broker closed the connection (%s)", reason.Reason)
-	case reason == amqp091.ErrClosed: // which somebody has noticed before
-		cause = "the connection was lost"
 	default:
 		return err
 	}
