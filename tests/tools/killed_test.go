@@ -278,7 +278,7 @@ func (k *killing) untilDone() bool {
 // isDone judges a command that has ended by itself.
 func (k *killing) isDone(c *command) bool {
 	k.t.Helper()
-	if k.name == "import" && k.killed > 0 && strings.Contains(c.out.String(), " was imported at ") {
+	if k.name == "import" && k.killed > 0 && strings.Contains(c.out.String(), " was already imported at ") {
 		return true // the one that was killed had just noted that it was done
 	}
 	require.Equal(k.t, 0, c.ProcessState.ExitCode(), c.out.String())
