@@ -24,8 +24,8 @@ const (
 	actionStop     action = "stop"     // somebody ends a run, or discards it
 	actionEnd      action = "end"      // a run is over
 	actionDownload action = "download" // a body or a file leaves
-	actionPark     action = "park"     // a cause is told at the end, with a note
-	actionUnpark   action = "unpark"   // and no more
+	actionPark     action = "park"     // a user parks a cause
+	actionUnpark   action = "unpark"   // a user unparks it
 	actionView     action = "view"     // something is shown
 )
 

@@ -9,13 +9,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// pace is how fast a run has been lately.
+// pace measures the current rate of a run.
 type pace struct {
 	began, next         time.Time
 	doneBegan, doneNext int
 }
 
-// paceSpan is how long ago lately begins, at least.
+// paceSpan is the least time over which the rate is measured.
 const paceSpan = 5 * time.Second
 
 func (p *pace) saw(now time.Time, done int) {
@@ -71,7 +71,7 @@ type fate struct {
 	Since int64
 }
 
-// fateOf tells it of a replay that has sent messages to the queue that has failed them.
+// fateOf returns the fate of a finished replay to the main queue; nil for other runs.
 func (c *Console) fateOf(ctx context.Context, r Run) *fate {
 	if r.Kind != dlq.Replay || r.Run == "" || r.Done == 0 || !r.State.IsOver() || r.To != "" {
 		return nil

@@ -2,6 +2,7 @@ package dlqweb_test
 
 import (
 	"fmt"
+	"html"
 	"iter"
 	"net"
 	"net/http"
@@ -417,6 +418,19 @@ func (f *fixture) submit(form url.Values) run {
 	require.Equal(f.t, http.StatusSeeOther, a.Status, a.Body)
 
 	return f.await(strings.TrimPrefix(a.Header.Get("Location"), "run?id="), "ready", "done", "failed", "stopped")
+}
+
+// The careful replay of a cause is about its messages in the view, not about all of the cause.
+func TestCarefulReplayOfAView(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 6)
+	f.counts("")
+	page := f.get("/queue?header=tenant%3D1&uuid=uuid-1&uuid=uuid-4&uuid=uuid-5&queue=" + f.dead).Body
+	link := regexp.MustCompile(`href="(plan[^"]*fingerprint=[^"]*rate=[^"]*)"`).FindStringSubmatch(page)
+	require.Len(t, link, 2, page)
+	plan := f.get("/" + html.UnescapeString(link[1])).Body
+	assert.Contains(t, plan, "Replay 2 messages to "+f.main)
 }
 
 // What somebody has seen of a plan is done at once, if nothing else would be done. Else it is

@@ -15,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-// patience is how long a page waits for a look before it is sent without.
+// patience is how long a page waits for a read before it shows the progress.
 const patience = 1500 * time.Millisecond
 
 func (c *Console) pageRuns(w http.ResponseWriter, r *http.Request, who visitor) error {

@@ -19,8 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/file"
 )
 
-// A cause that somebody has parked is told at the end of the causes, with a note. Its messages stay
-// where they are.
+// A parked cause stands at the end of the causes, with a note. Its messages stay where they are.
 
 // parked is why a cause is parked.
 type parked struct {
@@ -36,8 +35,8 @@ const (
 	fileParked = "parked.json"
 )
 
-// parks keeps them in the folder of the runs, by queue and fingerprint. Without a folder there are
-// none.
+// parks stores parked causes by queue and fingerprint, in the folder of the runs. Without a folder
+// it stores none.
 type parks struct {
 	path string
 	mu   sync.Mutex
@@ -67,7 +66,7 @@ func openParks(folder string) (*parks, error) {
 	return p, nil
 }
 
-// of are those of a queue.
+// of returns the parked causes of a queue by fingerprint.
 func (p *parks) of(queue string) map[string]parked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +125,7 @@ func (p *parks) count() (n int) {
 	return n
 }
 
-// postPark parks a cause, or changes its note; with an empty note it is parked no more.
+// postPark parks a cause, or changes its note. An empty note unparks it.
 func (c *Console) postPark(w http.ResponseWriter, r *http.Request, who visitor) error {
 	if err := who.needs(RoleReplay); err != nil {
 		return err
@@ -172,7 +171,6 @@ func (p *queuePage) park(all map[string]parked) {
 				one.Note = ""
 			}
 			p.Causes[i].Parked = &one
-			p.Parked += p.Causes[i].Messages
 		}
 	}
 	slices.SortStableFunc(p.Causes, func(a, b causeRow) int { return rank(a.Parked == nil) - rank(b.Parked == nil) })

@@ -124,7 +124,8 @@ func (c *Console) preview(ctx context.Context, w wish, plan dlq.Plan, now seen) 
 // mostUntyped is how many messages are deleted without somebody typing their number.
 const mostUntyped = 100
 
-// expectation stands for what somebody has seen who agrees to a run.
+// expectation identifies what the plan page shows of a run: kind, target, number and warnings. A
+// run begins at once only if its count gives the same.
 func expectation(w wish, most int, warnings []string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %d %q", w.Kind, w.To, most, warnings))
 	return hex.EncodeToString(sum[:8])
@@ -190,7 +191,7 @@ func (c *Console) counted(ctx context.Context, run Run) Run {
 	return run
 }
 
-// isTyped tells whether somebody has typed how many messages are deleted, where that is asked.
+// isTyped reports whether the form has the number of messages to delete, if the run needs it.
 func isTyped(r Run, form url.Values) bool {
 	return !r.MustType() || onlyDigits(form.Get("typed")) == strconv.Itoa(r.Most())
 }
@@ -230,7 +231,7 @@ func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visito
 	return see(w, run)
 }
 
-// command is what does the same on the command line.
+// command is the command line that does the same; empty if there is none.
 func (w wish) command() string {
 	name := string(w.Kind)
 	if w.Kind == kindImport || w.Change != nil || w.UndoOf != "" || w.RestOf != "" {

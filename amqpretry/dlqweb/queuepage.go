@@ -3,6 +3,8 @@ package dlqweb
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,7 +121,7 @@ func (c *Console) find(ctx context.Context, v viewOf, now seen) (*snapshot.Resul
 		return nil, nil
 	}
 	result, err := now.Find(ctx, v.Filter.Encode(), v.filter)
-	if err == snapshot.ErrNotKept { //nolint:errorlint // as it is
+	if errors.Is(err, snapshot.ErrNotKept) {
 		return nil, &problem{Status: http.StatusServiceUnavailable, Title: "Cannot search in messages",
 			Detail: "The console has no room for whole messages, so it can only search what it has in memory: " +
 				"reasons, causes, handlers, topics, types, error texts, times and counts.",
@@ -138,11 +140,9 @@ type queuePage struct {
 	Problem *problem
 	Busy    string // the run that works on it
 	Rows    []snapshot.Summary
-	First   int // number of the first row in the result
 	Pages   int
 	Causes  []causeRow
 	New     int // causes that are new
-	Parked  int // messages with causes that are parked
 	Bars    []bar
 	Chips   []chip
 	Choices []string
@@ -247,13 +247,12 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 func (p *queuePage) fill(who visitor) {
 	p.Pages = max(1, (p.Result.Matched+pageSize-1)/pageSize)
 	p.Page = min(p.Page, p.Pages)
-	p.First = (p.Page-1)*pageSize + 1
-	p.Rows = p.Snapshot.Page(p.Result, p.Sort, p.First-1, pageSize)
+	p.Rows = p.Snapshot.Page(p.Result, p.Sort, (p.Page-1)*pageSize, pageSize)
 	for i := range p.Rows {
 		p.Rows[i] = forRole(p.Rows[i], who)
 	}
 	for _, g := range p.Result.Groups {
-		row := causeRow{Group: g, Replay: careful(p.target, p.ID(), g)}
+		row := causeRow{Group: g, Replay: careful(p.viewOf, p.ID(), g)}
 		if !who.CanView() {
 			without := *g
 			without.Pattern, row.Group = "", &without
@@ -281,9 +280,13 @@ const (
 	carefulRate   = "20/s"
 )
 
-// careful is the query of a replay of one cause.
-func careful(t target, snapshotID string, g *snapshot.Group) url.Values {
-	query := url.Values{"kind": {string(dlq.Replay)}, "queue": {t.Queue}, "fingerprint": {g.ID}, "rate": {carefulRate}}
+// careful is the query of a replay of one cause: of those of its messages that the view shows.
+func careful(v viewOf, snapshotID string, g *snapshot.Group) url.Values {
+	query := maps.Clone(v.Filter)
+	for name, value := range map[string]string{"kind": string(dlq.Replay), "queue": v.Queue, "fingerprint": g.ID,
+		"rate": carefulRate} {
+		query.Set(name, value)
+	}
 	if snapshotID != "" {
 		query.Set("snapshot", snapshotID)
 	}

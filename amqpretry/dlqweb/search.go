@@ -17,7 +17,7 @@ type chip struct {
 	Without url.Values
 }
 
-// chipNames are those of filters whose own name says less.
+// chipNames are the labels of the filters.
 var chipNames = map[string]string{"text": "Text", "reason": "Reason", "error": "Error has",
 	"error-matches": "Error matches", "error-type": "Error type", "handler": "Handler", "topic": "Topic",
 	"fingerprint": "Cause", "uuid": "UUID", "older-than": "Older than", "newer-than": "Newer than",
@@ -46,7 +46,7 @@ func (v viewOf) chips(s *snapshot.Snapshot, who visitor) []chip {
 	return chips
 }
 
-// causeText is a cause in words.
+// causeText describes a cause: its error text, or without the role view its error type.
 func causeText(f dlq.Fingerprint, who visitor) string {
 	if f.Pattern != "" && who.CanView() {
 		return f.Pattern
