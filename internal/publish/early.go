@@ -41,7 +41,7 @@ type Trip struct {
 // Where several processes consume the queue, another one may get it, and send it to wait again.
 // When it is back here, its first wait must be over as well. Alone that is no evidence: there may
 // be two of the message, as after a lost connection. So only those count that are back almost at
-// once.
+// once, and of which no second one was seen: a lost connection brings many of those at a time.
 type waits struct {
 	mu     sync.Mutex
 	sent   map[string]wait // by message
@@ -57,6 +57,7 @@ type wait struct {
 	Trip
 	left, due time.Time
 	back      bool
+	twin      bool // there are, or were, two of the message
 }
 
 const (
@@ -93,10 +94,14 @@ func (w *waits) leave(t Trip, now, due time.Time) {
 		w.order[w.next] = t.Message
 		w.next = (w.next + 1) % mostWaits
 	}
-	if known && !sent.back && sent.Count == t.Count && sent.due.After(now) {
-		now, due = sent.left, sent.due // the first was not confirmed, and may be there as well
+	twin := sent.twin
+	if known && !sent.back && sent.Count == t.Count {
+		twin = true // the first was not confirmed, and may be there as well
+		if sent.due.After(now) {
+			now, due = sent.left, sent.due
+		}
 	}
-	w.sent[t.Message] = wait{t, now, due, false}
+	w.sent[t.Message] = wait{t, now, due, false, twin}
 }
 
 // back notes that a message has come back, and tells whether that is too early, and to be logged.
@@ -105,7 +110,12 @@ func (w *waits) back(t Trip, now time.Time) (early *Early, log bool) {
 	defer w.mu.Unlock()
 
 	sent, known := w.sent[t.Message]
-	if !known || t.Count < sent.Count {
+	if known && t.Count < sent.Count {
+		sent.twin = true
+		w.sent[t.Message] = sent
+		known = false
+	}
+	if !known {
 		return nil, false
 	}
 	took, delay := now.Sub(sent.left), sent.due.Sub(sent.left)
@@ -118,7 +128,7 @@ func (w *waits) back(t Trip, now time.Time) (early *Early, log bool) {
 		w.rounds.Reset()
 
 		return nil, false
-	case !same && took >= delay/earlyPart:
+	case !same && (sent.twin || took >= delay/earlyPart):
 		return nil, false
 	case !same && w.odd+1 < mostOdd && (w.seen.IsZero() || now.Sub(w.seen) > earlyFor):
 		w.odd++

@@ -30,6 +30,7 @@ func TestWaits(t *testing.T) {
 	a, b := Trip{"a", "1", 1}, Trip{"b", "2", 1}
 	next := Trip{"a", "3", 2} // of a, published by another process
 	again := Trip{"a", "4", 1}
+	third := Trip{"a", "5", 2}
 	for name, steps := range map[string][]step{
 		"in time": {{leaves: true, trip: a, until: 1000}, {trip: a, at: 1000}},
 		"within the tenth that a clock may differ": {
@@ -61,6 +62,15 @@ func TestWaits(t *testing.T) {
 		"another's, of which one may be a duplicate": {
 			{leaves: true, trip: a, until: 9000}, {trip: next, at: 10}, {trip: next, at: 20},
 			{trip: next, at: 30, pause: time.Second, log: true}, {trip: next, at: 9000},
+		},
+		"those of which two were seen": {
+			{leaves: true, trip: next, until: 9000}, {trip: a, at: 1}, {trip: third, at: 10},
+			{leaves: true, trip: next, at: 10, until: 9010}, {trip: third, at: 20}, {trip: third, at: 30},
+		},
+		"those that left twice": {
+			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 1, until: 9000},
+			{leaves: true, trip: next, at: 1000, until: 9000},
+			{trip: third, at: 1010}, {trip: third, at: 1020}, {trip: third, at: 1030},
 		},
 		"another's, which was published a moment before": {
 			{leaves: true, trip: a, at: 300, until: 1300}, {trip: next, at: 1000}, {trip: next, at: 1000},
