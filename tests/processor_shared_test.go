@@ -28,6 +28,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -388,15 +389,6 @@ func TestProcessor_DeclarationCostsNoConsumer(t *testing.T) {
 	await.Until(t, func() bool { return service.handled("once-1")+service.handled("once-2") == 2 }, "retries")
 }
 
-func buildCommand(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "amqpretry")
-	out, err := exec.Command("go", "build", "-o", path, "../cmd/amqpretry").CombinedOutput()
-	require.NoError(t, err, string(out))
-
-	return path
-}
-
 type command struct {
 	t       *testing.T
 	cmd     *exec.Cmd
@@ -503,7 +495,7 @@ func TestProcessorCommand(t *testing.T) {
 	}
 	policies := policyFile(t, "default: {delays: [100ms]}")
 	_, management := newListing(t, q.Failed, q.Main)
-	c := runProcessor(t, buildCommand(t), uri, "--policies", policies, "--match", "*.failed",
+	c := runProcessor(t, commandtest.Build(t, t.TempDir()), uri, "--policies", policies, "--match", "*.failed",
 		"--management-url", management.URL)
 	c.ready()
 	service := consumeForeign(t, broker, q.Main)
@@ -586,7 +578,7 @@ func killProcessors(t *testing.T, form, survives string, tries, mains, each int)
 		args = append(args, "--queues", q.Failed+"="+q.Main)
 	}
 	args = append(args, "--policies", policyFile(t, policies))
-	path := buildCommand(t)
+	path := commandtest.Build(t, t.TempDir())
 	start := func() *command {
 		c := runProcessor(t, path, uri, args...)
 		c.ready()

@@ -21,6 +21,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -44,7 +45,7 @@ func BenchmarkReplay(b *testing.B) {
 			"the command all that the process had resident.", len(letterBody(0)), rawWindow, takeWindow)},
 		Head: []string{"way", "messages per second", "of raw", "of both", "of the loop", "peak memory (MiB)"},
 	}
-	binary := buildCommand(b)
+	binary := commandtest.Build(b, b.TempDir())
 
 	b.Run("replay", func(b *testing.B) {
 		all := report.Compare(b,
@@ -298,17 +299,6 @@ func peakOfHeap() func() float64 {
 		close(stop)
 		return float64(<-highest) / (1 << 20)
 	}
-}
-
-// buildCommand gives the path of the command.
-func buildCommand(b *testing.B) string {
-	b.Helper()
-	path := filepath.Join(b.TempDir(), "amqpretry")
-	out, err := exec.CommandContext(b.Context(), "go", "build", "-o", path,
-		"github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
-	require.NoError(b, err, string(out))
-
-	return path
 }
 
 func replayByCommand(b *testing.B, binary string, messages int) figures {

@@ -1,122 +1,35 @@
 package browser
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// command is the path of the command, built once.
-var command = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "amqpretry-browser-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(folder, "amqpretry")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "../../cmd/amqpretry")
-	build.Stderr = os.Stderr
-
-	return path, build.Run()
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := command(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { commandtest.Main(m) }
 
 // newQueue is a main queue that nothing consumes, and its dead-letter queue with so many messages
 // with bodies of that size. It has no console.
 func newQueue(t *testing.T, uri string, messages, bodySize int) *world {
 	t.Helper()
 	w := &world{Client: rabbit.New(t, uri), t: t, queue: "orders-" + strings.ToLower(watermill.NewShortUUID())}
-	dead, arguments := deadletter.Queue(t, w.queue)
-	w.Declare(w.queue, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
-	w.Declare(dead, arguments)
-	const batch = 1000
-	for first := 0; first < messages; first += batch {
-		var letters []amqp091.Publishing
-		for i := first; i < min(first+batch, messages); i++ {
-			letter := deadletter.New(w.queue, i)
-			letter.Body = append(letter.Body, strings.Repeat(" ", max(0, bodySize-len(letter.Body)))...)
-			letters = append(letters, letter)
-		}
-		w.Publish(dead, letters...)
-	}
-	w.Has(dead, messages)
+	deadletter.Fill(t, w.Client, w.queue, messages, bodySize)
 
 	return w
 }
-
-// process is a console that is a process of its own.
-type process struct {
-	t       *testing.T
-	folder  string
-	uri     string
-	more    []string // of its command line
-	listen  string   // host:port
-	started *exec.Cmd
-}
-
-// newProcess starts a console for the queue of a world, and waits until it answers.
-func (w *world) newProcess(uri string) *process {
-	w.t.Helper()
-	p := &process{t: w.t, folder: w.t.TempDir(), uri: uri, listen: "127.0.0.1:0",
-		more: []string{"--queue", w.queue, "--no-delivery-limit-policy"}}
-	p.start()
-	w.t.Cleanup(p.kill)
-
-	return p
-}
-
-// start starts it, again at the same address.
-func (p *process) start() {
-	p.t.Helper()
-	path, err := command()
-	require.NoError(p.t, err)
-	p.started = exec.Command(path, append([]string{"serve", "--listen", p.listen, "--folder", p.folder}, p.more...)...)
-	p.started.Env = append(os.Environ(), "AMQP_URI="+p.uri, "AMQP_MANAGEMENT_URL=")
-	stderr, err := p.started.StderrPipe()
-	require.NoError(p.t, err)
-	require.NoError(p.t, p.started.Start())
-	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		if _, address, ok := strings.Cut(lines.Text(), "The console is at http://"); ok {
-			p.listen = strings.TrimSuffix(address, "/")
-			go func() { _, _ = io.Copy(io.Discard, stderr) }()
-			return
-		}
-	}
-	p.t.Fatal("the console did not start")
-}
-
-// kill kills it, as a crash would.
-func (p *process) kill() {
-	_ = p.started.Process.Kill()
-	_ = p.started.Wait()
-}
-
-func (p *process) at(path string) string { return "http://" + p.listen + "/" + path }
 
 // A console that is killed while a page shows a run: the page says so, and recovers when the
 // console is back, which tells that the run was interrupted.
@@ -124,16 +37,16 @@ func TestConsoleIsKilled(t *testing.T) {
 	t.Parallel()
 	const messages, soon = 200, 20 * time.Second
 	w := newQueue(t, brokertest.URI(t), messages, 0)
-	console := w.newProcess(w.URI)
+	console := commandtest.NewConsole(t, w.URI, w.queue)
 	b := newTab(t)
-	b.open(console.at("plan?kind=replay&rate=5/s&queue=" + w.queue + ".dlq"))
+	b.open(console.URL("/plan?kind=replay&rate=5/s&queue=" + w.queue + ".dlq"))
 	mouse{b}.press("Count them")
 	mouse{b}.press("Replay 200 messages to " + w.queue)
 	b.sees("goes on without this page")
 	await.Until(t, func() bool { return b.text("#live-run strong") > "4" }, "the run goes on")
 	before := b.text("#live-run strong")
 
-	console.kill()
+	console.Kill()
 	killed := time.Now()
 	b.sees("No answer from the console for ")
 	assert.Less(t, time.Since(killed), soon)
@@ -141,7 +54,7 @@ func TestConsoleIsKilled(t *testing.T) {
 	assert.GreaterOrEqual(t, b.text("#live-run strong"), before, "the numbers stay")
 	assert.True(t, b.is(`document.body.classList.contains("is-stale")`))
 
-	console.start()
+	console.Start()
 	started := time.Now()
 	b.sees("The console stopped during this run.")
 	assert.Less(t, time.Since(started), soon)
@@ -160,10 +73,10 @@ func TestTwoConsoles(t *testing.T) {
 	w := newQueue(t, brokertest.URI(t), messages, 0)
 	var tabs []*tab
 	for range 2 {
-		console := w.newProcess(w.URI)
+		console := commandtest.NewConsole(t, w.URI, w.queue)
 		b := newTab(t)
 		b.watch()
-		b.open(console.at("queue?queue=" + w.queue + ".dlq"))
+		b.open(console.URL("/queue?queue=" + w.queue + ".dlq"))
 		tabs = append(tabs, b)
 	}
 	for _, b := range tabs {

@@ -59,7 +59,7 @@ func TestViews(t *testing.T) {
 	}
 	w.Has(w.dead, messages+arrived)
 	for _, c := range consoles {
-		c.kill()
+		c.Kill()
 	}
 
 	most, before := 0, len(consoles)
@@ -201,8 +201,8 @@ func TestKills(t *testing.T) {
 		}
 		w.confirm(r.ID)
 		<-time.After(time.Duration(random.IntN(1000)) * time.Millisecond)
-		w.kill()
-		w.start()
+		w.Kill()
+		w.Start()
 		var after run
 		w.ask(http.MethodGet, "/api/v1/runs/"+r.ID, "", &after)
 		if assert.Contains(t, []string{"interrupted", "done"}, after.State) && after.State == "interrupted" {

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,11 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,93 +21,37 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
-// command is the path of the command, built once.
-var command = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "amqpretry-console-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(folder, "amqpretry")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "../../cmd/amqpretry")
-	build.Stderr = os.Stderr
-
-	return path, build.Run()
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := command(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { commandtest.Main(m) }
 
 // world is a main queue with dead letters, and a console that is a process.
 type world struct {
 	*rabbit.Client
+	*commandtest.Console
 	t          *testing.T
 	main, dead string
-	folder     string
-	process    *exec.Cmd
-	address    string
 }
 
 func newWorld(t *testing.T, messages int) *world {
 	t.Helper()
-	w := &world{Client: rabbit.New(t, brokertest.URI(t)), t: t, main: "console-" + watermill.NewShortUUID(),
-		folder: t.TempDir()}
-	w.dead = w.main + ".dlq"
-	_, arguments := deadletter.Queue(t, w.main)
-	w.Declare(w.main, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
-	w.Declare(w.dead, arguments)
-	const batch = 1000
-	for first := 0; first < messages; first += batch {
-		var letters []amqp091.Publishing
-		for i := first; i < min(first+batch, messages); i++ {
-			letters = append(letters, deadletter.New(w.main, i))
-		}
-		w.Publish(w.dead, letters...)
-	}
-	w.start()
+	w := &world{Client: rabbit.New(t, brokertest.URI(t)), t: t, main: "console-" + watermill.NewShortUUID()}
+	w.dead = deadletter.Fill(t, w.Client, w.main, messages, 0)
+	w.Console = commandtest.NewConsole(t, w.URI, w.main)
 
 	return w
-}
-
-// start starts the console, and waits until it answers.
-func (w *world) start() {
-	w.t.Helper()
-	path, err := command()
-	require.NoError(w.t, err)
-	w.process = exec.Command(path, "serve", "--listen", "127.0.0.1:0", "--queue", w.main, "--folder", w.folder,
-		"--no-delivery-limit-policy")
-	w.process.Env = append(os.Environ(), "AMQP_URI="+w.URI, "AMQP_MANAGEMENT_URL=")
-	stderr, err := w.process.StderrPipe()
-	require.NoError(w.t, err)
-	require.NoError(w.t, w.process.Start())
-	w.t.Cleanup(w.kill)
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() {
-		if _, address, ok := strings.Cut(lines.Text(), "The console is at "); ok {
-			w.address = strings.TrimSuffix(address, "/")
-			go func() { _, _ = io.Copy(io.Discard, stderr) }()
-			return
-		}
-	}
-	w.t.Fatal("the console did not start")
 }
 
 // another is one more console of the same queue.
 func (w *world) another() *world {
 	w.t.Helper()
 	other := *w
-	other.folder = w.t.TempDir()
-	other.start()
+	other.Console = commandtest.NewConsole(w.t, w.URI, w.main)
 
 	return &other
 }
@@ -132,7 +72,7 @@ func (w *world) leave(path string, after time.Duration) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), after)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.address+path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL(path), http.NoBody)
 	if !assert.NoError(w.t, err) {
 		return
 	}
@@ -191,11 +131,6 @@ func (w *world) raw(messages int) time.Duration {
 	return took
 }
 
-func (w *world) kill() {
-	_ = w.process.Process.Kill()
-	_ = w.process.Wait()
-}
-
 // write writes a table of one row.
 func (w *world) write(table report.Table, cells ...any) {
 	w.t.Helper()
@@ -215,7 +150,7 @@ func (w *world) ask(method, path, body string, value any) int {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), await.Bound)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, w.address+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, w.URL(path), strings.NewReader(body))
 	require.NoError(w.t, err)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
@@ -269,7 +204,7 @@ func (w *world) planned(body string) run {
 func (w *world) submit(path string, form url.Values) string {
 	w.t.Helper()
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	response, err := client.PostForm(w.address+path, form)
+	response, err := client.PostForm(w.URL(path), form)
 	require.NoError(w.t, err)
 	defer func() { _ = response.Body.Close() }()
 	require.Equal(w.t, http.StatusSeeOther, response.StatusCode)
@@ -280,7 +215,7 @@ func (w *world) submit(path string, form url.Values) string {
 // peak is how many MiB of memory the console has had at most.
 func (w *world) peak() int {
 	w.t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.process.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.Pid()))
 	require.NoError(w.t, err)
 	_, peak, ok := strings.Cut(string(status), "VmHWM:")
 	require.True(w.t, ok)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -53,9 +53,7 @@ func TestForeignConsumers(t *testing.T) {
 	broker := rabbit.New(t, brokertest.URI(t))
 	messages := env.Int(t, "MESSAGES", 2000)
 	random, seed := env.Random(t)
-	command := filepath.Join(t.TempDir(), "amqpretry")
-	out, err := exec.Command("go", "build", "-o", command, "../../cmd/amqpretry").CombinedOutput()
-	require.NoError(t, err, string(out))
+	command := commandtest.Build(t, t.TempDir())
 
 	table := report.Table{
 		Title: "Consumers in other languages",

@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -211,7 +212,7 @@ func (l *browsing) interrupt(ctx context.Context) {
 // killed is a process that holds messages when it is killed: nobody reads what it writes.
 func (l *browsing) killed() {
 	l.t.Helper()
-	cmd := exec.Command(binary, "dlq", "export", l.main)
+	cmd := exec.Command(commandtest.Path(l.t), "dlq", "export", l.main)
 	cmd.Env = append(cmd.Environ(), "AMQP_URI="+brokertest.URI(l.t), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
 	out, err := cmd.StdoutPipe()
 	require.NoError(l.t, err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,30 +17,13 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// binary is the command, built once for all tests.
-var binary string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "amqpretry-tools-")
-		if err != nil {
-			panic(err)
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		binary = filepath.Join(dir, "amqpretry")
-		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary,
-			"github.com/amqpretry/watermill-retry/cmd/amqpretry").
-			CombinedOutput(); err != nil {
-			panic(fmt.Sprintf("%v\n%s", err, out))
-		}
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { commandtest.Main(m) }
 
 // queues are a main queue, its dead-letter queue, and one more.
 type queues struct {
@@ -172,7 +154,7 @@ func (o *output) String() string {
 // start runs the command in a folder.
 func start(t *testing.T, dir string, args ...string) *command {
 	t.Helper()
-	c := &command{Cmd: exec.Command(binary, args...), out: &output{}, ended: make(chan struct{})}
+	c := &command{Cmd: exec.Command(commandtest.Path(t), args...), out: &output{}, ended: make(chan struct{})}
 	c.Dir, c.Stdout, c.Stderr = dir, c.out, c.out
 	c.Env = append(os.Environ(), "AMQP_URI="+brokertest.URI(t), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
 	require.NoError(t, c.Start())

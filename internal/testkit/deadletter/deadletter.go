@@ -5,6 +5,7 @@ package deadletter
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,4 +80,26 @@ func Queue(t testing.TB, main string) (name string, arguments amqp091.Table) {
 	require.NoError(t, err)
 
 	return plan.Queues[0].Name, plan.Queues[0].Arguments
+}
+
+// Fill declares a quorum queue and its dead-letter queue, and puts the first dead letters into the
+// latter. Their bodies are padded to bodySize bytes.
+func Fill(t testing.TB, broker *rabbit.Client, main string, messages, bodySize int) (dead string) {
+	t.Helper()
+	const batch = 1000
+	dead, arguments := Queue(t, main)
+	broker.Declare(main, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	broker.Declare(dead, arguments)
+	for first := 0; first < messages; first += batch {
+		var letters []amqp091.Publishing
+		for n := first; n < min(first+batch, messages); n++ {
+			letter := New(main, n)
+			letter.Body = append(letter.Body, strings.Repeat(" ", max(0, bodySize-len(letter.Body)))...)
+			letters = append(letters, letter)
+		}
+		broker.Publish(dead, letters...)
+	}
+	broker.Has(dead, messages)
+
+	return dead
 }

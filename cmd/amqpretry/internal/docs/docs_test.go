@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -102,10 +103,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w",
-		"-o", filepath.Join(bin, "amqpretry"), "../..")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
+	commandtest.Build(t, bin)
 
 	w := &world{t: t, broker: brokertest.StartWithManagement(t), dir: t.TempDir()}
 	interval := statisticsInterval.Milliseconds()
@@ -118,7 +116,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w.env = append(w.env, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "LC_ALL=C",
 		"AMQP_URI="+w.broker.URI, "AMQP_MANAGEMENT_URL="+w.broker.ManagementURL)
-	_, err = exec.LookPath("jq")
+	_, err := exec.LookPath("jq")
 	w.hasJQ = err == nil
 
 	return w

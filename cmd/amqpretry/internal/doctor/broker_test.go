@@ -27,6 +27,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 )
 
 const password = "s3cret:/pa%55"
@@ -65,9 +66,7 @@ func TestDoctor_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
 	bin := t.TempDir()
-	out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "amqpretry"),
-		"github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
-	require.NoError(t, err, string(out))
+	commandtest.Build(t, bin)
 	script, err := filepath.Abs("../../../../scripts/broker")
 	require.NoError(t, err)
 	ctl := fmt.Sprintf(rabbitmqctl, script, broker.Dir)

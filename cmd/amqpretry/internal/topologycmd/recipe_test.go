@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -78,9 +79,7 @@ func TestRecreateSeveralMainQueues_OwnBroker(t *testing.T) {
 func (l *lab) terminal(b *brokertest.Broker) (paste func(lines string) string) {
 	t := l.t
 	bin, folder := t.TempDir(), t.TempDir()
-	out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "amqpretry"),
-		"github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
-	require.NoError(t, err, string(out))
+	commandtest.Build(t, bin)
 	script, err := filepath.Abs("../../../../scripts/broker")
 	require.NoError(t, err)
 	ctl := fmt.Sprintf("#!/bin/sh\n'%s' ctl '%s' \"$@\"\n", script, b.Dir)
