@@ -39,12 +39,12 @@ func (c *Console) apiQueues(r *http.Request, _ visitor) (any, error) {
 	}{o.At, o.Managed, queues}, nil
 }
 
-// apiPatience is how long a look may take until the answer is that it goes on.
+// apiPatience is how long a read may take until the answer is that it goes on.
 const apiPatience = 25 * time.Second
 
-// lookAt waits for a snapshot, and gives what matches. refresh reads the queue anew if the snapshot
-// is the one that it names.
-func (c *Console) lookAt(r *http.Request, who visitor, others ...string) (viewOf, seen, *snapshot.Result, error) {
+// results waits for a snapshot, and gives what matches. refresh reads the queue anew if it names
+// that snapshot.
+func (c *Console) results(r *http.Request, who visitor, others ...string) (viewOf, seen, *snapshot.Result, error) {
 	query := r.URL.Query()
 	if err := checkKeys(query, append(others, "main-queue", "refresh")...); err != nil {
 		return viewOf{}, seen{}, nil, err
@@ -58,7 +58,7 @@ func (c *Console) lookAt(r *http.Request, who visitor, others ...string) (viewOf
 	if query.Has("refresh") {
 		wanted = wantAnother
 	}
-	now, err := c.looked(r, v.target, wanted)
+	now, err := c.awaited(r, v.target, wanted)
 	if err != nil {
 		return v, now, nil, err
 	}
@@ -67,11 +67,11 @@ func (c *Console) lookAt(r *http.Request, who visitor, others ...string) (viewOf
 	return v, now, result, err
 }
 
-// looked waits for a snapshot of a queue.
-func (c *Console) looked(r *http.Request, t target, wanted want) (seen, error) {
-	now := c.looks.view(t, wanted, r.URL.Query().Get("refresh"))
+// awaited waits for a snapshot of a queue.
+func (c *Console) awaited(r *http.Request, t target, wanted want) (seen, error) {
+	now := c.snapshots.view(t, wanted, r.URL.Query().Get("refresh"))
 	if now.isBehind(wanted) {
-		now = c.looks.wait(r.Context(), t, now, apiPatience)
+		now = c.snapshots.wait(r.Context(), t, now, apiPatience)
 	}
 	if now.isBehind(wanted) {
 		p := now.Reading.Progress()
@@ -88,7 +88,7 @@ func (c *Console) looked(r *http.Request, t target, wanted want) (seen, error) {
 
 // apiQueue counts the dead letters of a queue, as dlq stat does, and groups them by fingerprint.
 func (c *Console) apiQueue(r *http.Request, who visitor) (any, error) {
-	v, now, found, err := c.lookAt(r, who)
+	v, now, found, err := c.results(r, who)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (c *Console) apiDeadLetters(r *http.Request, who visitor) (any, error) {
 	if size < 1 || size > mostPage {
 		return nil, badRequest("limit", "1 to "+strconv.Itoa(mostPage), strconv.Itoa(size))
 	}
-	v, now, found, err := c.lookAt(r, who, "after", "limit")
+	v, now, found, err := c.results(r, who, "after", "limit")
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (c *Console) apiDeadLetter(r *http.Request, who visitor) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := c.looked(r, t, wantOne)
+	now, err := c.awaited(r, t, wantOne)
 	if err != nil {
 		return nil, err
 	}

@@ -28,12 +28,12 @@ type Console struct {
 	opening chan struct{} // who has put something in it may use opened
 	opened  *dlq.Client
 
-	looks    *looks
-	runs     *runs
-	parks    *parks
-	refusals refusals
-	sampler  *sampler
-	uploads  uploads
+	snapshots *snapshots
+	runs      *runs
+	parks     *parks
+	refusals  refusals
+	sampler   *sampler
+	uploads   uploads
 }
 
 // New makes a console. It connects when it is first asked, and keeps going until it is closed.
@@ -66,7 +66,7 @@ func New(config Config) (*Console, error) {
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.looks = &looks{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles},
+	c.snapshots = &snapshots{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles},
 		reads: make(chan struct{}, mostReads)}
 	c.runs = &runs{console: c, journal: journal}
 	if c.parks, err = openParks(folder); err != nil {
@@ -82,7 +82,7 @@ func New(config Config) (*Console, error) {
 	c.handler = c.routes()
 	c.running.Go(func() { c.sampler.run(c.ctx) })
 	if config.OnNewCause != nil {
-		causes := &causes{console: c, seen: map[string]lookedAt{}, known: map[string]map[string]bool{}}
+		causes := &causes{console: c, seen: map[string]lastRead{}, known: map[string]map[string]bool{}}
 		c.running.Go(func() { causes.run(c.ctx) })
 	}
 	c.running.Go(func() { c.runs.keepExpiring(c.ctx) })
@@ -102,7 +102,7 @@ func (c *Console) Close() error {
 	if c.opened != nil {
 		_ = c.opened.Close()
 	}
-	c.looks.close()
+	c.snapshots.close()
 	c.runs.journal.close()
 
 	return nil

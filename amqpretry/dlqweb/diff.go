@@ -99,7 +99,7 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
-	now, err := c.looked(r, t, wantOne)
+	now, err := c.awaited(r, t, wantOne)
 	if err != nil {
 		return err
 	}

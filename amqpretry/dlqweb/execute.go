@@ -30,7 +30,7 @@ type execution struct {
 func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq.Report, error) {
 	now := r.snapshot()
 	if !dry || now.Snapshot == "" || k.console.config.Redact != nil { // it reads the queue: see count
-		release, err := k.console.looks.hold(ctx, target{now.Queue, now.MainQueue}, func() {
+		release, err := k.console.snapshots.hold(ctx, target{now.Queue, now.MainQueue}, func() {
 			k.change(r, false, func(run *Run) { run.Waits = waitsForRead })
 		})
 		k.change(r, false, func(run *Run) { run.Waits = "" })
@@ -117,7 +117,7 @@ func (e *execution) count(ctx context.Context) (dlq.Plan, error) {
 	}
 	none := e.plan
 	none.Counted = &dlq.Report{}
-	now := c.looks.view(target{e.run.Queue, e.run.MainQueue}, wantNothing, "")
+	now := c.snapshots.view(target{e.run.Queue, e.run.MainQueue}, wantNothing, "")
 	if now.ID() != e.run.Snapshot {
 		return none, errors.New("the queue was read again since: open it, and choose the messages once more")
 	}

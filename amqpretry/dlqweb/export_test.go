@@ -9,7 +9,7 @@ import (
 // CausesOf returns a function that looks for new causes of a queue now.
 func CausesOf(t *testing.T, c *Console, queue, mainQueue string) (look func()) {
 	t.Helper()
-	looker := &causes{console: c, seen: map[string]lookedAt{}, known: map[string]map[string]bool{}}
+	k := &causes{console: c, seen: map[string]lastRead{}, known: map[string]map[string]bool{}}
 
-	return func() { require.NoError(t, looker.look(t.Context(), target{queue, mainQueue})) }
+	return func() { require.NoError(t, k.read(t.Context(), target{queue, mainQueue})) }
 }

@@ -84,7 +84,7 @@ func (c *Console) fateOf(ctx context.Context, r Run) *fate {
 		pending := *waiting + *state.Main.Messages
 		f.Pending = &pending
 	}
-	now := c.looks.view(t, wantNothing, "")
+	now := c.snapshots.view(t, wantNothing, "")
 	f.Snapshot = now.ID()
 	if now.Snapshot == nil || now.Began.Before(r.Ended) {
 		return f

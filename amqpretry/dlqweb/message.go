@@ -78,7 +78,7 @@ func (c *Console) whole(ctx context.Context, t target, now seen, position int) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	release, err := c.looks.hold(ctx, t, func() {})
+	release, err := c.snapshots.hold(ctx, t, func() {})
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +158,9 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	if isLive(r) {
 		wanted = wantNothing
 	}
-	now := c.looks.view(v.target, wanted, "")
+	now := c.snapshots.view(v.target, wanted, "")
 	if now.isBehind(wantOne) {
-		now = c.looks.wait(r.Context(), v.target, now, patience)
+		now = c.snapshots.wait(r.Context(), v.target, now, patience)
 	}
 	if now.Snapshot == nil {
 		return c.pageReading(w, r, v.target, now, who)
@@ -351,7 +351,7 @@ func (c *Console) getBody(w http.ResponseWriter, r *http.Request, who visitor) e
 	if err := c.auditDownload(r.Context(), who, t, what); err != nil {
 		return err
 	}
-	now, err := c.looked(r, t, wantOne)
+	now, err := c.awaited(r, t, wantOne)
 	if err != nil {
 		return err
 	}

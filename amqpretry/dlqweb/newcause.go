@@ -37,12 +37,12 @@ const mostCauses = 5000
 // causes remembers which causes each queue has had. It belongs to one goroutine.
 type causes struct {
 	console *Console
-	seen    map[string]lookedAt
+	seen    map[string]lastRead
 	known   map[string]map[string]bool // by queue and fingerprint
 }
 
-// lookedAt is how many messages a queue had when it was read for new causes.
-type lookedAt struct {
+// lastRead is how many messages a queue had when it was read for new causes.
+type lastRead struct {
 	messages int64
 	at       time.Time
 }
@@ -54,12 +54,12 @@ func (k *causes) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		for _, q := range k.console.sampler.overview(ctx).Queues {
 			before := k.seen[q.Queue]
-			if q.Messages == nil || *q.Messages > looksWorthIt || time.Since(before.at) < lookAgain ||
+			if q.Messages == nil || *q.Messages > mostUnasked || time.Since(before.at) < unaskedAgain ||
 				*q.Messages == before.messages && !before.at.IsZero() || k.console.runs.active(q.Queue) {
 				continue
 			}
-			k.seen[q.Queue] = lookedAt{*q.Messages, time.Now()}
-			if err := k.look(ctx, target{q.Queue, q.MainQueue}); err != nil && ctx.Err() == nil {
+			k.seen[q.Queue] = lastRead{*q.Messages, time.Now()}
+			if err := k.read(ctx, target{q.Queue, q.MainQueue}); err != nil && ctx.Err() == nil {
 				k.console.config.Logger.Error("Cannot look for new causes", err, watermill.LogFields{"queue": q.Queue})
 			}
 		}
@@ -70,8 +70,8 @@ func (k *causes) run(ctx context.Context) {
 	}
 }
 
-// look reads a queue. What its first read finds is known, not new.
-func (k *causes) look(ctx context.Context, t target) error {
+// read reads a queue. What its first read finds is known, not new.
+func (k *causes) read(ctx context.Context, t target) error {
 	client, err := k.console.client(ctx)
 	if err != nil {
 		return err

@@ -62,7 +62,7 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	p := planPage{wish: wanted, To: query.Get("to"), Limit: query.Get("limit"), Rate: query.Get("rate"),
 		Canary: query.Get("canary"), Tolerate: query.Get("tolerate"), Foreign: query.Get("foreign") != "",
 		AllowDrop: query.Get("allow-drop") != "", Command: wanted.command()}
-	now := c.looks.view(target{wanted.Queue, wanted.MainQueue}, wantNothing, "")
+	now := c.snapshots.view(target{wanted.Queue, wanted.MainQueue}, wantNothing, "")
 	for _, id := range wanted.Filter["fingerprint"] {
 		if now.Snapshot == nil {
 			break
@@ -151,7 +151,7 @@ func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) 
 		return err
 	}
 	if wanted.Snapshot != "" { // of which somebody may have made a newer one since: expect tells whether it is the same
-		wanted.Snapshot = c.looks.id(wanted.Queue)
+		wanted.Snapshot = c.snapshots.id(wanted.Queue)
 	}
 	run, err := c.planRun(r.Context(), wanted, who, nil)
 	if err != nil {

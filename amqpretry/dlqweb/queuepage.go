@@ -212,9 +212,9 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	case query.Has("refresh"):
 		wanted = wantAnother
 	}
-	now := c.looks.view(v.target, wanted, query.Get("refresh"))
+	now := c.snapshots.view(v.target, wanted, query.Get("refresh"))
 	if now.Snapshot == nil || wanted == wantAnother {
-		now = c.looks.wait(r.Context(), v.target, now, patience)
+		now = c.snapshots.wait(r.Context(), v.target, now, patience)
 	}
 	p := queuePage{viewOf: v, seen: now, Closed: !who.CanView()}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)

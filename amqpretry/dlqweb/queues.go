@@ -29,11 +29,11 @@ type queueState struct {
 	Main            *mainState   `json:"main,omitempty"`
 	Retry           []retryState `json:"retry_queues"`
 	Deaths          deaths       `json:"deaths"`
-	// Oldest and Newest are times of last failures, as a look at LookedAt has seen them; not known
-	// before one.
-	Oldest   time.Time `json:"oldest,omitzero"`
-	Newest   time.Time `json:"newest,omitzero"`
-	LookedAt time.Time `json:"looked_at,omitzero"`
+	// Oldest and Newest are times of last failures, as the read at ReadAt has seen them; not known
+	// before it.
+	Oldest time.Time `json:"oldest,omitzero"`
+	Newest time.Time `json:"newest,omitzero"`
+	ReadAt time.Time `json:"read_at,omitzero"`
 	// Missing tells that the broker has no such queue.
 	Missing bool `json:"missing,omitempty"`
 }
@@ -249,7 +249,7 @@ func (c *Console) queuesByAMQP(ctx context.Context) ([]queueState, error) {
 		ready, _, err := queue.Ready(ctx)
 		switch {
 		case err == nil:
-			n := int64(max(ready, c.looks.held(queue.Name()))) // ready leaves out what the console reads now
+			n := int64(max(ready, c.snapshots.held(queue.Name()))) // ready leaves out what the console reads now
 			q.Ready = &n
 			q.Messages = &n
 		case problemOf(err).Status == http.StatusNotFound:
@@ -296,12 +296,12 @@ func (c *Console) around(all []httpapi.Queue) []queueState {
 	return queues
 }
 
-// looksWorthIt is up to how many messages a queue is read unasked, and lookAgain how long after it
-// was read last. For visitLife after a visit each sample counts, since the management API tells of
+// mostUnasked is up to how many messages a queue is read unasked, and unaskedAgain how long after
+// the last read. For visitLife after a visit each sample counts, since the management API tells of
 // new messages 5 seconds late.
 const (
-	looksWorthIt = 10_000
-	lookAgain    = time.Minute
+	mostUnasked  = 10_000
+	unaskedAgain = time.Minute
 	visitLife    = 3 * sampleEvery
 )
 
@@ -312,15 +312,15 @@ func (s *sampler) lookAround(ctx context.Context) {
 	queues, visit := s.last.Queues, s.visit
 	s.mu.Unlock()
 	for _, q := range queues {
-		if !q.IsFull() || *q.Messages > looksWorthIt || s.console.runs.active(q.Queue) {
+		if !q.IsFull() || *q.Messages > mostUnasked || s.console.runs.active(q.Queue) {
 			continue
 		}
-		newest := s.console.looks.newest(q.Queue)
-		if newest != nil && (int64(newest.Len()) == *q.Messages || visit.Sub(newest.Ended) < lookAgain) {
+		newest := s.console.snapshots.newest(q.Queue)
+		if newest != nil && (int64(newest.Len()) == *q.Messages || visit.Sub(newest.Ended) < unaskedAgain) {
 			continue
 		}
 		t := target{q.Queue, q.MainQueue}
-		s.console.looks.wait(ctx, t, s.console.looks.view(t, wantAnother, anySnapshot), sampleEvery)
+		s.console.snapshots.wait(ctx, t, s.console.snapshots.view(t, wantAnother, anySnapshot), sampleEvery)
 	}
 }
 
@@ -335,10 +335,10 @@ func (s *sampler) visitedNow() {
 	}
 }
 
-// knownOf is what the newest read of a whole dead-letter queue has shown, at LookedAt. Before that
+// knownOf is what the newest read of a whole dead-letter queue has shown, at ReadAt. Before that
 // it is zero.
 type knownOf struct {
-	Oldest, Newest, LookedAt time.Time
+	Oldest, Newest, ReadAt time.Time
 	// TopCause is the text of the most frequent error, ErrorType its type, and Share its part of
 	// all messages, from 0 to 1.
 	TopCause, ErrorType, Fingerprint string
@@ -348,12 +348,12 @@ type knownOf struct {
 // known is what was read of a dead-letter queue.
 func (c *Console) known(queue string) knownOf {
 	var k knownOf
-	newest := c.looks.newest(queue)
+	newest := c.snapshots.newest(queue)
 	if newest == nil {
 		return k
 	}
 	all, parked := newest.Everything(), c.parks.of(queue)
-	k = knownOf{Oldest: all.Oldest, Newest: all.Newest, LookedAt: newest.Ended}
+	k = knownOf{Oldest: all.Oldest, Newest: all.Newest, ReadAt: newest.Ended}
 	for _, top := range all.Groups {
 		if _, is := parked[top.ID]; !is {
 			k.TopCause, k.ErrorType, k.Fingerprint = top.Pattern, top.ErrorType, top.ID
@@ -369,7 +369,7 @@ func (c *Console) known(queue string) knownOf {
 func (c *Console) seen(queues []queueState) {
 	for i := range queues {
 		k := c.known(queues[i].Queue)
-		queues[i].Oldest, queues[i].Newest, queues[i].LookedAt = k.Oldest, k.Newest, k.LookedAt
+		queues[i].Oldest, queues[i].Newest, queues[i].ReadAt = k.Oldest, k.Newest, k.ReadAt
 	}
 }
 

@@ -375,7 +375,7 @@ func (k *runs) execute(ctx context.Context, r *running) {
 	k.log(r, err)
 	r.plan = dlq.Plan{}
 	if now := r.snapshot(); now.Kind != kindExport { // before anybody is told that it has ended
-		k.console.looks.change(target{now.Queue, now.MainQueue}, now.ID)
+		k.console.snapshots.change(target{now.Queue, now.MainQueue}, now.ID)
 	}
 	k.change(r, true, func(run *Run) {
 		defer func() {

@@ -28,21 +28,22 @@ const (
 	failedFor = 3 * time.Second
 )
 
-// looks remembers the newest snapshot of each queue, and reads a queue once for all who want it.
-type looks struct {
+// snapshots remembers the newest snapshot of each queue, and reads a queue once for all who want
+// it.
+type snapshots struct {
 	console *Console
 	files   *snapshot.Files
 	reads   chan struct{} // has an element for each read that goes on
 
 	mu  sync.Mutex
-	all []*look // the one that was viewed last is the last
+	all []*entry // the one that was viewed last is the last
 }
 
-// look is what is known of a queue.
-type look struct {
+// entry is what is known of a queue.
+type entry struct {
 	target target
 
-	// Guarded by looks.mu.
+	// Guarded by snapshots.mu.
 	snapshot *snapshot.Snapshot // the newest; nil before the first
 	reading  *pending           // that goes on; nil if none does
 	failed   *pending           // the last, if it has failed
@@ -105,11 +106,11 @@ func (r *pending) change(change func()) {
 }
 
 // of is what is known of a queue. The lock is held.
-func (k *looks) of(t target) *look {
-	i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == t.Queue })
+func (k *snapshots) of(t target) *entry {
+	i := slices.IndexFunc(k.all, func(l *entry) bool { return l.target.Queue == t.Queue })
 	if i < 0 {
-		k.all = slices.DeleteFunc(k.all, (*look).isOver) // whoever makes up names cannot fill the memory
-		l := &look{target: t}
+		k.all = slices.DeleteFunc(k.all, (*entry).isOver) // whoever makes up names cannot fill the memory
+		l := &entry{target: t}
 		k.all = append(k.all, l)
 		return l
 	}
@@ -120,18 +121,18 @@ func (k *looks) of(t target) *look {
 }
 
 // isOver tells that nothing is known of a queue, and nothing goes on.
-func (l *look) isOver() bool {
+func (l *entry) isOver() bool {
 	return l.snapshot == nil && l.reading == nil && l.runs == 0 && !l.hasFailed()
 }
 
 // hasFailed tells that the last read has failed just now.
-func (l *look) hasFailed() bool { return l.failed != nil && time.Since(l.failed.ended) < failedFor }
+func (l *entry) hasFailed() bool { return l.failed != nil && time.Since(l.failed.ended) < failedFor }
 
 // newest is the newest snapshot of a queue; nil if there is none. It is not viewed by that.
-func (k *looks) newest(queue string) *snapshot.Snapshot {
+func (k *snapshots) newest(queue string) *snapshot.Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == queue }); i >= 0 {
+	if i := slices.IndexFunc(k.all, func(l *entry) bool { return l.target.Queue == queue }); i >= 0 {
 		return k.all[i].snapshot
 	}
 
@@ -139,13 +140,13 @@ func (k *looks) newest(queue string) *snapshot.Snapshot {
 }
 
 // id is that of the newest snapshot of a queue; empty if there is none.
-func (k *looks) id(queue string) string { return seen{Snapshot: k.newest(queue)}.ID() }
+func (k *snapshots) id(queue string) string { return seen{Snapshot: k.newest(queue)}.ID() }
 
 // held is how many messages a queue had when the read began that goes on; 0 if none does.
-func (k *looks) held(queue string) int {
+func (k *snapshots) held(queue string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	i := slices.IndexFunc(k.all, func(l *look) bool { return l.target.Queue == queue && l.reading != nil })
+	i := slices.IndexFunc(k.all, func(l *entry) bool { return l.target.Queue == queue && l.reading != nil })
 	if i < 0 {
 		return 0
 	}
@@ -168,7 +169,7 @@ const anySnapshot = "now"
 
 // view gives what is known of a queue, and begins to read it where that is wanted. id is the
 // snapshot that somebody does not want any more.
-func (k *looks) view(t target, w want, id string) seen {
+func (k *snapshots) view(t target, w want, id string) seen {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.of(t)
@@ -187,7 +188,7 @@ func (k *looks) view(t target, w want, id string) seen {
 	return known
 }
 
-func (l *look) seen() seen {
+func (l *entry) seen() seen {
 	s := seen{Snapshot: l.snapshot, Reading: l.reading, Changed: l.changed}
 	if l.failed != nil && l.reading == nil {
 		s.Err = l.failed.err
@@ -197,7 +198,7 @@ func (l *look) seen() seen {
 }
 
 // begin begins to read. The lock is held.
-func (k *looks) begin(l *look) {
+func (k *snapshots) begin(l *entry) {
 	ctx, stop := context.WithTimeout(k.console.ctx, longestRead)
 	r := &pending{done: make(chan struct{}), changed: l.changed}
 	l.reading, l.changed = r, ""
@@ -209,7 +210,7 @@ func (k *looks) begin(l *look) {
 }
 
 // end puts a snapshot in the place of the one before.
-func (k *looks) end(l *look, r *pending) {
+func (k *snapshots) end(l *entry, r *pending) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	defer close(r.done)
@@ -238,7 +239,7 @@ func (k *looks) end(l *look, r *pending) {
 
 // forgetOld makes room: whose queue nobody has viewed for the longest time goes first. The lock is
 // held.
-func (k *looks) forgetOld(except *look) {
+func (k *snapshots) forgetOld(except *entry) {
 	total := 0
 	for _, l := range k.all {
 		if l.snapshot != nil {
@@ -258,7 +259,7 @@ func (k *looks) forgetOld(except *look) {
 const mostReads = 4
 
 // read reads the queue, as soon as nobody else does.
-func (k *looks) read(ctx context.Context, t target, r *pending) error {
+func (k *snapshots) read(ctx context.Context, t target, r *pending) error {
 	for {
 		err := k.inTurn(ctx, t, r)
 		var busy *dlq.BusyError
@@ -275,7 +276,7 @@ func (k *looks) read(ctx context.Context, t target, r *pending) error {
 }
 
 // inTurn reads the queue once, when few others are read.
-func (k *looks) inTurn(ctx context.Context, t target, r *pending) error {
+func (k *snapshots) inTurn(ctx context.Context, t target, r *pending) error {
 	select {
 	case k.reads <- struct{}{}:
 	default:
@@ -291,7 +292,7 @@ func (k *looks) inTurn(ctx context.Context, t target, r *pending) error {
 	return k.readOnce(ctx, t, r)
 }
 
-func (k *looks) readOnce(ctx context.Context, t target, r *pending) error {
+func (k *snapshots) readOnce(ctx context.Context, t target, r *pending) error {
 	client, err := k.console.client(ctx)
 	if err != nil {
 		return err
@@ -329,7 +330,7 @@ func (s seen) isBehind(w want) bool {
 }
 
 // wait waits for the read that goes on, but no longer than this, and gives what is known then.
-func (k *looks) wait(ctx context.Context, t target, now seen, most time.Duration) seen {
+func (k *snapshots) wait(ctx context.Context, t target, now seen, most time.Duration) seen {
 	if now.Reading == nil {
 		return now
 	}
@@ -348,7 +349,7 @@ func (k *looks) wait(ctx context.Context, t target, now seen, most time.Duration
 
 // hold keeps reads of a queue from beginning until it is released, as a run is at work, and waits
 // for one that goes on: to end it would take as long. waits is called before.
-func (k *looks) hold(ctx context.Context, t target, waits func()) (release func(), err error) {
+func (k *snapshots) hold(ctx context.Context, t target, waits func()) (release func(), err error) {
 	k.mu.Lock()
 	l := k.of(t)
 	l.runs++
@@ -388,14 +389,14 @@ func heldByRun() *problem {
 }
 
 // change notes that a run has changed a queue: what is known of it is from before.
-func (k *looks) change(t target, run string) {
+func (k *snapshots) change(t target, run string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.of(t).changed = run
 }
 
 // close gives up the files.
-func (k *looks) close() {
+func (k *snapshots) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, l := range k.all {
