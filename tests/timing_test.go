@@ -3,6 +3,7 @@ package tests
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -249,6 +250,11 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 		broker.API("PUT", map[string]any{"pattern": waits, "apply-to": "queues", "definition": map[string]any{
 			"message-ttl": 0}}, "operator-policies", "/", c.Queue)
 		ids := []string{"a", "b", "c"}
+		if test.instances > 2 { // an instance knows of those only that come back to it
+			for i := range 30 {
+				ids = append(ids, strconv.Itoa(i))
+			}
+		}
 		instances[0].publish(ids...)
 		rounds := func() (n int) {
 			for _, svc := range instances {
