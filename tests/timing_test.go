@@ -366,19 +366,24 @@ func TestEarly_HealthyOnes_OwnBroker(t *testing.T) {
 		svc := start(t, c)
 		broker.API("PUT", map[string]any{"pattern": "^" + c.Queue + `\.retry\.`, "apply-to": "queues",
 			"definition": map[string]any{"message-ttl": 0}}, "operator-policies", "/", c.Queue)
-		svc.publish(rabbit.Numbered("late", 300)...)
+		const others = 300
+		svc.publish(rabbit.Numbered("late", others)...)
 		await.Until(t, func() bool {
 			return len(svc.Events(retry.EventReturnedEarly)) > 1000
 		}, "all come too early, again and again")
-		var waited time.Duration
-		const looks = 10
-		for i := range looks {
+		var took []time.Duration
+		rounds := len(svc.Events(retry.EventReturnedEarly))
+		for i := range 11 {
 			id, began := fmt.Sprint("healthy-", i), time.Now()
 			svc.publish(id)
 			await.Until(t, func() bool { return len(svc.Calls.of(id)) == 1 }, "the healthy one is handled")
-			waited += time.Since(began)
+			took = append(took, time.Since(began))
 		}
-		t.Logf("a healthy message takes %s", waited/looks)
-		assert.Less(t, waited/looks, 3*time.Second, "kept behind pauses it would take up to 30 s")
+		slices.Sort(took)
+		rounds = (len(svc.Events(retry.EventReturnedEarly)) - rounds) / len(took)
+		median := took[len(took)/2]
+		t.Logf("a healthy message takes %s, in which the others make %d rounds", median, rounds)
+		// On a busy machine it may take as long as the others in front of it need, not longer.
+		assert.True(t, median < time.Second || rounds > others*5/6, "it waits although the others do not go round")
 	})
 }
