@@ -271,7 +271,7 @@ func TestEarly_TTLPolicy_OwnBroker(t *testing.T) {
 			}
 		}
 		// Pauses of 1, 2 and the rest, after some in which nobody knows yet.
-		assert.LessOrEqual(t, rounds(), len(ids)*(4+10*(test.instances-1)))
+		assert.LessOrEqual(t, rounds(), 4*len(ids)+30*(test.instances-1))
 		early := 0
 		for _, svc := range instances {
 			assert.Len(t, svc.Logs.with(comeTooEarly), min(1, len(svc.Events(retry.EventReturnedEarly))))
