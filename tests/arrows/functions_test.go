@@ -56,3 +56,15 @@ func functionsOf(t *testing.T, path string) (names []string) {
 
 	return names
 }
+
+// rapid names a generator while another goroutine draws from it, which is a data race: generators
+// belong to one test.
+func TestGeneratorsAreNotShared(t *testing.T) {
+	t.Parallel()
+
+	shared := regexp.MustCompile(`(?m)^(var\s+|\t)\w+(\s+\*rapid\.Generator\S+)?\s+= rapid\.`)
+	require.Regexp(t, shared, "\nvar anyText = rapid.String()")
+	walk(t, "_test.go .go", func(path, text string) {
+		assert.Empty(t, shared.FindString(text), "%s: a function that makes it anew has no race", path)
+	})
+}

@@ -16,35 +16,43 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-var anyText = rapid.Custom(func(t *rapid.T) string {
-	if rapid.IntRange(0, 20).Draw(t, "long") == 0 {
-		of := rapid.SampledFrom([]string{"x", "é", "\xff"}).Draw(t, "of")
-		return strings.Repeat(of, rapid.IntRange(1, 70_000).Draw(t, "n"))
-	}
-	return string(rapid.SliceOf(rapid.Byte()).Draw(t, "text"))
-})
+// Each test makes generators anew: rapid names one while another goroutine draws from it, which is
+// a data race.
+func anyText() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		if rapid.IntRange(0, 20).Draw(t, "long") == 0 {
+			of := rapid.SampledFrom([]string{"x", "é", "\xff"}).Draw(t, "of")
+			return strings.Repeat(of, rapid.IntRange(1, 70_000).Draw(t, "n"))
+		}
+		return string(rapid.SliceOf(rapid.Byte()).Draw(t, "text"))
+	})
+}
 
 // anyBytes has nil and what is empty.
-var anyBytes = rapid.OneOf(rapid.SliceOf(rapid.Byte()), rapid.SampledFrom([][]byte{nil, {}}))
+func anyBytes() *rapid.Generator[[]byte] {
+	return rapid.OneOf(rapid.SliceOf(rapid.Byte()), rapid.SampledFrom([][]byte{nil, {}}))
+}
 
 // anyTime is in no zone with a name: that comes back as one without.
-var anyTime = rapid.Custom(func(t *rapid.T) time.Time {
-	at := time.Unix(rapid.OneOf(rapid.Int64Range(-62135596800, 253402300799), rapid.Int64(),
-		rapid.SampledFrom([]int64{math.MinInt64, math.MaxInt64, -62135596800, 0})).Draw(t, "seconds"),
-		rapid.Int64Range(0, 999_999_999).Draw(t, "nanoseconds"))
-	if offset := rapid.IntRange(-14*3600, 14*3600).Draw(t, "offset"); offset != 0 && !at.IsZero() {
-		return at.In(time.FixedZone("", offset))
-	}
-	return at.UTC()
-})
+func anyTime() *rapid.Generator[time.Time] {
+	return rapid.Custom(func(t *rapid.T) time.Time {
+		at := time.Unix(rapid.OneOf(rapid.Int64Range(-62135596800, 253402300799), rapid.Int64(),
+			rapid.SampledFrom([]int64{math.MinInt64, math.MaxInt64, -62135596800, 0})).Draw(t, "seconds"),
+			rapid.Int64Range(0, 999_999_999).Draw(t, "nanoseconds"))
+		if offset := rapid.IntRange(-14*3600, 14*3600).Draw(t, "offset"); offset != 0 && !at.IsZero() {
+			return at.In(time.FixedZone("", offset))
+		}
+		return at.UTC()
+	})
+}
 
 // anyValue is what amqp091-go reads of a header.
 func anyValue(depth int) *rapid.Generator[any] {
 	kinds := []*rapid.Generator[any]{
 		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Int16().AsAny(), rapid.Int32().AsAny(),
 		rapid.Int64().AsAny(), rapid.Uint8().AsAny(), rapid.Uint16().AsAny(), rapid.Uint32().AsAny(),
-		rapid.Uint64().AsAny(), rapid.Float32().AsAny(), rapid.Float64().AsAny(), anyText.AsAny(), anyBytes.AsAny(),
-		anyTime.AsAny(), rapid.Custom(func(t *rapid.T) any {
+		rapid.Uint64().AsAny(), rapid.Float32().AsAny(), rapid.Float64().AsAny(), anyText().AsAny(), anyBytes().AsAny(),
+		anyTime().AsAny(), rapid.Custom(func(t *rapid.T) any {
 			return amqp091.Decimal{Scale: rapid.Uint8().Draw(t, "scale"), Value: rapid.Int32().Draw(t, "value")}
 		}),
 	}
@@ -58,45 +66,47 @@ func anyValue(depth int) *rapid.Generator[any] {
 
 func anyTable(depth int) *rapid.Generator[amqp091.Table] {
 	return rapid.Custom(func(t *rapid.T) amqp091.Table {
-		return rapid.MapOfN(anyText, anyValue(depth), 0, 6).Draw(t, "table")
+		return rapid.MapOfN(anyText(), anyValue(depth), 0, 6).Draw(t, "table")
 	})
 }
 
 // anyDeadLetter is one of any field.
-var anyDeadLetter = rapid.Custom(func(t *rapid.T) *dlq.DeadLetter {
-	l := &dlq.DeadLetter{Position: rapid.Int().Draw(t, "position")}
-	for _, text := range []*string{&l.UUID, (*string)(&l.Reason), &l.Error, &l.ErrorType, &l.Queue, &l.Topic,
-		&l.Handler, &l.Host, &l.Exchange, &l.RoutingKey, &l.Expiration, &l.UserID, &l.Trace, &l.Removed,
-		&l.CameBy.Exchange, &l.CameBy.RoutingKey, &l.Unreadable, &l.Message.ContentType, &l.Message.ContentEncoding,
-		&l.Message.CorrelationId, &l.Message.ReplyTo, &l.Message.Expiration, &l.Message.MessageId, &l.Message.Type,
-		&l.Message.UserId, &l.Message.AppId} {
-		*text = anyText.Draw(t, "text")
-	}
-	for _, at := range []*time.Time{&l.FirstFailure, &l.LastFailure, &l.Since, &l.Deadline, &l.Message.Timestamp} {
-		*at = anyTime.Draw(t, "time")
-	}
-	l.Calls, l.Replays = rapid.Int().Draw(t, "calls"), rapid.Int().Draw(t, "replays")
-	l.History = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) retry.FailedCall {
-		return retry.FailedCall{Number: rapid.Int().Draw(t, "number"), At: anyTime.Draw(t, "at"),
-			Error: anyText.Draw(t, "error"), Type: anyText.Draw(t, "type"),
-			Reason: retry.Reason(anyText.Draw(t, "reason"))}
-	}), 0, 3).Draw(t, "history")
-	if len(l.History) == 0 {
-		l.History = nil
-	}
-	before := "before"
-	edit := dlq.Edit{At: time.Unix(7, 8).UTC(), By: "ann@host", Size: 3, SHA256: "00", Body: "{}",
-		Headers: map[string]*string{"new": nil, "old": &before}, Properties: map[string]string{"type": ""}}
-	l.Edits = rapid.SampledFrom([][]dlq.Edit{nil, {edit, {}}}).Draw(t, "edits")
-	m := &l.Message
-	m.DeliveryMode, m.Priority = rapid.Byte().Draw(t, "mode"), rapid.Byte().Draw(t, "priority")
-	m.Body = anyBytes.Draw(t, "body")
-	if rapid.Bool().Draw(t, "headers") {
-		m.Headers = anyTable(3).Draw(t, "headers")
-	}
+func anyDeadLetter() *rapid.Generator[*dlq.DeadLetter] {
+	return rapid.Custom(func(t *rapid.T) *dlq.DeadLetter {
+		l := &dlq.DeadLetter{Position: rapid.Int().Draw(t, "position")}
+		for _, text := range []*string{&l.UUID, (*string)(&l.Reason), &l.Error, &l.ErrorType, &l.Queue, &l.Topic,
+			&l.Handler, &l.Host, &l.Exchange, &l.RoutingKey, &l.Expiration, &l.UserID, &l.Trace, &l.Removed,
+			&l.CameBy.Exchange, &l.CameBy.RoutingKey, &l.Unreadable, &l.Message.ContentType, &l.Message.ContentEncoding,
+			&l.Message.CorrelationId, &l.Message.ReplyTo, &l.Message.Expiration, &l.Message.MessageId, &l.Message.Type,
+			&l.Message.UserId, &l.Message.AppId} {
+			*text = anyText().Draw(t, "text")
+		}
+		for _, at := range []*time.Time{&l.FirstFailure, &l.LastFailure, &l.Since, &l.Deadline, &l.Message.Timestamp} {
+			*at = anyTime().Draw(t, "time")
+		}
+		l.Calls, l.Replays = rapid.Int().Draw(t, "calls"), rapid.Int().Draw(t, "replays")
+		l.History = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) retry.FailedCall {
+			return retry.FailedCall{Number: rapid.Int().Draw(t, "number"), At: anyTime().Draw(t, "at"),
+				Error: anyText().Draw(t, "error"), Type: anyText().Draw(t, "type"),
+				Reason: retry.Reason(anyText().Draw(t, "reason"))}
+		}), 0, 3).Draw(t, "history")
+		if len(l.History) == 0 {
+			l.History = nil
+		}
+		before := "before"
+		edit := dlq.Edit{At: time.Unix(7, 8).UTC(), By: "ann@host", Size: 3, SHA256: "00", Body: "{}",
+			Headers: map[string]*string{"new": nil, "old": &before}, Properties: map[string]string{"type": ""}}
+		l.Edits = rapid.SampledFrom([][]dlq.Edit{nil, {edit, {}}}).Draw(t, "edits")
+		m := &l.Message
+		m.DeliveryMode, m.Priority = rapid.Byte().Draw(t, "mode"), rapid.Byte().Draw(t, "priority")
+		m.Body = anyBytes().Draw(t, "body")
+		if rapid.Bool().Draw(t, "headers") {
+			m.Headers = anyTable(3).Draw(t, "headers")
+		}
 
-	return l
-})
+		return l
+	})
+}
 
 // normal has empty arrays for those that are nil: the broker sends the same for both.
 func normal(value any) any {
@@ -125,7 +135,7 @@ func normal(value any) any {
 func TestCodec(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		l := anyDeadLetter.Draw(t, "dead letter")
+		l := anyDeadLetter().Draw(t, "dead letter")
 		record, err := encode([]byte("before"), l)
 		require.NoError(t, err)
 		found, err := decode(record[len("before"):])
@@ -163,7 +173,7 @@ func TestCodecOfAnotherType(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		record, err := encode(nil, anyDeadLetter.Draw(t, "dead letter"))
+		record, err := encode(nil, anyDeadLetter().Draw(t, "dead letter"))
 		require.NoError(t, err)
 		short := record[:rapid.IntRange(0, len(record)-1).Draw(t, "cut")]
 		_, err = decode(short)
