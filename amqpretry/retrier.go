@@ -49,7 +49,8 @@ type Retrier struct {
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
 
-	groups consumer.Shared // the connection of all subscribers of groups
+	connections connection.Open
+	groups      consumer.Shared // the connection of all subscribers of groups
 
 	mu   sync.Mutex
 	open map[io.Closer]struct{} // subscribers and publishers that nobody has closed
@@ -290,6 +291,7 @@ func (r *Retrier) connectionSettings(role string) connection.Settings {
 		Credentials: r.options.Credentials,
 		Role:        role,
 		Emit:        r.engine.Emit,
+		Open:        &r.connections,
 	}
 }
 

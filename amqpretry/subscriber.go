@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -26,6 +27,7 @@ type Subscriber struct {
 	group       string // empty for the queues of the config
 	deadLetters bool   // consumes dead-letter queues
 	consumer    *consumer.Consumer
+	used        atomic.Bool // a subscription has begun
 
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
@@ -134,6 +136,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		queue.Ended()
 		return nil, err
 	}
+	s.used.Store(true)
 
 	return messages, nil
 }

@@ -503,7 +503,7 @@ func TestProcessorCommand(t *testing.T) {
 	broker.Has(q.Main+".dlq", 1)
 	await.Until(t, func() bool { return service.handled("once-1") == 1 }, "a retry")
 
-	status, body := c.get("/healthz")
+	status, body := c.get("/livez")
 	assert.Equal(t, []any{200, "ok\n"}, []any{status, body})
 	series := []string{
 		`amqpretry_dead_letters_total{reason="rejected",topic="` + q.Main + `"} 1`,
@@ -540,7 +540,7 @@ func TestProcessorCommand(t *testing.T) {
 
 	c.exit(syscall.SIGTERM)
 	assert.Len(t, c.logged("Processor ended"), 1)
-	status, _ = c.get("/healthz")
+	status, _ = c.get("/livez")
 	assert.Zero(t, status)
 	broker.Has(q.Failed, 0)
 	assert.Empty(t, c.logged("guest:guest"), "no password")

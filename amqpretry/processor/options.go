@@ -181,7 +181,7 @@ func newManagement(c Config) (*httpapi.Client, error) {
 func (p *Processor) settings(role string) connection.Settings {
 	return connection.Settings{
 		URI: p.conf.URI, Addresses: p.conf.Addresses, TLS: p.conf.TLS, AMQP: p.conf.AMQP, Role: role,
-		Emit: p.engine.Emit,
+		Emit: p.engine.Emit, Open: &p.connections,
 		Reconnect: connection.Reconnect{
 			InitialInterval: 500 * time.Millisecond, MaxInterval: time.Minute, RandomizationFactor: 0.5,
 			Multiplier: 1.5,

@@ -54,6 +54,8 @@ type Processor struct {
 	observer   *observe.Observer
 	declared   publish.Declared
 
+	connections connection.Open
+
 	opening chan struct{} // has room for the queues that are subscribed to at the same time
 	changed chan struct{} // has something in it when the queues are to be looked for at once
 
@@ -71,8 +73,6 @@ type Processor struct {
 	running  map[string]*subscription
 	refused  map[string]target // those of the present targets that cannot be processed
 	logged   map[string]string // the last error of each queue, so that it is logged once
-
-	connections int // to consume, that are open
 }
 
 type runState int
@@ -158,6 +158,9 @@ func (p *Processor) Run(ctx context.Context) error {
 			p.turn(ctx)
 		} else if ctx.Err() == nil {
 			pause = min(wait.NextBackOff(), pause)
+			p.mu.Lock()
+			p.listed = err
+			p.mu.Unlock()
 			p.options.Logger.Error("Cannot connect to RabbitMQ; trying again", err,
 				watermill.LogFields{"wait_time": pause.String()})
 		}
@@ -371,24 +374,20 @@ func (p *Processor) warnOfLimit(q httpapi.Queue) {
 
 // onEvent follows what the consumers do.
 func (p *Processor) onEvent(e retry.Event) {
-	p.follow(e.Kind, e.Connection, e.Queue)
+	p.follow(e.Kind, e.Queue)
 	if p.options.OnEvent != nil {
 		p.options.OnEvent(e)
 	}
 }
 
-func (p *Processor) follow(kind retry.EventKind, role, queue string) {
+func (p *Processor) follow(kind retry.EventKind, queue string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	s := p.running[queue]
 	switch {
-	case kind == retry.EventConnected && role == roleProcessor:
-		p.connections++
-	case kind == retry.EventDisconnected && role == roleProcessor:
-		p.connections--
 	case kind == retry.EventConsuming && s != nil:
-		s.consuming = true
+		s.consuming, s.began = true, true
 		delete(p.logged, queue)
 	case kind == retry.EventStoppedConsuming:
 		if s != nil {

@@ -83,7 +83,7 @@ func (s *shards) release(shard *shard, queues int, err error) {
 // openShard connects.
 func (p *Processor) openShard(ctx context.Context) (*shard, error) {
 	c, err := consumer.New(ctx, consumer.Settings{
-		Connection: p.settings(roleProcessor), Logger: p.options.Logger, Engine: p.engine, Turns: &p.turns,
+		Connection: p.settings("processor"), Logger: p.options.Logger, Engine: p.engine, Turns: &p.turns,
 		Concurrency: 1, Prefetch: p.options.Prefetch, CloseTimeout: p.options.CloseTimeout,
 	})
 	if err != nil {
@@ -100,9 +100,6 @@ func (p *Processor) openShard(ctx context.Context) (*shard, error) {
 		}),
 	}, nil
 }
-
-// roleProcessor is the role of the connections that consume.
-const roleProcessor = "processor"
 
 // close lets the copies in flight be confirmed, and closes all connections.
 func (s *shards) close() {

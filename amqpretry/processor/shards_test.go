@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +45,7 @@ func TestShards(t *testing.T) {
 	p.shards.size = 2
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(context.WithoutCancel(t.Context())) }()
-	await.Until(t, func() bool { return p.Ready() == nil })
+	await.Until(t, func() bool { return p.Health().Ready })
 	assert.EqualValues(t, 3, p.shards.opened.Load())
 	for _, q := range p.Queues() {
 		assert.True(t, q.Consuming, q.Name)
@@ -110,11 +111,10 @@ func TestCloseBeforeRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.Close())
 	require.Error(t, p.Run(t.Context()))
-	require.Error(t, p.Ready())
-	require.Error(t, p.Healthy())
+	require.False(t, p.Health().Ready)
 }
 
-// Without a broker a processor waits for one, is alive and not ready, and can be ended.
+// Without a broker a processor waits for one, is not ready, says why, and can be ended.
 func TestNoBroker(t *testing.T) {
 	t.Parallel()
 	p, err := New(Config{URI: "amqp://127.0.0.1:1", Queues: []Queue{{"f", "m"}}},
@@ -123,8 +123,10 @@ func TestNoBroker(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	await.Stays(t, 500*time.Millisecond, func() bool { return p.Healthy() == nil && p.Ready() != nil },
-		"alive and not ready")
+	await.Stays(t, 500*time.Millisecond, func() bool { return !p.Health().Ready }, "not ready")
+	await.Until(t, func() bool {
+		return strings.Contains(p.Health().Problems[0].Text, "connection refused")
+	}, "it says why")
 	cancel()
 	require.NoError(t, await.Value(t, ended, "the processor ends"))
 	require.NoError(t, p.Close())

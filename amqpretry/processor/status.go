@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/health"
 	"github.com/amqpretry/watermill-retry/internal/observe"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -49,51 +50,66 @@ func (p *Processor) Queues() []Status {
 	return all
 }
 
-// Healthy returns an error if Run has ended, or does nothing any more. It is for liveness probes: a
-// broker that is down is no error.
-func (p *Processor) Healthy() error {
+// Health tells whether the processor consumes from its queues, and what is wrong with them and with
+// its connections. Package amqpretry/health serves it over HTTP. Before the queues are listed, and
+// while a queue of Config.Queues was not consumed from yet, the processor is not ready. A queue that
+// Match has found and that cannot be consumed from is only reported, and so is a main queue that is
+// missing while others share its failed queue.
+func (p *Processor) Health() retry.Health {
+	now := time.Now()
+	problems := p.connections.Problems()
+	shards := map[*shard]bool{}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	problems = append(problems, p.state.problems(now.Sub(p.turned), p.options.PollInterval, p.listed)...)
+	for name, t := range p.refused {
+		problems = append(problems, retry.Problem{Kind: retry.ProblemConsumer, Queue: name, Err: t.err,
+			Text: fmt.Sprintf("cannot process failed queue %q: %v", name, t.err)})
+	}
+	for name, s := range p.running {
+		if s.shard != nil {
+			shards[s.shard] = true
+		}
+		if !s.began {
+			problems = append(problems, retry.Problem{Kind: retry.ProblemConsumer, Queue: name, Since: s.since, Err: s.err,
+				NotReady: s.err == nil || s.target.listed,
+				Text:     fmt.Sprintf("cannot consume from failed queue %q: %v", name, cmp.Or(s.err, errNotYet))})
+		}
+		for main, err := range s.missing {
+			problems = append(problems, retry.Problem{Kind: retry.ProblemMainQueue, Queue: name, Topic: main, Err: err,
+				Text: fmt.Sprintf("messages of failed queue %q become dead letters: %v; declare it", name, err)})
+		}
+	}
+	p.mu.Unlock()
+	var all []health.Subscription
+	for shard := range shards {
+		all = append(all, shard.consumer.Health(now)...)
+		problems = append(problems, shard.forwarder.Problems()...)
+	}
 
-	switch stuck := max(10*p.options.PollInterval, 5*time.Minute); {
-	case p.state == ended:
-		return errors.New("the processor has ended")
-	case p.state != notStarted && time.Since(p.turned) > stuck:
-		return fmt.Errorf("the processor has not listed its queues for %s", time.Since(p.turned).Round(time.Second))
+	return health.Judge(now, all, problems)
+}
+
+var errNotYet = errors.New("not yet")
+
+// problems are those of a processor in this state that has looked for its queues a time ago. listed
+// is why it did not find them.
+func (s runState) problems(ago, every time.Duration, listed error) []retry.Problem {
+	p := retry.Problem{Kind: retry.ProblemRunning, NotReady: true}
+	switch {
+	case s == ended:
+		p.Text = "the processor has ended"
+	case s == notStarted:
+		p.Text = "the processor does not run yet"
+	case ago > max(10*every, 5*time.Minute):
+		p.Kind = retry.ProblemProgress
+		p.Text = fmt.Sprintf("the processor has not listed its queues for %s; restart it", ago.Round(time.Second))
+	case s == starting:
+		p.Err, p.Text = listed, fmt.Sprintf("the queues are not listed yet: %v", cmp.Or(listed, errNotYet))
 	default:
 		return nil
 	}
-}
 
-// Ready returns an error unless the processor is connected and consumes from its queues. It is for
-// readiness probes. A queue that Match has found and that cannot be consumed from is no error, nor
-// is a main queue that is missing while others share its failed queue: see [Processor.Queues].
-func (p *Processor) Ready() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	switch {
-	case p.state == ended:
-		return errors.New("the processor has ended")
-	case p.state == notStarted:
-		return errors.New("the processor does not run yet")
-	case p.connections < max(1, int(p.shards.opened.Load())):
-		return errors.New("not connected to the broker")
-	case p.state == starting:
-		return errors.Join(errors.New("the queues are not listed yet"), p.listed)
-	}
-	for _, name := range slices.Sorted(maps.Keys(p.running)) {
-		switch s := p.running[name]; {
-		case s.consuming:
-		case s.err != nil && !s.target.listed:
-		case s.err != nil:
-			return fmt.Errorf("cannot consume from failed queue %q: %w", name, s.err)
-		default:
-			return fmt.Errorf("not consuming from failed queue %q yet", name)
-		}
-	}
-
-	return nil
+	return []retry.Problem{p}
 }
 
 // QueueDepths returns the number of ready messages in the failed queues that the processor consumes

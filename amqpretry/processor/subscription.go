@@ -21,16 +21,19 @@ type subscription struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it is over
+	since  time.Time     // when it was started
 
 	// Guarded by Processor.mu.
 	consuming bool             // as events say
+	began     bool             // it has consumed
+	shard     *shard           // nil before
 	err       error            // why it does not consume
 	missing   map[string]error // by the names of main queues that do not exist, while others do
 }
 
 // start begins a subscription. mu is held.
 func (p *Processor) start(t target) {
-	s := &subscription{target: t, done: make(chan struct{})}
+	s := &subscription{target: t, done: make(chan struct{}), since: time.Now()}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(p.ctx))
 	p.running[t.failed] = s
 	go p.keep(s)
@@ -110,7 +113,7 @@ func (p *Processor) subscribe(s *subscription) error {
 	opened()
 
 	p.mu.Lock()
-	s.err = nil
+	s.err, s.shard = nil, shard
 	p.mu.Unlock()
 	look := time.NewTicker(p.options.PollInterval)
 	defer look.Stop()

@@ -36,6 +36,8 @@ type Settings struct {
 	Role string
 	// Emit is told what happens to the connection.
 	Emit func(retry.Event)
+	// Open has all connections of a process, until each is closed. Optional.
+	Open *Open
 }
 
 func (s Settings) emit(kind retry.EventKind, err error) {
@@ -106,7 +108,8 @@ type Connection struct {
 	mu     sync.Mutex
 	link   *Link
 	dial   *dial
-	failed error // why there is no connection, as far as that is known
+	failed error     // why there is no connection, as far as that is known
+	down   time.Time // since when it is needed and not there; zero otherwise
 	closed bool
 
 	next   atomic.Uint64 // node
@@ -130,13 +133,16 @@ func (d *dial) hurry() { d.once.Do(func() { close(d.wanted) }) }
 func New(settings Settings, logger watermill.LoggerAdapter) *Connection {
 	ctx, cancel := context.WithCancel(context.Background())
 
-	return &Connection{
+	c := &Connection{
 		settings: settings,
 		logger:   logger.With(watermill.LogFields{"connection": settings.Role}),
 		ctx:      ctx,
 		cancel:   cancel,
 		asking:   make(chan struct{}, 1),
 	}
+	settings.Open.add(c)
+
+	return c
 }
 
 // TryLink returns the live link, or tries to connect once. It ends the pause that others wait for,
@@ -159,7 +165,7 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 			return link, nil
 		}
 		if c.dial == nil {
-			c.dial = newDial()
+			c.dial, c.down = newDial(), time.Now()
 			c.wg.Add(1)
 			go c.connect(c.dial)
 		}
@@ -233,6 +239,8 @@ func (c *Connection) connect(d *dial) {
 			err = errors.Join(ErrClosed, err)
 		case err != nil:
 			c.dial = newDial() // the next attempt
+		default:
+			c.down = time.Time{}
 		}
 		closed, next := c.closed, c.dial
 		c.mu.Unlock()
@@ -423,6 +431,7 @@ func (c *Connection) Close(deadline time.Time) {
 		return
 	}
 
+	c.settings.Open.remove(c)
 	c.cancel()
 	if link != nil {
 		link.close(deadline)

@@ -42,6 +42,7 @@ type Link struct {
 	mu        sync.Mutex
 	unblocked chan struct{} // closed unless the broker has blocked the connection
 	reason    string        // for which it has
+	since     time.Time     // when it has
 }
 
 // Received is how many bytes have come from the broker: where it grows, something is on its way.
@@ -140,7 +141,7 @@ func (l *Link) block(active bool, reason string) (changed bool) {
 	select {
 	case <-l.unblocked:
 		if active {
-			l.unblocked = make(chan struct{})
+			l.unblocked, l.since = make(chan struct{}), time.Now()
 		}
 
 		return active
@@ -203,6 +204,14 @@ func (l *Link) BlockedFor() string {
 	defer l.mu.Unlock()
 
 	return l.reason
+}
+
+// blockedSince is when the broker has blocked the connection last.
+func (l *Link) blockedSince() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.since
 }
 
 // WaitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish

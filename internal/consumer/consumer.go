@@ -60,8 +60,9 @@ type Consumer struct {
 	*base
 
 	mu            sync.Mutex
-	subscriptions map[*subscription]struct{}
+	subscriptions map[*subscription]struct{} // those that are open, and those that have been refused
 	closed        bool
+	looked        time.Time     // see lookForLeaders
 	closing       chan struct{} // closed when Close begins
 	done          chan struct{} // closed when Close is through
 }
@@ -168,7 +169,9 @@ func (c *Consumer) begin(ctx context.Context, s *subscription, first *session) b
 		c.mu.Lock()
 		defer c.mu.Unlock()
 
-		delete(c.subscriptions, s)
+		if !s.refused.Load() {
+			delete(c.subscriptions, s)
+		}
 	})
 
 	return true

@@ -3,6 +3,7 @@ package consumer
 import (
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -19,6 +20,7 @@ type intake struct {
 	*session
 
 	state    state
+	pauses   atomic.Bool // there is no consumer in this state
 	consumer consumption
 	tag      string
 	consumed int // how many consumers there were
@@ -101,6 +103,7 @@ func (i *intake) start() (err error) {
 	prefetch := i.initial()
 	if prefetch == 0 {
 		i.state = statePaused
+		i.pauses.Store(true)
 		i.keepTicking()
 
 		return nil
@@ -146,7 +149,10 @@ func (i *intake) apply(e event) (result event) {
 			break
 		}
 	}
-	i.state = next
+	if next != i.state {
+		i.state = next
+		i.pauses.Store(next == statePaused || next == stateLine)
+	}
 
 	return result
 }

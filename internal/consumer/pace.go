@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,7 +15,7 @@ type pace struct {
 	mean  float64     // of a call, in nanoseconds, those of late counting more
 	body  int         // about the largest of late, in bytes
 	free  int         // workers that are not stuck, when somebody looked last
-	lost  int         // workers whose delivery is gone
+	lost  []time.Time // of each worker whose delivery is gone, since when
 }
 
 const (
@@ -95,15 +96,36 @@ func (p *pace) ended() int {
 // withdraw notes that the delivery of a worker is gone, while it goes on with its message, until it
 // is done with that.
 func (p *pace) withdraw() (done func()) {
-	add := func(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	now := time.Now()
+	p.lost = append(p.lost, now)
+
+	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 
-		p.lost += n
+		i := slices.Index(p.lost, now)
+		p.lost = slices.Delete(p.lost, i, i+1)
 	}
-	add(1)
+}
 
-	return func() { add(-1) }
+// withdrawn are the workers whose delivery has been gone for withdrawnGrace, the first one since.
+func (p *pace) withdrawn(now time.Time) (workers int, since time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	for _, at := range p.lost { // in their order
+		if now.Sub(at) < withdrawnGrace {
+			break
+		}
+		if workers++; workers == 1 {
+			since = at
+		}
+	}
+
+	return workers, since
 }
 
 // workers are those that can have a delivery of the present consumer.
@@ -111,7 +133,7 @@ func (p *pace) workers() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	return len(p.since) - p.lost
+	return len(p.since) - len(p.lost)
 }
 
 // within is how many messages the workers take within a time, in which most is the answer at most.

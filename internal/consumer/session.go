@@ -21,6 +21,7 @@ import (
 type session struct {
 	sub     *subscription
 	queue   *Queue // of sub
+	link    *connection.Link
 	channel channel
 	broker  broker // whose messages these are
 	acker   *acker
@@ -88,7 +89,7 @@ func newSession(sub *subscription, link *connection.Link) (*session, error) {
 	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
 	s := &session{
-		sub: sub, queue: &sub.queue, channel: channel, acker: newAcker(channel, link),
+		sub: sub, queue: &sub.queue, link: link, channel: channel, acker: newAcker(channel, link),
 		broker:     broker{link.Version(), link.FrameSize(), codec.NewReturns(sub.queue.Plan)},
 		countsLeft: rabbitmq.CountsFailuresOnly(link.Version()),
 		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),

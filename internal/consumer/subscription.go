@@ -32,6 +32,7 @@ type subscription struct {
 
 	noMiddleware noMiddleware
 	refused      atomic.Bool
+	health       vitals
 
 	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a
 	// close. abort ends it when the time to close is over.
@@ -119,6 +120,7 @@ func (s *subscription) refuse(err error) {
 	if s.refused.Swap(true) {
 		return
 	}
+	s.health.failed(err)
 	s.logger.Error("Stopped the subscription, as a middleware would lose its messages", err, nil)
 	s.close(time.Now().Add(s.consumer.settings.CloseTimeout))
 }
@@ -137,7 +139,9 @@ func (s *subscription) run(session *session) {
 		if session != nil {
 			s.logger.Info("Consuming", nil)
 			s.emit(retry.EventConsuming)
+			s.health.begin(session)
 			s.serve(session)
+			s.health.end()
 			session.close()
 			s.logger.Info("Stopped consuming", nil)
 			s.emit(retry.EventStoppedConsuming)
@@ -156,6 +160,7 @@ func (s *subscription) run(session *session) {
 
 		var err error
 		if session, err = s.open(); err != nil && !isClosing(err) {
+			s.health.failed(err)
 			s.logger.Error("Cannot consume; trying again", err, nil)
 		}
 	}
@@ -215,7 +220,9 @@ func (s *subscription) reportNoAnswer(text string) (stop func()) {
 		for {
 			select {
 			case <-warning.C:
-				s.logger.Error(text, s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
+				err := s.consumer.noAnswer(s.queue.Name, openTimeout)
+				s.health.failed(err)
+				s.logger.Error(text, err, nil)
 			case <-over:
 				return
 			}

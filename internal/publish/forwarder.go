@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,7 @@ type Forwarder struct {
 
 	returnPaths returnPaths
 	notices     *notices
+	held        sync.Map // of each *QueueForwarder whose deliveries are held, the retry.Problem
 
 	access Object // the permission to publish dead letters by the default exchange
 }
@@ -69,6 +71,19 @@ func (f *Forwarder) ForQueue(plan topology.Plan) *QueueForwarder {
 	q.line, q.sent = newLine(f.ctx.Done(), q.publishAll), newLine(f.ctx.Done(), q.confirmAll)
 
 	return q
+}
+
+// Problems are the main queues whose deliveries have been held for HoldWarning.
+func (f *Forwarder) Problems() (all []retry.Problem) {
+	f.held.Range(func(_, problem any) bool {
+		if p, is := problem.(retry.Problem); is {
+			all = append(all, p)
+		}
+
+		return true
+	})
+
+	return all
 }
 
 // Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the

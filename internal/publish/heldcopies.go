@@ -85,6 +85,7 @@ func (q *QueueForwarder) release(c *copying) {
 	if over {
 		held.telling.Lock()
 		defer held.telling.Unlock()
+		q.forwarder.held.Delete(q)
 		q.forwarder.settings.emit(retry.Event{Kind: retry.EventReleased, Queue: q.plan.Queue})
 	}
 }
@@ -118,6 +119,8 @@ func (q *QueueForwarder) reportHeld() {
 	}
 	held.mu.Unlock()
 
+	q.forwarder.held.Store(q, retry.Problem{
+		Kind: retry.ProblemCopies, Queue: e.Queue, Since: oldest.since, Text: e.Error(), Err: e})
 	settings.Logger.Error("Failed deliveries are held, as the broker does not confirm their copies", e,
 		watermill.LogFields{"amqp_queue_name": e.Queue, "held": e.Held})
 	settings.emit(retry.Event{Kind: retry.EventHeld, Queue: e.Queue, Held: e.Held, Took: e.For, Err: e})

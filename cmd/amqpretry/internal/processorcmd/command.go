@@ -55,8 +55,8 @@ confirmed, after --close-timeout at the latest. SIGHUP reads the policy file aga
 changes nothing.
 
 --listen serves HTTP:
-  /healthz  200 while the process works, also without a broker
-  /readyz   200 when it is connected and consumes from its queues, else 503 and the reason
+  /livez    200 while the process works, also without a broker
+  /readyz   200 when it consumes from its queues, else 503 and the reasons; ?verbose shows all checks
   /metrics  Prometheus series
 
 Logs go to the standard error, with --json as JSON.

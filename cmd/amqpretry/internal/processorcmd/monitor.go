@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/health"
 	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -73,29 +74,10 @@ func (m *monitor) serve(processor *processor.Processor) {
 	m.metrics.Watch(processor)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, processor.Healthy(), nil) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, processor.Ready(), processor.Queues())
-	})
+	mux.Handle("/", health.Handler(processor))
 	m.server = &http.Server{Handler: mux, ReadHeaderTimeout: headTimeout}
 	m.log.Info("Serving probes and metrics", "address", m.listener.Addr().String())
 	go func() { m.ended <- m.server.Serve(m.listener) }()
-}
-
-// answer says whether it is well, and what is wrong with single queues.
-func answer(w http.ResponseWriter, err error, queues []processor.Status) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	text := "ok"
-	if err != nil {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		text = err.Error()
-	}
-	_, _ = fmt.Fprintln(w, text)
-	for _, q := range queues {
-		if q.Err != nil {
-			_, _ = fmt.Fprintf(w, "%s: %v\n", q.Name, q.Err)
-		}
-	}
 }
 
 // failed is why the server has ended by itself; nil if it has not.

@@ -1,0 +1,87 @@
+// Package health judges over a process by what is known of its subscriptions.
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Subscription is what is known of a subscription that has begun to consume.
+type Subscription struct {
+	Topic, Queue string
+	// Stopped is since when it does not consume; zero while it does.
+	Stopped time.Time
+	// Err is why it does not, as far as that is known.
+	Err error
+	// Refused tells that it has ended by itself.
+	Refused bool
+	// Unknown is since when the broker has known of no consumer although there is one; zero if it
+	// does.
+	Unknown time.Time
+	// Running handlers have lost their deliveries, the first one Since.
+	Running int
+	Since   time.Time
+}
+
+// Grace is how long a process stays ready when none of its subscriptions consumes: a connection
+// that is closed comes back sooner.
+const Grace = 10 * time.Second
+
+// Judge says whether a process is ready that has these subscriptions, and these problems beside.
+func Judge(now time.Time, subscriptions []Subscription, problems []retry.Problem) retry.Health {
+	problems = slices.Clone(problems)
+	idle := len(subscriptions) > 0 // none has consumed within Grace
+	for _, s := range subscriptions {
+		stopped := s.Stopped
+		if stopped.IsZero() {
+			stopped = s.Unknown
+		}
+		idle = idle && !stopped.IsZero() && now.Sub(stopped) >= Grace
+	}
+	for _, s := range subscriptions {
+		problems = append(problems, s.problems(idle)...)
+	}
+	slices.SortFunc(problems, func(a, b retry.Problem) int {
+		if a.NotReady != b.NotReady {
+			return map[bool]int{true: -1, false: 1}[a.NotReady]
+		}
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Connection, b.Connection),
+			a.Since.Compare(b.Since))
+	})
+
+	return retry.Health{Ready: len(problems) == 0 || !problems[0].NotReady, Problems: problems}
+}
+
+// problems of a subscription. The process is idle if no other one consumes.
+func (s Subscription) problems(idle bool) (all []retry.Problem) {
+	add := func(kind retry.ProblemKind, since time.Time, notReady bool, text string, args ...any) {
+		all = append(all, retry.Problem{Kind: kind, Topic: s.Topic, Queue: s.Queue, Since: since, NotReady: notReady,
+			Text: fmt.Sprintf(text, args...), Err: s.Err})
+	}
+	switch {
+	case s.Refused:
+		add(retry.ProblemConsumer, s.Stopped, idle, "queue %q has no consumer: %v; correct it and restart the service",
+			s.Queue, s.Err)
+	case !s.Stopped.IsZero() && s.Err != nil:
+		add(retry.ProblemConsumer, s.Stopped, idle, "queue %q has no consumer: %v; the service tries again by itself",
+			s.Queue, s.Err)
+	case !s.Stopped.IsZero():
+		add(retry.ProblemConsumer, s.Stopped, idle, "queue %q has no consumer: the connection or the channel was lost; "+
+			"the service tries again by itself", s.Queue)
+	case !s.Unknown.IsZero():
+		add(retry.ProblemLeader, s.Unknown, idle, "queue %q gets no messages: the broker knows of no consumer, as of a "+
+			"quorum queue without leader; bring the nodes up that have its members (`rabbitmqctl "+
+			"list_unresponsive_queues`)", s.Queue)
+	}
+	if s.Running > 0 {
+		add(retry.ProblemHandlers, s.Since, false, "%d handlers of queue %q still run although the broker has requeued "+
+			"their messages; end handlers with the context of their message, and compare their time with the broker's "+
+			"consumer timeout", s.Running, s.Queue)
+	}
+
+	return all
+}
