@@ -549,7 +549,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 		}
 		end()
 		await.Until(t, func() bool { return p.Ready() != nil }, "not ready without a broker (%d)", i)
-			own.Start()
+		own.Start()
 		p.ready()
 	}
 

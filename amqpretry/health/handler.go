@@ -111,7 +111,7 @@ func check(probe string, h retry.Health, routers []*message.Router) (lines []str
 	return lines, well
 }
 
-var userInfo = regexp.MustCompile(`://[^@/\s]*@`)
+var userInfo = regexp.MustCompile(`://\S*@`)
 
 // text is one line, without secrets that an error of somebody else may have.
 func text(p retry.Problem) string {

@@ -3,6 +3,7 @@ package health
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -58,30 +59,34 @@ func Judge(now time.Time, subscriptions []Subscription, problems []retry.Problem
 
 // problems of a subscription. The process is idle if no other one consumes.
 func (s Subscription) problems(idle bool) (all []retry.Problem) {
-	add := func(kind retry.ProblemKind, since time.Time, notReady bool, text string, args ...any) {
-		all = append(all, retry.Problem{Kind: kind, Topic: s.Topic, Queue: s.Queue, Since: since, NotReady: notReady,
-			Text: fmt.Sprintf(text, args...), Err: s.Err})
-	}
+	p := retry.Problem{Topic: s.Topic, Queue: s.Queue, Err: s.Err, NotReady: idle}
 	switch {
-	case s.Refused:
-		add(retry.ProblemConsumer, s.Stopped, idle, "queue %q has no consumer: %v; correct it and restart the service",
-			s.Queue, s.Err)
-	case !s.Stopped.IsZero() && s.Err != nil:
-		add(retry.ProblemConsumer, s.Stopped, idle, "queue %q has no consumer: %v; the service tries again by itself",
-			s.Queue, s.Err)
 	case !s.Stopped.IsZero():
-		add(retry.ProblemConsumer, s.Stopped, idle, "queue %q has no consumer: the connection or the channel was lost; "+
-			"the service tries again by itself", s.Queue)
+		cause, then := s.Err, "the service tries again by itself"
+		if cause == nil {
+			cause = errLost
+		}
+		if s.Refused { // a mistake in the program, which a rollout must not spread
+			p.NotReady, then = true, "correct it and restart the service"
+		}
+		p.Kind, p.Since = retry.ProblemConsumer, s.Stopped
+		p.Text = fmt.Sprintf("queue %q has no consumer: %v; %s", s.Queue, cause, then)
+		all = append(all, p)
 	case !s.Unknown.IsZero():
-		add(retry.ProblemLeader, s.Unknown, idle, "queue %q gets no messages: the broker knows of no consumer, as of a "+
-			"quorum queue without leader; bring the nodes up that have its members (`rabbitmqctl "+
-			"list_unresponsive_queues`)", s.Queue)
+		p.Kind, p.Since = retry.ProblemLeader, s.Unknown
+		p.Text = fmt.Sprintf("queue %q gets no messages: the broker knows of no consumer, as of a quorum queue without "+
+			"leader; bring the nodes up that have its members (`rabbitmqctl list_unresponsive_queues`)", s.Queue)
+		all = append(all, p)
 	}
 	if s.Running > 0 {
-		add(retry.ProblemHandlers, s.Since, false, "%d handlers of queue %q still run although the broker has requeued "+
-			"their messages; end handlers with the context of their message, and compare their time with the broker's "+
-			"consumer timeout", s.Running, s.Queue)
+		p.Kind, p.Since, p.NotReady, p.Err = retry.ProblemHandlers, s.Since, false, nil
+		p.Text = fmt.Sprintf("%d handlers of queue %q still run although the broker has requeued their messages; end "+
+			"handlers with the context of their message, and compare their time with the broker's consumer timeout",
+			s.Running, s.Queue)
+		all = append(all, p)
 	}
 
 	return all
 }
+
+var errLost = errors.New("the connection or the channel was lost")
