@@ -15,6 +15,7 @@ type Health struct {
 
 // Problem is one thing that is wrong now. It is gone as soon as that is over.
 type Problem struct {
+	// Kind says what is not as it should be.
 	Kind ProblemKind
 	// Queue, Topic and Connection say where, each if it is known. Connection is as in [Event].
 	Queue, Topic, Connection string

@@ -19,7 +19,10 @@ import (
 )
 
 // Source is a *amqpretry.Retrier or a *processor.Processor.
-type Source interface{ Health() retry.Health }
+type Source interface {
+	// Health tells whether it consumes, and what is wrong.
+	Health() retry.Health
+}
 
 // kinds in the order in which they are shown.
 var kinds = []retry.ProblemKind{
@@ -32,14 +35,14 @@ const mostLines = 50
 
 // Handler serves two probes, under any prefix:
 //
-//   - /livez is 200 while the process serves, whatever the broker does. It is 503 for a processor that
-//     does nothing any more, which only a restart helps.
-//   - /readyz is 200 while [retry.Health.Ready] holds and each of the routers runs, which it does once
+//   - /livez is 200 while the process serves, whatever the broker does. It is 503 for a processor
+//     that does nothing any more, which only a restart helps.
+//   - /readyz is 200 while the source is ready and each of the routers runs, which it does once
 //     all of its handlers are subscribed; else 503 with a line for each check.
 //
 // With ?verbose, the answer has these lines in any case: [+] for a check without problem, [-] for a
-// problem that makes the answer 503, and [!] for one that is only reported. Lines name queues, hosts
-// and users, and no passwords. A probe never waits for the broker.
+// problem that makes the answer 503, and [!] for one that is only reported. Lines name queues,
+// hosts and users, and no passwords. A probe never waits for the broker.
 func Handler(source Source, routers ...*message.Router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := path.Base(r.URL.Path)

@@ -52,9 +52,9 @@ func (p *Processor) Queues() []Status {
 
 // Health tells whether the processor consumes from its queues, and what is wrong with them and with
 // its connections. Package amqpretry/health serves it over HTTP. Before the queues are listed, and
-// while a queue of Config.Queues was not consumed from yet, the processor is not ready. A queue that
-// Match has found and that cannot be consumed from is only reported, and so is a main queue that is
-// missing while others share its failed queue.
+// while a queue of Config.Queues was not consumed from yet, the processor is not ready. A queue
+// that Match has found and that cannot be consumed from is only reported, and so is a main queue
+// that is missing while others share its failed queue.
 func (p *Processor) Health() retry.Health {
 	now := time.Now()
 	problems := p.connections.Problems()

@@ -24,6 +24,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
+	"github.com/amqpretry/watermill-retry/amqpretry/health"
 	"github.com/amqpretry/watermill-retry/examples/demo"
 )
 
@@ -88,7 +89,11 @@ func run(ctx context.Context, uri string) error {
 		return errors.Join(err, retrier.Close())
 	}
 
-	probes := &http.Server{Addr: "127.0.0.1:0", Handler: probesOf(router), ReadHeaderTimeout: time.Second} // ":8080"
+	probes := &http.Server{
+		Addr:              "127.0.0.1:0",                   // a service: ":8080"
+		Handler:           health.Handler(retrier, router), // for kubernetes.yaml
+		ReadHeaderTimeout: time.Second,
+	}
 	go func() { _ = probes.ListenAndServe() }()
 	defer probes.Close()
 
@@ -111,19 +116,6 @@ func run(ctx context.Context, uri string) error {
 	fmt.Printf("closed: %d order is left for the next pod\n", left)
 
 	return errors.Join(err, leftErr)
-}
-
-// probesOf are for kubernetes.yaml. Live does not ask the broker: a restart brings no broker back.
-func probesOf(router *message.Router) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/live", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
-		if !router.IsRunning() {
-			http.Error(w, "not consuming", http.StatusServiceUnavailable)
-		}
-	})
-
-	return mux
 }
 
 // terminate does what Kubernetes does at the end of a pod.

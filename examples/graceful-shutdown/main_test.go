@@ -9,10 +9,15 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/goccy/go-yaml"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpv2"
+	"github.com/amqpretry/watermill-retry/amqpretry/health"
 )
 
 type probe struct {
@@ -47,9 +52,11 @@ func TestManifest(t *testing.T) {
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
+	retrier, err := amqpv2.New(amqp.NewDurableQueueConfig("amqp://localhost"), amqpretry.Options{})
+	require.NoError(t, err)
 	get := func(path string) int {
 		answer := httptest.NewRecorder()
-		probesOf(router).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		health.Handler(retrier, router).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
 		return answer.Code
 	}
 	require.Len(t, pod.Containers, 1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/health"
 )
 
@@ -122,11 +123,7 @@ func (v *vitals) look(now time.Time) {
 	if session == nil {
 		return
 	}
-	var queue amqp091.Queue
-	err := session.link.OnChannel(func(channel *amqp091.Channel) (err error) {
-		queue, err = channel.QueueDeclarePassive(session.queue.Name, false, false, false, false, nil)
-		return err
-	})
+	queue, err := askFor(session.link, session.queue.Name)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
@@ -139,4 +136,15 @@ func (v *vitals) look(now time.Time) {
 			v.unknown = now
 		}
 	}
+}
+
+// askFor asks the broker for a queue. The channel is one of its own, as a queue that is not
+// available just now closes it.
+func askFor(link *connection.Link, name string) (queue amqp091.Queue, err error) {
+	err = link.OnChannel(func(channel *amqp091.Channel) error {
+		queue, err = channel.QueueDeclarePassive(name, false, false, false, false, nil)
+		return err
+	})
+
+	return queue, err
 }

@@ -329,15 +329,9 @@ func (i *intake) isWanted(now time.Time, waited time.Duration) bool {
 	}
 }
 
-// othersAreIdle asks the broker, which may take as long as the connection lives. The channel is one
-// of its own, as a queue that is not available just now closes it.
+// othersAreIdle asks the broker, which may take as long as the connection lives.
 func othersAreIdle(link *connection.Link, name string, own func() int) bool {
-	channel, err := link.Channel()
-	if err != nil {
-		return false
-	}
-	defer channel.Close()
-	queue, err := channel.QueueDeclarePassive(name, false, false, false, false, nil)
+	queue, err := askFor(link, name)
 
 	return err == nil && queue.Messages == 0 && queue.Consumers > own()
 }

@@ -35,6 +35,7 @@ var usual = map[string]string{
 	"promhttp":   "github.com/prometheus/client_golang/prometheus/promhttp", "gobreaker": "github.com/sony/gobreaker",
 	"amqpretry": ourModule + "/amqpretry", "amqpv2": ourModule + "/amqpretry/amqpv2",
 	"amqpv3":    ourModule + "/amqpretry/amqpv3",
+	"health":    ourModule + "/amqpretry/health",
 	"processor": ourModule + "/amqpretry/processor", "management": ourModule + "/amqpretry/management",
 	"topology": ourModule + "/config/topology",
 	"publish":  ourModule + "/config/publish",
