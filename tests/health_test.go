@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -19,7 +20,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/processor"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -75,13 +75,13 @@ func (p *patient) has(kind retry.ProblemKind, ready bool, words ...string) retry
 	var body string
 	await.Until(p.t, func() bool {
 		h := p.Retrier.Health()
+		var status int
+		status, body = p.ask("/readyz?verbose")
 		i := slices.IndexFunc(h.Problems, func(problem retry.Problem) bool { return problem.Kind == kind })
 		if i < 0 || h.Ready != ready {
 			return false
 		}
 		found = h.Problems[i]
-		var status int
-		status, body = p.ask("/readyz?verbose")
 
 		return status == map[bool]int{true: 200, false: 503}[ready] && slices.ContainsFunc(strings.Split(body, "\n"),
 			func(line string) bool {
@@ -186,7 +186,10 @@ func TestHealth_OwnBroker(t *testing.T) {
 	t.Run("dead-letter queue full", func(t *testing.T) {
 		p := newPatient(t, broker, setup{})
 		broker.Ctl("set_policy", "--apply-to", "queues", "full", `\.dlq$`, `{"max-length":1,"overflow":"reject-publish"}`)
-		p.publish(rabbit.Numbered("never", 5)...)
+		await.Until(t, func() bool { // the queue takes a few more than its limit
+			p.publish(fmt.Sprint("never-", time.Now().UnixNano()))
+			return len(p.Held()) > 0
+		}, "copies are held")
 		held := p.has(retry.ProblemCopies, true, "[!]", p.Queue, "are held")
 		require.ErrorContains(t, held.Err, "are held")
 		broker.Ctl("clear_policy", "full")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/health"
+	judge "github.com/amqpretry/watermill-retry/internal/health"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -128,4 +130,32 @@ func TestHandler_Router(t *testing.T) {
 	assert.Contains(t, body, "[+]router ok\n")
 	require.NoError(t, router.Close())
 	require.NoError(t, <-ended)
+}
+
+// The page shows what the handler writes, and says of each line what to do.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	file, err := os.ReadFile("../../docs/how-to/probes.md")
+	require.NoError(t, err)
+	_, sample, _ := strings.Cut(string(file), "```text\n")
+	sample, _, _ = strings.Cut(sample, "```")
+
+	since := time.Now().Add(-25 * time.Second)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	go func() { _ = router.Run(t.Context()) }()
+	<-router.Running()
+	defer router.Close()
+	lost := source{Problems: []retry.Problem{
+		judge.Judge(time.Now(), []judge.Subscription{{Queue: "orders", Stopped: since}}, nil).Problems[0],
+		{Kind: retry.ProblemConnection, Since: since, Text: `connection "subscriber" is lost: cannot connect to RabbitMQ: ` +
+			`dial tcp 10.0.0.7:5672: connect: connection refused; it comes back by itself when the broker answers`},
+	}}
+	_, body, _ := ask(health.Handler(lost, router), http.MethodGet, "/readyz?verbose")
+	assert.Equal(t, sample, strings.ReplaceAll(body, since.UTC().Format(time.RFC3339), "2026-03-02T09:15:04Z"))
+	for line := range strings.Lines(body) {
+		if name, _, isCheck := strings.Cut(line[strings.Index(line, "]")+1:], " "); isCheck && name != "readyz" {
+			assert.Contains(t, string(file), "\n| `"+name+"` | ")
+		}
+	}
 }
