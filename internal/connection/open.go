@@ -50,7 +50,7 @@ func (c *Connection) problem() retry.Problem {
 
 	p := retry.Problem{Connection: c.settings.Role, Since: since, Err: err}
 	refusal := (*amqp091.Error)(nil)
-	isRefusal := errors.As(err, &refusal) && refusal.Server && // else amqp091-go guesses
+	isRefusal := errors.As(err, &refusal) &&
 		(refusal.Code == amqp091.AccessRefused || refusal.Code == amqp091.NotAllowed)
 	switch {
 	case link != nil && link.IsBlocked():
