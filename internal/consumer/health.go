@@ -89,9 +89,9 @@ const (
 	enoughZeros = 3
 )
 
-// lookForLeaders asks the broker for the consumers of queues that nothing comes from, those first
-// that seem to have none, then those that it was not asked for longest. A quorum queue without
-// leader tells its consumers nothing, and has 0 of them.
+// lookForLeaders asks the broker for the consumers of queues that nothing comes from: first where
+// that is not sure yet, then where it was not asked for longest. A quorum queue without leader
+// tells its consumers nothing, and has 0 of them.
 func (c *Consumer) lookForLeaders(quiet []*subscription) {
 	defer func() {
 		c.mu.Lock()
@@ -101,7 +101,7 @@ func (c *Consumer) lookForLeaders(quiet []*subscription) {
 	rank := map[*subscription]time.Time{}
 	for _, s := range quiet {
 		s.health.mu.Lock()
-		if s.health.times == 0 {
+		if s.health.times%enoughZeros == 0 {
 			rank[s] = s.health.asked
 		}
 		s.health.mu.Unlock()
@@ -132,9 +132,10 @@ func (v *vitals) look(now time.Time) {
 	case err != nil || queue.Consumers > 0 || session.intake.pauses.Load():
 		v.unknown, v.times = time.Time{}, 0
 	default:
-		if v.times++; v.times == 1 {
+		if v.times == 0 {
 			v.unknown = now
 		}
+		v.times = min(v.times+1, enoughZeros)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 type Reluctant struct {
 	Willing chan struct{}
 	Slow    time.Duration // until a cancel is answered
+	// Consumers is how many each queue has, and Looks how often that was asked for.
+	Consumers, Looks atomic.Int32
 
 	mu       sync.Mutex
 	asked    int             // to consume
@@ -117,6 +120,9 @@ func (r *Reluctant) answer(p *Peer, channel uint16, method uint32) {
 			<-willing
 			p.Method(channel, 60, 21, "\x03tag")
 		}()
+	case 50<<16 | 10: // declare a queue
+		r.Looks.Add(1)
+		p.Method(channel, 50, 11, "\x00\x00\x00\x00\x00\x00\x00\x00"+string(rune(r.Consumers.Load())))
 	case 60<<16 | 30: // cancel
 		if r.Slow == 0 {
 			p.Method(channel, 60, 31, "\x03tag")
