@@ -114,8 +114,8 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 	}
 }
 
-// The cause is that of the dead letter: of the one that a message would become before it is one, and
-// of the shorter headers that a full frame leaves. What is postponed has none.
+// The cause is that of the dead letter: before there is one, of the one that the message would
+// become; then with the shorter headers that a full frame leaves. What is postponed has none.
 func TestEventsTellTheCauseOfTheDeadLetter(t *testing.T) {
 	r, d := &recorder{}, newDelivery()
 	retried(t, d.under(r.engine()), failing(errBoom))

@@ -139,13 +139,14 @@ func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, 
 		event: retry.Event{
 			Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message,
 			Attempt: f.Attempt, Calls: next.Attempts,
-			Class: happened.class, Err: f.Err, Cause: causeOf(&next, verdict, happened.class),
+			Class: happened.class, Err: f.Err, Cause: e.causeOf(&next, verdict, happened.class),
 		}}}
 }
 
-// causeOf is what a dead letter with this state tells, as its headers bound it.
-func causeOf(s *wire.State, v retry.Verdict, class retry.Class) *retry.Cause {
-	if v.Action == retry.ActionPostpone {
+// causeOf is what a dead letter with this state tells, as its headers bound it; nil if nobody
+// listens.
+func (e *Engine) causeOf(s *wire.State, v retry.Verdict, class retry.Class) *retry.Cause {
+	if e == nil || e.OnEvent == nil || v.Action == retry.ActionPostpone {
 		return nil
 	}
 

@@ -1,5 +1,5 @@
-// Package fingerprint tells the causes of failures apart: by the type of the error, its text without
-// what differs from one message to the next, and the handler.
+// Package fingerprint tells the causes of failures apart: by the type of the error, its text
+// without what differs from one message to the next, and the handler.
 package fingerprint
 
 import (
@@ -31,8 +31,8 @@ func Of(errorType, handler, text, reason string) (id, pattern string) {
 // IsID reports whether a text is an ID.
 var IsID = regexp.MustCompile(`^[0-9a-f]{12}$`).MatchString
 
-// patternOf replaces what differs from one message to the next. It takes the text from left to right,
-// once.
+// patternOf replaces what differs from one message to the next. It takes the text from left to
+// right, once.
 func patternOf(text string) string {
 	p := patterner{rest: text}
 	for p.rest != "" && p.out.Len() < mostPattern {
