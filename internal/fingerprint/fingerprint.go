@@ -173,4 +173,10 @@ func isMixed(word string) bool {
 
 var number = regexp.MustCompile(`\p{Nd}+`)
 
-func withoutNumbers(word string) string { return number.ReplaceAllString(word, "<n>") }
+func withoutNumbers(word string) string {
+	if strings.IndexFunc(word, unicode.IsDigit) < 0 { // most words
+		return word
+	}
+
+	return number.ReplaceAllString(word, "<n>")
+}
