@@ -42,6 +42,15 @@ func (r *recorder) kinds() []retry.EventKind {
 	return kinds
 }
 
+func (r *recorder) causes() []*retry.Cause {
+	var causes []*retry.Cause
+	for _, e := range r.events {
+		causes = append(causes, e.Cause)
+	}
+
+	return causes
+}
+
 func TestEventsOfADeadLetter(t *testing.T) {
 	r, d := &recorder{}, newDelivery()
 	d.state.Count, d.state.Attempts = 2, 2
@@ -65,6 +74,7 @@ func TestEventsOfADeadLetter(t *testing.T) {
 	failed := call
 	failed.Kind, failed.Calls, failed.Class, failed.Verdict, failed.Err = retry.EventFailed, 3, retry.ClassError,
 		verdict, errBoom
+	failed.Cause = &retry.Cause{Error: "redacted", ErrorType: "*errors.errorString", Reason: retry.ReasonExhausted}
 	ended := failed
 	ended.Kind = retry.EventDeadLettered
 	assert.Equal(t, []retry.Event{call, failed, ended}, r.events)
@@ -102,6 +112,31 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 			assert.Equal(t, time.Second, r.events[2].Took, "since it was decided")
 		})
 	}
+}
+
+// The cause is that of the dead letter: before there is one, of the one that the message would
+// become; then with the shorter headers that a full frame leaves. What is postponed has none.
+func TestEventsTellTheCauseOfTheDeadLetter(t *testing.T) {
+	r, d := &recorder{}, newDelivery()
+	retried(t, d.under(r.engine()), failing(errBoom))
+	settlement(t, d).Done(&wire.State{Count: 1})
+	want := &retry.Cause{Error: "boom", ErrorType: "*errors.errorString", Reason: retry.ReasonExhausted}
+	assert.Equal(t, []*retry.Cause{nil, want, want}, r.causes())
+	assert.Same(t, r.events[1].Cause, r.events[2].Cause)
+	assert.Equal(t, want.Fingerprint(), r.events[1].Cause.Fingerprint())
+
+	r, d = &recorder{}, newDelivery()
+	d.state.Count = 2
+	retried(t, d.under(r.engine()), panicking(strings.Repeat("boom ", 200)))
+	short := settlement(t, d).State.Shrink(wire.ShrinkSteps)
+	settlement(t, d).Done(&short)
+	assert.Equal(t, &retry.Cause{Reason: retry.ReasonPanic}, r.events[2].Cause)
+	assert.Contains(t, r.events[1].Cause.Error, "boom", "what was told before stays")
+
+	r, d = &recorder{}, newDelivery()
+	retried(t, d.under(r.engine()), failing(retry.Postpone(time.Second)))
+	settlement(t, d).Done(&wire.State{})
+	assert.Equal(t, []*retry.Cause{nil, nil, nil}, r.causes())
 }
 
 // Each immediate try is an attempt, and tells which.

@@ -129,6 +129,10 @@ type Event struct {
 	// Err is the error itself, with a text that nobody has redacted; that of a failure also with
 	// the events after it.
 	Err error
+	// Cause of a failure, from EventFailed and EventUnhandled on: what its dead letter tells, and
+	// its fingerprint. nil where nothing has failed, as for a message that is postponed. It is
+	// shared: not to be changed.
+	Cause *Cause
 	// Took is how long it took: a call of a handler; what was done about a failure, since it was
 	// decided, which is how long the broker took to confirm the copy. With EventHeld, how long the
 	// copy that it reports has been waiting.

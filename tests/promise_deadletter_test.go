@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -399,6 +400,66 @@ func TestP9_Redaction(t *testing.T) {
 	}
 	assert.Equal(t, 7, logged, "each failure")
 	assert.ErrorContains(t, svc.toldLetters(3)[0].Err, secret, "the hook is for texts only")
+}
+
+// P9: events tell the fingerprint that package dlq computes from the dead letter, from the first
+// failure on.
+func TestP9_EventsTellTheFingerprint(t *testing.T) {
+	t.Parallel()
+
+	const frame = 131072
+	long := strings.Repeat("why, customer 17? ", 400)
+	c := setup{Delays: ms(30), Prefetch: 20, Handler: func(msg *message.Message) error {
+		switch msg.UUID {
+		case "wrapped":
+			return fmt.Errorf("cannot ship: %w", &orderError{7})
+		case "permanent":
+			return retry.Permanent(&orderError{8})
+		case "panic":
+			panic("order 12 has no customer")
+		case "empty":
+			return errors.New("")
+		case "long":
+			return errors.New(long)
+		case "invalid":
+			return errors.New("caf\xe9 17")
+		case "quoted":
+			return fmt.Errorf("no field %q", strings.Repeat("x", 3000))
+		}
+		if strings.HasPrefix(msg.UUID, "full") {
+			return fmt.Errorf("%s: %w", strings.Repeat("why? ", 100), &orderError{9})
+		}
+
+		return errors.New("password hunter2 of order 4")
+	}}
+	c.Configure = func(conf *amqp.Config) { conf.Marshaler = leaky{} }
+	c.Options.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), "hunter2", "[redacted]") }
+	svc := start(t, c)
+	ids := []string{"plain", "wrapped", "permanent", "panic", "empty", "long", "invalid", "quoted", "undecodable"}
+	svc.publish(ids...)
+	full := 0
+	for room := 200; room <= 4400; room += 300 { // ours give way, step by step
+		id := fmt.Sprint("full-", room)
+		svc.Broker.Publish(svc.Queue, with(id, amqp091.Table{"big": strings.Repeat("b", frame-room)}))
+		full++
+	}
+	letters := lettersOf(t, svc)
+	hasDead(t, letters, len(ids)+full)
+	svc.toldLetters(len(ids) + full)
+
+	found := map[string]string{}
+	for l, err := range letters.Browse(t.Context(), dlq.Filter{}) {
+		require.NoError(t, err)
+		found[string(l.Message.Body)] = l.Fingerprint().ID
+	}
+	require.Len(t, found, len(ids)+full)
+	for _, e := range svc.Events(retry.EventFailed, retry.EventUnhandled, retry.EventRetried, retry.EventDeadLettered) {
+		id := string(e.Message.Payload)
+		if e.Kind == retry.EventDeadLettered || !strings.HasPrefix(id, "full") {
+			assert.Equal(t, found[id], e.Cause.Fingerprint(), "%s of %s: %+v", e.Kind, id, e.Cause)
+		}
+		assert.NotContains(t, e.Cause.Error, "hunter2")
+	}
 }
 
 type leaky struct{ amqp.DefaultMarshaler }

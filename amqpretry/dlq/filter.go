@@ -16,6 +16,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/fingerprint"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -106,7 +107,7 @@ func (f Filter) Validate() error {
 		check(uuid != "", fmt.Sprintf("UUIDs[%d]", i), "a UUID", `""`)
 	}
 	for i, id := range f.Fingerprints {
-		check(isFingerprint(id), fmt.Sprintf("Fingerprints[%d]", i), "12 hexadecimal digits in lower case, as `stat "+
+		check(fingerprint.IsID(id), fmt.Sprintf("Fingerprints[%d]", i), "12 hexadecimal digits in lower case, as `stat "+
 			"--by fingerprint` prints them", strconv.Quote(id))
 	}
 

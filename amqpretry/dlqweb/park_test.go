@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // causesOn are the fingerprints of a page's table of causes, in their order.
@@ -103,5 +104,7 @@ func TestOnNewCause(t *testing.T) {
 	assert.Equal(t, f.dead, n.Queue)
 	assert.Equal(t, 3, n.Messages)
 	assert.Equal(t, "customer <n> is unknown", n.Pattern)
+	told := retry.Cause{Error: "customer 18 is unknown", ErrorType: n.ErrorType, Handler: n.Handler}
+	assert.Equal(t, told.Fingerprint(), n.Fingerprint, "that of the events")
 	assert.Contains(t, f.looked("/"+n.Page, nil).Body, `<dd class="big">3 <small>of 5</small></dd>`)
 }

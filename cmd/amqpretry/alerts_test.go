@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var pasted = regexp.MustCompile("`amqpretry ([^`]*)`")
@@ -35,11 +37,12 @@ func commandsOf(t *testing.T, rule alertrules.Rule, labels map[string]string) (a
 func TestCommandsOfAlerts(t *testing.T) {
 	const queue = "new orders$HOME"
 	labels := map[string]string{"job": "shop", "instance": "10.0.0.7:2112", "topic": queue, "main_queue": queue,
-		"handler": "ship it", "reason": "exhausted", "vhost": "/", "queue": queue}
+		"handler": "ship it", "reason": "exhausted", "fingerprint": "a492b9c065e2", "vhost": "/", "queue": queue}
 	queues := map[string]string{"DeadLetterQueueNotEmpty": "dead orders", "LandingQueueNotDraining": queue + ".landing",
 		"DelayedMessagesUnroutable": "amqpretry.delay.v1.100ms.10x6.unroutable"}
 	wanted := map[string][][]string{
 		"DeadLettersArriving":     {{"dlq", "stat", queue, "--reason", "exhausted"}, {"dlq", "list"}},
+		"NewKindOfFailure":        {{"dlq", "list", queue, "--fingerprint", "a492b9c065e2"}},
 		"DeadLetterQueueNotEmpty": {{"dlq", "stat", queue, "--dead-letter-queue", "dead orders"}},
 		"DeadLetterHandlerFails":  {{"dlq", "list", queue}},
 		"DeliveriesHeld":          {{"doctor", queue}},
@@ -66,6 +69,13 @@ func TestCommandsOfAlerts(t *testing.T) {
 			assert.Equal(t, [][]string{{"doctor"}}, commandsOf(t, rule, labels))
 			labels["main_queue"] = queue
 		}
+		if rule.Alert == "NewKindOfFailure" {
+			labels["fingerprint"] = "other"
+			others := commandsOf(t, rule, labels)
+			assert.Equal(t, [][]string{{"dlq", "stat", queue, "--by", "fingerprint"}}, others)
+			canBeTyped(t, others[0])
+			labels["fingerprint"] = "a492b9c065e2"
+		}
 	}
 }
 
@@ -76,8 +86,9 @@ func TestCommandsOfAlertsFindDeadLetters(t *testing.T) {
 	dead, arguments := deadletter.Queue(t, queue)
 	broker.Declare(dead, arguments)
 	broker.Publish(dead, deadletter.New(queue, 1), deadletter.New(queue, 2))
+	cause := retry.Cause{Error: "card 3 declined", ErrorType: "*cards.DeclinedError", Handler: "charge"}
 	labels := map[string]string{"topic": queue, "main_queue": queue, "queue": dead, "reason": "exhausted",
-		"handler": "charge"}
+		"handler": "charge", "fingerprint": cause.Fingerprint()}
 	ran := 0
 	for _, rule := range alertrules.Read(t, "../../middleware/metrics/alerts.yaml") {
 		for _, args := range commandsOf(t, rule, labels) {
@@ -94,5 +105,16 @@ func TestCommandsOfAlertsFindDeadLetters(t *testing.T) {
 			assert.Regexp(t, `(?m)^messages +2$|^2  uuid-2 `, out.String(), rule.Alert)
 		}
 	}
-	assert.Equal(t, 4, ran)
+	assert.Equal(t, 5, ran)
+}
+
+// Each command of the runbooks can be typed.
+func TestCommandsOfRunbooks(t *testing.T) {
+	page, err := os.ReadFile("../../docs/how-to/runbooks.md")
+	require.NoError(t, err)
+	lines := regexp.MustCompile("(?m)^amqpretry .*|`amqpretry [^`]*`").FindAllString(string(page), -1)
+	assert.Greater(t, len(lines), 10)
+	for _, line := range lines {
+		canBeTyped(t, strings.Fields(strings.Trim(line, "`"))[1:])
+	}
 }

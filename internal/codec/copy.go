@@ -61,11 +61,13 @@ func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
 	}
 
 	var fields [wire.MostFields]wire.Field
-	own, fits := shrink(fields[:0], state, id, room)
+	written := state
+	own, fits := shrink(fields[:0], &written, id, room)
 	if !fits || len(p.Headers) > mostHeaders || o.Lost != "" {
 		state.Count, state.Delay, state.Reason, state.Canary = header.CountDead, "", retry.ReasonTooLarge, ""
 		state.Arrival.Priority = 0 // it has its own priority again
-		own = removeLargest(p.Headers, state, id, room, o.Lost)
+		written = state
+		own = removeLargest(p.Headers, &written, id, room, o.Lost)
 	}
 	for _, field := range own {
 		p.Headers[field.Key] = field.Value
@@ -74,7 +76,7 @@ func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
 		p.Expiration = strconv.FormatInt(o.Wait.Milliseconds(), 10)
 	}
 
-	return p, state
+	return p, written
 }
 
 // republished is a delivery without headers and without what the broker would act on again.
@@ -218,11 +220,11 @@ func encodeCC(headers amqp091.Table) string {
 }
 
 // shrink appends our headers at the first step of giving up at which they fit into the room that is
-// left; if they never do, as small as they get.
-func shrink(to []wire.Field, state wire.State, id string, room int) (own []wire.Field, fits bool) {
+// left; if they never do, as small as they get. state becomes what they spell.
+func shrink(to []wire.Field, state *wire.State, id string, room int) (own []wire.Field, fits bool) {
 	for step := 0; step <= wire.ShrinkSteps; step++ {
 		if step > 0 {
-			state = state.Shrink(step)
+			*state = state.Shrink(step)
 		}
 		own = state.Fields(to, id)
 		if fieldsSize(own) <= room {
@@ -250,10 +252,11 @@ func leastSize(state wire.State, id string) int {
 }
 
 // removeLargest takes headers away, the largest first, until ours fit at their smallest with the
-// names of what was removed; then it gives as much of ours as there is room for. lost are the names
-// of what was not there from the start. Without any of the message's own headers ours fit into
-// every frame that is not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
-func removeLargest(headers amqp091.Table, state wire.State, id string, room int, lost string) []wire.Field {
+// names of what was removed; then it gives as much of ours as there is room for, which state
+// becomes. lost are the names of what was not there from the start. Without any of the message's
+// own headers ours fit into every frame that is not absurdly small (RabbitMQ's default is 128 KiB,
+// AMQP's minimum 4 KiB).
+func removeLargest(headers amqp091.Table, state *wire.State, id string, room int, lost string) []wire.Field {
 	keys := make([]string, 0, len(headers))
 	for key := range headers {
 		keys = append(keys, key)
@@ -267,7 +270,7 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int,
 	})
 
 	var (
-		least = leastSize(state, id)
+		least = leastSize(*state, id)
 		names = lost
 	)
 	for i, key := range keys {

@@ -153,6 +153,15 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 			require.LessOrEqual(t, len(fakebroker.HeaderFrame(p)), limit)
 		}
 
+		for key, value := range map[string]string{
+			header.Error: wire.Text(state.Error, wire.MaxErrorBytes), header.Reason: string(state.Reason),
+			header.ErrorType: wire.Text(state.ErrorType, wire.MaxErrorTypeBytes),
+			header.Handler:   wire.Text(state.Handler, wire.MaxNameBytes),
+		} {
+			text, _ := p.Headers[key].(string)
+			require.Equal(t, value, text, "the state is what was published: %s", key)
+		}
+
 		mine := wire.Strip(d.Headers, false)
 		alone := p
 		alone.Headers = mine
@@ -242,21 +251,25 @@ func TestShrinkGivesUpAsLittleAsItMust(t *testing.T) {
 		small := state.Shrink(step)
 		want := small.Fields(nil, "id")
 
-		got, fits := shrink(nil, state, "id", fieldsSize(want))
+		written := state
+		got, fits := shrink(nil, &written, "id", fieldsSize(want))
 		assert.True(t, fits)
 		assert.Equal(t, headersOf(want), headersOf(got), "at step %d there is just room", step)
+		assert.Equal(t, small.Headers("id"), written.Headers("id"))
 
 		if step < wire.ShrinkSteps {
-			got, fits = shrink(nil, state, "id", fieldsSize(want)-1)
+			written = state
+			got, fits = shrink(nil, &written, "id", fieldsSize(want)-1)
 			assert.True(t, fits)
 			assert.Equal(t, state.Shrink(step+1).Headers("id"), headersOf(got))
 		}
 	}
 
-	_, fits := shrink(nil, state, "id", leastSize(state, "id")-1)
+	written := state
+	_, fits := shrink(nil, &written, "id", leastSize(state, "id")-1)
 	assert.False(t, fits)
 
-	got, fits := shrink(nil, state, "id", math.MaxInt)
+	got, fits := shrink(nil, &state, "id", math.MaxInt)
 	assert.True(t, fits)
 	assert.Equal(t, state.Headers("id"), headersOf(got))
 }

@@ -129,7 +129,7 @@ func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Pub
 	if state.Removed != "" {
 		room -= headerSize(header.Removed, state.Removed)
 	}
-	own, fits := shrink(nil, state, rand.Text(), room)
+	own, fits := shrink(nil, &state, rand.Text(), room)
 	if state.Removed != "" {
 		own = append(own, wire.Field{Key: header.Removed, Value: state.Removed})
 	}

@@ -64,6 +64,9 @@ func (s *Settlement) Done(published *wire.State) {
 	if published != nil && published.Reason == retry.ReasonTooLarge {
 		verdict = retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge}
 	}
+	if published != nil && verdict.Action == retry.ActionDeadLetter { // a full frame shortens its headers
+		s.failure.event.Cause = s.failure.causeOf(published, verdict, s.failure.event.Class)
+	}
 	s.failure.settle(carriedOut(verdict.Action), verdict, nil)
 }
 

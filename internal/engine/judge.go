@@ -139,8 +139,19 @@ func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, 
 		event: retry.Event{
 			Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message,
 			Attempt: f.Attempt, Calls: next.Attempts,
-			Class: happened.class, Err: f.Err,
+			Class: happened.class, Err: f.Err, Cause: e.causeOf(&next, verdict, happened.class),
 		}}}
+}
+
+// causeOf is what a dead letter with this state tells, as its headers bound it; nil if nobody
+// listens.
+func (e *Engine) causeOf(s *wire.State, v retry.Verdict, class retry.Class) *retry.Cause {
+	if e == nil || e.OnEvent == nil || v.Action == retry.ActionPostpone {
+		return nil
+	}
+
+	return &retry.Cause{Error: s.Error, ErrorType: wire.Text(s.ErrorType, wire.MaxErrorTypeBytes),
+		Handler: wire.Text(s.Handler, wire.MaxNameBytes), Reason: cmp.Or(v.Reason, exhausted(class))}
 }
 
 // log logs a verdict, with the text of ErrorText and not the handler's error.

@@ -22,6 +22,7 @@ const (
 	defaultNamespace    = "amqpretry"
 	defaultMaxHandlers  = 200
 	defaultMaxQueues    = 1000
+	defaultMaxCauses    = 20
 	defaultDepthTimeout = 3 * time.Second
 )
 
@@ -46,6 +47,12 @@ type Config struct {
 	// their own. Defaults to 1000.
 	MaxQueues int
 
+	// MaxCauses is how many causes of dead letters have series of their own, for each topic: the
+	// first ones to come, and in the second half those that come twice. Further ones are counted
+	// under "other". A cause gives its series up when it was not seen for a day and another one
+	// needs it. Defaults to 20.
+	MaxCauses int
+
 	// DepthTimeout is how long a scrape waits for the depths of the queues. It must be shorter than
 	// Prometheus's scrape_timeout, or a broker that does not answer costs the whole scrape.
 	// Defaults to 3s.
@@ -65,6 +72,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.MaxQueues == 0 {
 		c.MaxQueues = defaultMaxQueues
+	}
+	if c.MaxCauses == 0 {
+		c.MaxCauses = defaultMaxCauses
 	}
 	if c.DepthTimeout == 0 {
 		c.DepthTimeout = defaultDepthTimeout
@@ -103,14 +113,14 @@ func (c Config) Validate() error {
 			add(field, "not a text", "valid UTF-8", strconv.Quote(c.ConstLabels[name]))
 		}
 	}
-	if c.MaxHandlers < 0 {
-		add("MaxHandlers", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", defaultMaxHandlers),
-			strconv.Itoa(c.MaxHandlers))
+	atLeastOne := func(field string, found, usual int) {
+		if found < 0 {
+			add(field, "out of bounds", fmt.Sprintf("above 0, or 0 for %d", usual), strconv.Itoa(found))
+		}
 	}
-	if c.MaxQueues < 0 {
-		add("MaxQueues", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", defaultMaxQueues),
-			strconv.Itoa(c.MaxQueues))
-	}
+	atLeastOne("MaxHandlers", c.MaxHandlers, defaultMaxHandlers)
+	atLeastOne("MaxQueues", c.MaxQueues, defaultMaxQueues)
+	atLeastOne("MaxCauses", c.MaxCauses, defaultMaxCauses)
 	if c.DepthTimeout < 0 {
 		add("DepthTimeout", "out of bounds", fmt.Sprintf("above 0, or 0 for %s", defaultDepthTimeout),
 			c.DepthTimeout.String())

@@ -20,6 +20,7 @@
 //	amqpretry_attempts_until_success{topic, handler}                      histogram  number of the attempt that succeeded, 1 for the first
 //	amqpretry_recovery_duration_seconds{topic, handler}                   histogram  from a message's first failure to its success
 //	amqpretry_dead_letters_total{topic, reason}                           counter    messages sent to the dead-letter queue, confirmed by the broker
+//	amqpretry_dead_letter_causes_total{topic, reason, fingerprint}        counter    dead letters by the fingerprint of their cause
 //	amqpretry_forward_duration_seconds{topic}                             histogram  from a verdict to the broker's confirmation of the copy
 //	amqpretry_dead_letters_set_aside_total{topic}                         counter    dead letters whose own handler has failed, each time
 //	amqpretry_withdrawn_deliveries_total{topic}                           counter    deliveries that the broker has taken back, and whose handler ran on for 10 s or more
@@ -47,6 +48,7 @@
 //	            copies), delay publisher, observer (reads the depths), processor; other for anything else
 //	role        retry, dead-letter; with exact delays also delay (messages wait) and unroutable (no
 //	            target takes them); of a processor also failed (it drains them); other for anything else
+//	fingerprint that of retry.Cause, as dlq stat --by fingerprint shows it; other for what is beyond Config.MaxCauses
 //	queue       the main queue; with amqpretry_queue_messages_ready and amqpretry_queue_wait_seconds the queue beside it
 //	main_queue  the queue it belongs to; empty for queues that main queues share
 //

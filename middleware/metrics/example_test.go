@@ -65,5 +65,5 @@ func ExampleNew_invalid() {
 	// invalid config of the metrics:
 	// Config.Registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil
 	// Config.Namespace: not a name: must be letters, digits and _, and no digit first, got "my-shop"
-	// Config.ConstLabels["queue"]: taken: must be another name than ["topic" "handler" "outcome" "result" "reason" "queue" "connection" "role" "main_queue" "le" "quantile"], which are the labels of the series, got "queue"
+	// Config.ConstLabels["queue"]: taken: must be another name than ["topic" "handler" "outcome" "result" "reason" "queue" "connection" "role" "main_queue" "fingerprint" "le" "quantile"], which are the labels of the series, got "queue"
 }

@@ -35,7 +35,7 @@ func New(c Config) (*Metrics, error) {
 	s := newSeries(c)
 	m := &Metrics{
 		series: s,
-		topics: newCapped(c.MaxHandlers, other, s.topical),
+		topics: newCapped(c.MaxHandlers, other, func(topic string) *topical { return s.topical(topic, c.MaxCauses) }),
 		queues: newCapped(c.MaxQueues, other, s.queued),
 		opened: newCounters(s.opened, connections),
 		lost:   newCounters(s.lost, connections),
@@ -86,6 +86,7 @@ func (m *Metrics) OnEvent(e retry.Event) {
 		t := m.topics.of(e.Topic)
 		t.forward.Observe(seconds(e.Took))
 		t.deadLetters.inc(string(e.Verdict.Reason))
+		t.causes.inc(&e)
 	case retry.EventDropped, retry.EventAbandoned:
 		m.handled(&e).messages.inc(string(e.Kind))
 	case retry.EventHeld:
@@ -120,9 +121,9 @@ func (m *Metrics) OnEvent(e retry.Event) {
 	case retry.EventDisconnected:
 		m.lost.inc(e.Connection)
 	case retry.EventBlocked:
-		m.series.blocked.WithLabelValues(connection(e.Connection)).Inc()
+		m.series.blocked.WithLabelValues(listed(e.Connection, connections)).Inc()
 	case retry.EventUnblocked:
-		m.series.blocked.WithLabelValues(connection(e.Connection)).Dec()
+		m.series.blocked.WithLabelValues(listed(e.Connection, connections)).Dec()
 	}
 }
 
@@ -139,16 +140,6 @@ func (m *Metrics) succeeded(e *retry.Event) {
 
 func (m *Metrics) handled(e *retry.Event) *handled {
 	return m.handlers.of(handlerKey{e.Topic, e.Handler})
-}
-
-func connection(name string) string {
-	for _, known := range connections {
-		if name == known {
-			return name
-		}
-	}
-
-	return other
 }
 
 // Describe implements prometheus.Collector.

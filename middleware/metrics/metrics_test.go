@@ -98,6 +98,15 @@ func reason(r retry.Reason) func(*retry.Event) {
 	}
 }
 
+// died is for an error with this text.
+func died(text string) func(*retry.Event) {
+	return func(e *retry.Event) {
+		reason(retry.ReasonExhausted)(e)
+		e.Cause = &retry.Cause{Error: text, ErrorType: "*errors.errorString", Handler: e.Handler,
+			Reason: retry.ReasonExhausted}
+	}
+}
+
 type series = map[string]float64
 
 func sum(all ...series) series {
@@ -180,9 +189,10 @@ func TestOnEvent(t *testing.T) {
 				}),
 			},
 			sum(forwarded, series{
-				`amqpretry_calls_total{handler="",outcome="undecodable",topic="orders"}`:     1,
-				`amqpretry_messages_total{handler="",result="dead-lettered",topic="orders"}`: 1,
-				`amqpretry_dead_letters_total{reason="undecodable",topic="orders"}`:          1,
+				`amqpretry_calls_total{handler="",outcome="undecodable",topic="orders"}`:                      1,
+				`amqpretry_messages_total{handler="",result="dead-lettered",topic="orders"}`:                  1,
+				`amqpretry_dead_letters_total{reason="undecodable",topic="orders"}`:                           1,
+				`amqpretry_dead_letter_causes_total{fingerprint="other",reason="undecodable",topic="orders"}`: 1,
 			}),
 		},
 		"one that no handler saw, and that Decide wants retried": {
@@ -248,10 +258,11 @@ func TestOnEvent(t *testing.T) {
 				{Kind: "of a later version"}, {},
 			},
 			sum(ofCall("other"), ofMessage("dead-lettered"), forwarded, series{
-				`amqpretry_calls_in_flight{handler="ship",topic="orders"}`:    -1, // it never began
-				`amqpretry_dead_letters_total{reason="other",topic="orders"}`: 1,
-				`amqpretry_connections_opened_total{connection="other"}`:      1,
-				`amqpretry_blocked_connections{connection="other"}`:           1,
+				`amqpretry_calls_in_flight{handler="ship",topic="orders"}`:                              -1, // it never began
+				`amqpretry_dead_letters_total{reason="other",topic="orders"}`:                           1,
+				`amqpretry_dead_letter_causes_total{fingerprint="other",reason="other",topic="orders"}`: 1,
+				`amqpretry_connections_opened_total{connection="other"}`:                                1,
+				`amqpretry_blocked_connections{connection="other"}`:                                     1,
 			}),
 		},
 		"zero values": {
@@ -333,6 +344,7 @@ func everything(t *testing.T) (*metrics.Metrics, *prometheus.Registry) {
 	m, registry := newMetrics(t, metrics.Config{})
 	for _, e := range []retry.Event{
 		event(retry.EventTopologyDeclared), event(retry.EventCall), event(retry.EventSucceeded),
+		event(retry.EventDeadLettered, died("boom")),
 	} {
 		m.OnEvent(e)
 	}
@@ -348,7 +360,7 @@ func TestConfigReportsEverythingAtOnce(t *testing.T) {
 		Namespace: "my-service",
 		ConstLabels: prometheus.Labels{"topic": "x", "9": "x", "__name__": "x", "le": "x", "region": "\xff",
 			"fine": "yes"},
-		MaxHandlers: -1, MaxQueues: -1, DepthTimeout: -1,
+		MaxHandlers: -1, MaxQueues: -1, MaxCauses: -1, DepthTimeout: -1,
 	})
 	require.Error(t, err)
 	for _, part := range []string{
@@ -356,7 +368,8 @@ func TestConfigReportsEverythingAtOnce(t *testing.T) {
 		`Config.Namespace: not a name`, `Config.ConstLabels["topic"]: taken`, `Config.ConstLabels["9"]: not a name`,
 		`Config.ConstLabels["__name__"]: not a name`, `Config.ConstLabels["le"]: taken`,
 		`Config.ConstLabels["region"]: not a text`,
-		`Config.MaxHandlers: out of bounds`, `Config.MaxQueues: out of bounds`, `Config.DepthTimeout: out of bounds`,
+		`Config.MaxHandlers: out of bounds`, `Config.MaxQueues: out of bounds`,
+		`Config.MaxCauses: out of bounds: must be above 0, or 0 for 20, got -1`, `Config.DepthTimeout: out of bounds`,
 	} {
 		assert.ErrorContains(t, err, part)
 	}
@@ -538,7 +551,7 @@ func BenchmarkOnEvent(b *testing.B) {
 	attempt := event(retry.EventCall)
 	succeeded := event(retry.EventSucceeded)
 	failed, retried := event(retry.EventFailed, class(retry.ClassError)), event(retry.EventRetried)
-	dead := event(retry.EventDeadLettered, reason(retry.ReasonExhausted))
+	dead := event(retry.EventDeadLettered, died("dial tcp 10.0.0.7:443: connect: connection refused"))
 
 	cases := []struct {
 		name   string

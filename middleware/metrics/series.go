@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -23,11 +24,12 @@ const (
 	labelConnection = "connection"
 	labelRole       = "role"
 	labelMainQueue  = "main_queue"
+	labelCause      = "fingerprint"
 )
 
 var ownLabels = []string{
 	labelTopic, labelHandler, labelOutcome, labelResult, labelReason, labelQueue, labelConnection, labelRole,
-	labelMainQueue, "le", "quantile",
+	labelMainQueue, labelCause, "le", "quantile",
 }
 
 // The closed lists of values. Reasons that the broker gives (rejected, delivery-limit, maxlen) come
@@ -75,6 +77,7 @@ type series struct {
 	untilSuccess *prometheus.HistogramVec
 	recovery     *prometheus.HistogramVec
 	deadLetters  *prometheus.CounterVec
+	causes       *prometheus.CounterVec
 	forward      *prometheus.HistogramVec
 	setAside     *prometheus.CounterVec
 	withdrawn    *prometheus.CounterVec
@@ -120,6 +123,8 @@ func newSeries(c Config) series {
 			"From a message's first failure to its success.", recoveryBuckets, labelTopic, labelHandler),
 		deadLetters: counter("dead_letters_total",
 			"Messages sent to the dead-letter queue, confirmed by the broker.", labelTopic, labelReason),
+		causes: counter("dead_letter_causes_total",
+			"Dead letters by the fingerprint of their cause.", labelTopic, labelReason, labelCause),
 		forward: histogram("forward_duration_seconds",
 			"From a verdict to the broker's confirmation of the copy.", durationBuckets, labelTopic),
 		setAside: counter("dead_letters_set_aside_total",
@@ -145,8 +150,8 @@ func newSeries(c Config) series {
 
 func (s series) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		s.calls, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside,
-		s.withdrawn, s.forward, s.consuming,
+		s.calls, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.causes,
+		s.setAside, s.withdrawn, s.forward, s.consuming,
 		s.held, s.repairs, s.early, s.opened, s.lost, s.blocked,
 	}
 }
@@ -225,17 +230,19 @@ func (h *handled) ended(outcome string, took time.Duration) {
 // topical are the series of a topic.
 type topical struct {
 	deadLetters counters
+	causes      *causes
 	forward     prometheus.Observer
 	setAside    prometheus.Counter
 	withdrawn   prometheus.Counter
 	consuming   prometheus.Gauge
 }
 
-func (s series) topical(topic string) *topical {
+func (s series) topical(topic string, maxCauses int) *topical {
 	topic = text(topic)
 
 	return &topical{
 		deadLetters: newCounters(s.deadLetters, reasons, topic),
+		causes:      &causes{vec: s.causes, topic: topic, limit: maxCauses, seen: map[string]time.Time{}},
 		forward:     s.forward.WithLabelValues(topic),
 		setAside:    s.setAside.WithLabelValues(topic),
 		withdrawn:   s.withdrawn.WithLabelValues(topic),
@@ -255,6 +262,15 @@ func (s series) queued(queue string) *queued {
 
 	return &queued{held: s.held.WithLabelValues(queue), repairs: s.repairs.WithLabelValues(queue),
 		early: s.early.WithLabelValues(queue)}
+}
+
+// listed is a value as a label with a closed list may have it.
+func listed(value string, list []string) string {
+	if slices.Contains(list, value) {
+		return value
+	}
+
+	return other
 }
 
 // text is a name as a label may have it: a single one that is not valid UTF-8 would fail the whole

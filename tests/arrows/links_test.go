@@ -116,21 +116,34 @@ var address = regexp.MustCompile(`github\.com/amqpretry/watermill-retry/blob/mai
 func TestAddressesLeadSomewhere(t *testing.T) {
 	t.Parallel()
 
-	found := map[string]int{}
 	walk(t, ".go .md .yaml .json", func(path, text string) {
 		for _, m := range address.FindAllStringSubmatch(text, -1) {
-			found[filepath.Base(path)]++
 			file := filepath.Join(root, m[1])
 			if assert.FileExists(t, file, path) && m[2] != "" {
 				assert.True(t, anchors(t, file)[m[2][1:]], "%s: no heading %s", path, m[0])
 			}
 		}
 	})
-	rules := alertrules.Read(t, filepath.Join(root, "middleware/metrics/alerts.yaml"))
-	for _, rule := range rules {
-		assert.Regexp(t, "^https://"+address.String()+"$", rule.Annotations["runbook_url"], rule.Alert)
+}
+
+// Each alert leads to its own section of the runbooks, each section belongs to an alert, and says all
+// that somebody on call needs.
+func TestRunbooks(t *testing.T) {
+	t.Parallel()
+
+	var alerts, sections []string
+	for _, rule := range alertrules.Read(t, filepath.Join(root, "middleware/metrics/alerts.yaml")) {
+		alerts = append(alerts, rule.Alert)
+		assert.Equal(t, "https://github.com/amqpretry/watermill-retry/blob/main/docs/how-to/runbooks.md#"+
+			strings.ToLower(rule.Alert), rule.Annotations["runbook_url"])
 	}
-	assert.Equal(t, len(rules), found["alerts.yaml"])
+	for _, section := range strings.Split(read(t, filepath.Join(root, "docs/how-to/runbooks.md")), "\n## ")[1:] {
+		name, body, _ := strings.Cut(section, "\n")
+		sections = append(sections, name)
+		assert.Regexp(t, `(?s)^\n\*\*Means\*\*: .*\n\*\*Check first\*\*:.*\n`+"```sh\n"+`amqpretry .*\n\*\*Do\*\*: ?.*`+
+			`\n\*\*Ends\*\*: `, body, name)
+	}
+	assert.Equal(t, alerts, sections)
 }
 
 // Each page of the docs is one click from their map, and the map is one click from README.

@@ -49,6 +49,11 @@ func register(t *testing.T) registered {
 		e.Kind = kind
 		m.OnEvent(e)
 	}
+	for _, reason := range retry.Reasons() {
+		e := about
+		e.Kind, e.Verdict.Reason, e.Cause = retry.EventDeadLettered, reason, &retry.Cause{Reason: reason}
+		m.OnEvent(e)
+	}
 	m.Watch(depths{})
 
 	families, err := registry.Gather()
@@ -161,7 +166,7 @@ func (r registered) check(expr string) (by []string, problems []string) {
 
 // promQLFunctions are those in use: the parser knows more than Prometheus does.
 var promQLFunctions = map[string]bool{"rate": true, "increase": true, "histogram_quantile": true, "round": true,
-	"quantile_over_time": true, "min_over_time": true, "resets": true}
+	"quantile_over_time": true, "max_over_time": true, "min_over_time": true, "resets": true}
 
 func checkFilter(name string, labels map[string][]string, f metricsql.LabelFilter) (problems []string) {
 	if slices.Contains(scrapeLabels, f.Label) {
