@@ -72,6 +72,8 @@ const (
 	LeftEdit LeftReason = "could not be edited"
 	// LeftTooLarge: its headers leave no room in a frame for those that it needs.
 	LeftTooLarge LeftReason = "headers too large"
+	// LeftParked: it is parked, and the plan of a replay does not name it. See Plan.IncludeParked.
+	LeftParked LeftReason = "parked"
 )
 
 // matches tells whether a filter matches, and counts what it leaves out for a missing time.

@@ -47,6 +47,10 @@ func (e *operation) add(cmd *cobra.Command, queue string) {
 	cmd.Flags().BoolVar(&e.dryRun, "dry-run", false, "print what the command would do, and stop")
 	cmd.Flags().IntVar(&e.plan.Limit, "limit", 0, "maximum number of messages, oldest first; 0 means all matches")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
+	if e.marks() {
+		e.undoFlags.none = true
+		return
+	}
 	e.undoFlags.add(cmd, queue)
 }
 
@@ -86,6 +90,7 @@ func (t *tool) take(cmd *cobra.Command, e *operation, check func(m messages, arg
 				return err
 			}
 			e.byPosition = len(m.positions) > 0
+			e.plan.IncludeParked = e.plan.IncludeParked || m.given()
 			if prepare != nil {
 				if err := prepare(ctx, q); err != nil {
 					return err
@@ -362,6 +367,9 @@ func (t *tool) printDone(q queue, e *operation, o outcome, undo string) error {
 // unsettled says where messages are that were on their way when a run has ended.
 func (e *operation) unsettled(q queue, n int, undo string) string {
 	switch {
+	case e.marks():
+		return fmt.Sprintf("%s more may be in %s twice: their copies were sent, and the removal of the originals is not "+
+			"confirmed", units.Thousands(n), q.Name())
 	case e.to == "" && undo == "":
 		return fmt.Sprintf("%s more may be deleted: their removal from %s is not confirmed", units.Thousands(n),
 			q.Name())
@@ -402,6 +410,7 @@ var ways = map[dlq.LeftReason]string{
 	dlq.LeftUnreadable: "they can only be shown and counted",
 	dlq.LeftEdit:       "another edit",
 	dlq.LeftTooLarge:   "--remove-header makes room",
+	dlq.LeftParked:     "--include-parked replays them too",
 }
 
 func (t *tool) printLeft(r dlq.Report, what string) error {

@@ -30,6 +30,9 @@ delays; it ends as soon as all results are known.
 
 A message that failed in another queue, by its headers, is left in place unless --foreign is set.
 
+Parked messages are left in place: those of "dlq park", and those that have come back from 3 replays.
+MESSAGE, --uuid, --fingerprint, --parked and --include-parked replay them too.
+
 A target that would drop messages, because of a length limit or a message TTL, is refused unless
 --allow-drop is set. Limits that a policy sets are visible only with the management API; without it,
 the command reports dropped messages afterwards.
@@ -67,6 +70,7 @@ func (t *tool) replay() *cobra.Command {
 	cmd.Flags().IntVar(&p.Tolerate, "tolerate", 0, "with --canary: number of messages that may be dead-lettered again "+
 		"or dropped")
 	cmd.Flags().BoolVar(&p.Foreign, "foreign", false, "include messages that failed in another queue, by their headers")
+	cmd.Flags().BoolVar(&p.IncludeParked, "include-parked", false, "include parked messages")
 	edits.add(cmd)
 	check := func(m messages, _ []string) error {
 		if err := checkCanary(cmd, &p.Canary); err != nil {
