@@ -250,7 +250,7 @@ func (p Plan) asCounted(r Report, err error) Report {
 	}
 	r.Matched = max(r.Matched, p.Counted.Matched)
 	if p.Counted.LeftBehind() > r.LeftBehind() {
-		r.Left, r.EditError = p.Counted.Left, p.Counted.EditError
+		r.Left, r.EditError, r.EditErrors = p.Counted.Left, p.Counted.EditError, p.Counted.EditErrors
 	}
 
 	return r

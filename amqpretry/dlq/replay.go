@@ -177,7 +177,8 @@ func (p *passage) drain(limit int) *drain {
 
 // whole is a report with what is known of the whole run.
 func (p *passage) whole(r Report, err error) Report {
-	r.Run, r.Canary, r.EditError = p.report.Run, p.report.Canary, p.report.EditError
+	r.Run, r.Canary = p.report.Run, p.report.Canary
+	r.Edited, r.EditError, r.EditErrors = p.report.Edited, p.report.EditError, p.report.EditErrors
 	if r.Target != nil {
 		r.weigh(p.plan.Limit)
 	}
@@ -208,18 +209,16 @@ func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 			return amqp091.Publishing{}, LeftForeign
 		}
 	}
-	d, history := f.delivery, ""
+	d, history, changed := f.delivery, "", false
 	history, _ = d.Headers[header.Edits].(string)
 	if p.plan.Edit != nil || p.plan.Change != nil {
 		edited, what, err := p.edit(f)
 		if err != nil {
-			if p.report.EditError == nil {
-				p.report.EditError = err
-			}
+			p.report.refuse(f.deadLetter(), err)
 			return amqp091.Publishing{}, LeftEdit
 		}
 		if what != nil {
-			d, history = edited, appendEdit(history, *what)
+			d, history, changed = edited, appendEdit(history, *what), true
 		}
 	}
 
@@ -228,6 +227,9 @@ func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 		r.Canary = p.canary.next()
 	}
 	message, left := fitting(codec.ReplayOf(&d, r, frame))
+	if changed && left == "" {
+		p.report.Edited++
+	}
 	if p.canary == nil {
 		return message, left
 	}

@@ -31,8 +31,8 @@ type Stat struct {
 	// UntimedLeftOut is how many OlderThan and NewerThan of the filter leave out only because they
 	// tell no time.
 	UntimedLeftOut int `json:"untimed_left_out,omitempty"`
-	// Replayed is how many have been replayed before, Parked how many are parked; Unreadable how many have headers that cannot
-	// be read.
+	// Replayed is how many have been replayed before, Parked how many are parked; Unreadable is how
+	// many have headers that cannot be read.
 	Replayed   int `json:"replayed"`
 	Parked     int `json:"parked,omitempty"`
 	Unreadable int `json:"unreadable"`

@@ -40,7 +40,13 @@ the command reports dropped messages afterwards.
 --edit opens the body in $VISUAL or $EDITOR. --body reads it from a file, or from standard input (-).
 --set-header and --remove-header change headers. MESSAGE or the filter must select exactly one
 message; with --edit-all, --body, --set-header and --remove-header change all that are selected. The
-message keeps a record of the edit for "dlq show".` + operationJSON + `
+message keeps a record of the edit for "dlq show".
+
+--filter-body gives the body of each selected message to a command, which prints the new one. "sh -c"
+runs the command, once for each message and one at a time. When it fails, or takes longer than
+--filter-timeout, the message stays, and the report has the first 500 bytes of its standard error. The
+command gets bodies with the content encoding gzip unpacked. A dry run also runs it, and prints the
+first 3 changes.` + operationJSON + `
   run        the value of the header amqpretry-replay in the replayed messages
   canary     {"sent", "handled", "dead_lettered", "dropped", "unresolved", "retried", "watched",
              "stopped"}; absent without --canary. "unresolved" counts messages without a final result,
