@@ -117,6 +117,7 @@ func (r *run) guard(ctx context.Context, p *passage) (err error) {
 			return err
 		}
 		counted = &report
+		p.report.Edited, p.report.EditError, p.report.EditErrors = 0, nil, nil // the run counts anew
 	}
 
 	return r.target.Check(counted.most(p.plan.Limit))

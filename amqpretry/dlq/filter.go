@@ -48,6 +48,8 @@ type Filter struct {
 	MinReplays, MaxReplays int
 	// NeverReplayed are those without any replay.
 	NeverReplayed bool
+	// Parked are those that are parked, or that are not: see DeadLetter.IsParked. Nil means both.
+	Parked *bool
 	// Headers are values, as text, of headers of the message, ours included: numbers in decimal,
 	// times as RFC 3339, bytes as they are or in base64 where they are no text, arrays and tables
 	// as JSON.
@@ -153,7 +155,7 @@ func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 		strings.Contains(l.Error, f.ErrorContains) && (f.ErrorMatches == nil || f.ErrorMatches.MatchString(l.Error)) &&
 		f.matchesAge(l.LastFailure, now) &&
 		between(l.Calls, f.MinCalls, f.MaxCalls) && between(l.Replays, f.MinReplays, f.MaxReplays) &&
-		(!f.NeverReplayed || l.Replays == 0) &&
+		(!f.NeverReplayed || l.Replays == 0) && (f.Parked == nil || *f.Parked == l.IsParked()) &&
 		(len(f.Fingerprints) == 0 || slices.Contains(f.Fingerprints, l.Fingerprint().ID)) &&
 		f.matchesHeaders(l) && f.matchesBody(l.Message.Body) && f.matchesText(l) &&
 		(f.Where == nil || f.Where(l))

@@ -18,8 +18,8 @@ import (
 // times.
 var (
 	filterKeys = []string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "older-than", "newer-than",
-		"min-calls", "max-calls", "min-replays", "max-replays", "never-replayed", "error", "error-matches", "text",
-		"header", "json-field"}
+		"min-calls", "max-calls", "min-replays", "max-replays", "never-replayed", "parked", "error", "error-matches",
+		"text", "header", "json-field"}
 	repeated = []string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "header", "json-field"}
 )
 
@@ -52,6 +52,7 @@ func ParseFilter(values map[string][]string) (Filter, error) {
 		MinCalls: p.number("min-calls"), MaxCalls: p.number("max-calls"),
 		MinReplays: p.number("min-replays"), MaxReplays: p.number("max-replays"),
 		NeverReplayed: never != "" && never != "false" || p.one("max-replays") == "0", // in a Filter 0 means no bound
+		Parked:        p.parked(),
 		Headers:       p.headers(),
 	}
 	for _, reason := range values["reason"] {
@@ -114,6 +115,19 @@ func (p *filterParser) number(key string) int {
 	}
 
 	return n
+}
+
+func (p *filterParser) parked() *bool {
+	text := p.one("parked")
+	if text == "" {
+		return nil
+	}
+	is, err := strconv.ParseBool(text)
+	if err != nil {
+		p.wrong("parked", "true or false", quoted(text))
+	}
+
+	return &is
 }
 
 func (p *filterParser) expression(key string) *regexp.Regexp {

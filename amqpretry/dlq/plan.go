@@ -31,6 +31,13 @@ const (
 	// Purge deletes dead letters, one by one and no other: what comes meanwhile stays. With an undo
 	// file each is deleted only when that has it. For retention that file is the archive.
 	Purge Kind = "purge"
+	// Park writes a note on dead letters, so that replays leave them where they are: see
+	// Plan.IncludeParked. Each is published into its queue again, and acknowledged when the broker
+	// has confirmed that, so it is at the end of the queue then.
+	Park Kind = "park"
+	// Unpark makes replays take parked dead letters again, until the next ParkAfter is reached: the
+	// next replay forgets the note.
+	Unpark Kind = "unpark"
 )
 
 // Plan says what a run does with which dead letters, and how carefully. Queue.Plan counts first
@@ -53,6 +60,11 @@ type Plan struct {
 	// Foreign ones are replayed as well: dead letters whose headers say that another queue has
 	// failed them.
 	Foreign bool `json:"foreign,omitempty"`
+	// IncludeParked replays parked ones as well: see DeadLetter.IsParked. A filter that names UUIDs
+	// or fingerprints, or asks for Parked, includes them anyway.
+	IncludeParked bool `json:"include_parked,omitempty"`
+	// Note is why they are parked or unparked, at most 500 bytes. To park, there must be one.
+	Note string `json:"note,omitempty"`
 	// AllowDrop sends messages although the target would drop some of them: see DropError.
 	AllowDrop bool `json:"allow_drop,omitempty"`
 	// Edit changes a message before it is replayed: its body, its properties, and its own headers,
@@ -61,7 +73,8 @@ type Plan struct {
 	Edit func(*amqp091.Publishing) error `json:"-"`
 	// Change is made to each message after Edit. Nil means none.
 	Change *Change `json:"edit,omitempty"`
-	// By is who edits, for the history: the default is the user and host of the process.
+	// By is who edits, parks or unparks, for the history: the default is the user and host of the
+	// process.
 	By string `json:"-"`
 	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has
 	// a method Sync() error, as files have, that is called before as well. Nil means none.
@@ -85,8 +98,9 @@ func (p Plan) Validate() error {
 		}
 	}
 
-	check(slices.Contains([]Kind{Replay, Move, Purge}, p.Kind), "Kind", "replay, move or purge", quoted(string(p.Kind)))
-	check(p.To == "" || p.Kind != Purge, "To", "empty for a purge", quoted(p.To))
+	check(slices.Contains([]Kind{Replay, Move, Purge, Park, Unpark}, p.Kind), "Kind",
+		"replay, move, purge, park or unpark", quoted(string(p.Kind)))
+	check(p.To == "" || p.Kind == Replay || p.Kind == Move, "To", "empty for a "+string(p.Kind), quoted(p.To))
 	check(p.To != "" || p.Kind != Move, "To", "the queue to which the messages go", quoted(p.To))
 	check(len(p.To) <= longestName, "To", "at most 255 bytes", itoa(len(p.To)))
 	check(p.Messages == 0 || p.Messages > 0 && p.Kind == Replay, "Canary.Messages", "0 (none), or with a replay more",
@@ -95,6 +109,7 @@ func (p Plan) Validate() error {
 	check(p.Tolerate == 0 || p.Tolerate > 0 && p.Tolerate < p.Messages, "Canary.Tolerate",
 		fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", p.Messages), itoa(p.Tolerate))
 	check(p.Change == nil && p.Edit == nil || p.Kind == Replay, "Change", "nil, or with a replay", "a change")
+	p.checkParking(check)
 
 	return errors.Join(errs...)
 }
@@ -157,6 +172,7 @@ func readBefore(q *Queue, l *DeadLetter) *found {
 
 // count makes a plan of what a dry run of it says.
 func (q *Queue) count(plan Plan, dryRun func(Plan) (Report, error)) (Plan, error) {
+	plan = plan.parking()
 	wanted, now, untimed := plan.Filter, time.Now(), 0
 	var counted []uint64
 	dry := plan
@@ -234,7 +250,7 @@ func (p Plan) asCounted(r Report, err error) Report {
 	}
 	r.Matched = max(r.Matched, p.Counted.Matched)
 	if p.Counted.LeftBehind() > r.LeftBehind() {
-		r.Left, r.EditError = p.Counted.Left, p.Counted.EditError
+		r.Left, r.EditError, r.EditErrors = p.Counted.Left, p.Counted.EditError, p.Counted.EditErrors
 	}
 
 	return r

@@ -39,6 +39,15 @@ func (e *encoder) failure(l *DeadLetter) error {
 		e.name("edits")
 		e.out = append(e.out, edits...)
 	}
+	if l.IsParked() {
+		e.out = append(e.out, `,"parked":true`...)
+	}
+	if parking := l.Parking(); parking != nil {
+		text, failed := encodeJSON(parking)
+		err = errors.Join(err, failed)
+		e.name("parking")
+		e.out = append(e.out, text...)
+	}
 	e.out = append(e.out, '}')
 
 	return err

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -99,6 +100,9 @@ func deadLetters() *rapid.Generator[DeadLetter] {
 				Expiration: short("expiration"), UserID: short("user"), Trace: short("trace"),
 				Removed: short("removed"),
 			},
+		}
+		if rapid.Bool().Draw(t, "parked") {
+			l.Message.Headers = amqp091.Table{header.Parked: `{"at":"2026-01-02T03:04:05Z","note":"<\u009b>"}`}
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "calls") {
 			l.History = append(l.History, retry.FailedCall{Number: rapid.Int().Draw(t, "number"), At: at("at"),
@@ -354,6 +358,8 @@ type failureJSON struct {
 	deadLetterJSON
 	History []callJSON `json:"history,omitempty"`
 	Edits   []Edit     `json:"edits,omitempty"`
+	Parked  bool       `json:"parked,omitempty"`
+	Parking *Parking   `json:"parking,omitempty"`
 }
 
 // deadLetterJSON has the fields of retry.DeadLetter.
@@ -390,7 +396,8 @@ type callJSON struct {
 }
 
 func newFailureJSON(l *DeadLetter) failureJSON {
-	failure := failureJSON{UUID: l.UUID, deadLetterJSON: deadLetterJSON(timed(l.DeadLetter)), Edits: l.Edits}
+	failure := failureJSON{UUID: l.UUID, deadLetterJSON: deadLetterJSON(timed(l.DeadLetter)), Edits: l.Edits,
+		Parked: l.IsParked(), Parking: l.Parking()}
 	for _, a := range failure.deadLetterJSON.History {
 		failure.History = append(failure.History, callJSON(a))
 	}

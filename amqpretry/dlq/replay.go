@@ -54,11 +54,11 @@ func (q *Queue) run(ctx context.Context, plan Plan, dryRun bool) (_ Report, err 
 // pass begins a pass through the queue: it checks the plan, and connects. After an error only the
 // report of the passage is of use.
 func (q *Queue) pass(ctx context.Context, plan Plan, dryRun bool) (*passage, *run, error) {
-	p := &passage{queue: q, plan: plan, dryRun: dryRun, began: time.Now(), report: Report{Left: []Left{}}}
+	p := &passage{queue: q, plan: plan.parking(), dryRun: dryRun, began: time.Now(), report: Report{Left: []Left{}}}
 	if plan.Kind == Replay {
 		p.report.Run = rand.Text()
 	}
-	if plan.Kind != Purge {
+	if plan.Kind == Replay || plan.Kind == Move {
 		p.target = cmp.Or(plan.To, q.mainQueue)
 	}
 	if err := errors.Join(plan.Validate(), p.checkTarget()); err != nil {
@@ -67,6 +67,9 @@ func (q *Queue) pass(ctx context.Context, plan Plan, dryRun bool) (*passage, *ru
 	r, err := q.begin(ctx, p.target, dryRun)
 	if err != nil {
 		return p, nil, err
+	}
+	if plan.Kind.marks() { // which the messages do not leave
+		p.target = q.name
 	}
 	if p.report.Target = r.target; r.target != nil {
 		r.target.handle = plan.Kind == Replay
@@ -159,6 +162,10 @@ func (p *passage) drain(limit int) *drain {
 	switch o.Kind {
 	case Replay:
 		d.copyOf, d.passes = p.copyOf, p.passes
+	case Park, Unpark:
+		note := p.mark()
+		d.copyOf = p.marked(note)
+		d.passes = func(f *found) bool { return f.delivery.Headers[header.Parked] == note }
 	case Move:
 		d.copyOf = func(f *found, frame int) (amqp091.Publishing, LeftReason) {
 			return fitting(codec.MovedOf(&f.delivery, p.queue.mainQueue, frame))
@@ -170,7 +177,8 @@ func (p *passage) drain(limit int) *drain {
 
 // whole is a report with what is known of the whole run.
 func (p *passage) whole(r Report, err error) Report {
-	r.Run, r.Canary, r.EditError = p.report.Run, p.report.Canary, p.report.EditError
+	r.Run, r.Canary = p.report.Run, p.report.Canary
+	r.Edited, r.EditError, r.EditErrors = p.report.Edited, p.report.EditError, p.report.EditErrors
 	if r.Target != nil {
 		r.weigh(p.plan.Limit)
 	}
@@ -179,6 +187,7 @@ func (p *passage) whole(r Report, err error) Report {
 }
 
 func (p *passage) settled(r Report, err error) {
+	p.logMarked(r)
 	if p.plan.Settled != nil {
 		p.plan.Settled(p.whole(r, err), err)
 	}
@@ -192,23 +201,24 @@ func (p *passage) passes(f *found) bool {
 
 func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	q := p.queue
+	if p.leavesParked(f) {
+		return amqp091.Publishing{}, LeftParked
+	}
 	if !p.plan.Foreign && !wire.Carries(f.delivery.Headers, q.mainQueue) {
 		if origin := f.deadLetter().Queue; origin != q.mainQueue && origin != p.target {
 			return amqp091.Publishing{}, LeftForeign
 		}
 	}
-	d, history := f.delivery, ""
+	d, history, changed := f.delivery, "", false
 	history, _ = d.Headers[header.Edits].(string)
 	if p.plan.Edit != nil || p.plan.Change != nil {
 		edited, what, err := p.edit(f)
 		if err != nil {
-			if p.report.EditError == nil {
-				p.report.EditError = err
-			}
+			p.report.refuse(f.deadLetter(), err)
 			return amqp091.Publishing{}, LeftEdit
 		}
 		if what != nil {
-			d, history = edited, appendEdit(history, *what)
+			d, history, changed = edited, appendEdit(history, *what), true
 		}
 	}
 
@@ -217,6 +227,9 @@ func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 		r.Canary = p.canary.next()
 	}
 	message, left := fitting(codec.ReplayOf(&d, r, frame))
+	if changed && left == "" {
+		p.report.Edited++
+	}
 	if p.canary == nil {
 		return message, left
 	}

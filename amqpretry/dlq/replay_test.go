@@ -150,6 +150,41 @@ func TestReplayEdited(t *testing.T) {
 	assert.Equal(t, `{"n":0}`, deadLetter.Edits[0].Body)
 }
 
+// A target with a limit is counted before, which edits as well.
+func TestReplayReportsEdits(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]amqp091.Table{"a target": nil, "one with a limit": {
+		amqp091.QueueMaxLenArg: int64(1000)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, nil)
+			to := f.main + ".to"
+			f.Declare(to, limit)
+			f.fill(60)
+			edit := func(p *amqp091.Publishing) error {
+				switch n := p.Headers["tenant"]; {
+				case string(p.Body) == `{"n":7}`:
+					return errors.New("seven")
+				case n == int64(1):
+					return fmt.Errorf("no: %s", p.Body)
+				case n == int64(2):
+					p.Body = []byte("changed")
+				}
+				return nil
+			}
+			r, err := f.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Replay, To: to, Edit: edit})
+			require.NoError(t, err)
+			assert.Equal(t, 40, r.Done)
+			assert.Equal(t, 20, r.Edited)
+			require.Len(t, r.EditErrors, 20)
+			assert.Equal(t, dlq.EditFailure{Why: `no: {"n":1}`, UUID: "uuid-1", Messages: 1}, r.EditErrors[0])
+			assert.Equal(t, "seven", r.EditErrors[2].Why)
+			assert.Equal(t, dlq.EditFailure{UUID: "uuid-58", Messages: 1}, r.EditErrors[19])
+			require.EqualError(t, r.EditError, `no: {"n":1}`)
+		})
+	}
+}
+
 func TestReplayReportsForeign(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

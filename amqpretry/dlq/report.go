@@ -49,6 +49,38 @@ type Report struct {
 	Canary CanaryReport `json:"-"`
 	// EditError is the first error that Edit has given.
 	EditError error `json:"-"`
+	// Edited is how many of those that were sent, or can be, Edit or Change has changed.
+	Edited int `json:"edited,omitempty"`
+	// EditErrors are the errors of Edit, by their texts, in the order in which they came. Of more
+	// than 20 different ones the others have no text.
+	EditErrors []EditFailure `json:"edit_errors,omitempty"`
+}
+
+// EditFailure is how many messages Plan.Edit has refused with an error.
+type EditFailure struct {
+	// Why is the text of the error, UUID the first message, and Messages how many have it.
+	Why      string `json:"why"`
+	UUID     string `json:"uuid"`
+	Messages int    `json:"messages"`
+}
+
+// mostEditErrors is how many different errors of Edit are told apart.
+const mostEditErrors = 20
+
+// refuse notes an error of Edit.
+func (r *Report) refuse(l *DeadLetter, err error) {
+	if r.EditError == nil {
+		r.EditError = err
+	}
+	failure := EditFailure{Why: err.Error(), UUID: l.UUID}
+	if len(r.EditErrors) >= mostEditErrors-1 {
+		failure.Why = ""
+	}
+	i := slices.IndexFunc(r.EditErrors, func(e EditFailure) bool { return e.Why == failure.Why || e.Why == err.Error() })
+	if i < 0 {
+		i, r.EditErrors = len(r.EditErrors), append(r.EditErrors, failure)
+	}
+	r.EditErrors[i].Messages++
 }
 
 // Left is how many messages are left where they are, and why.
@@ -72,6 +104,8 @@ const (
 	LeftEdit LeftReason = "could not be edited"
 	// LeftTooLarge: its headers leave no room in a frame for those that it needs.
 	LeftTooLarge LeftReason = "headers too large"
+	// LeftParked: it is parked, and the plan of a replay does not name it. See Plan.IncludeParked.
+	LeftParked LeftReason = "parked"
 )
 
 // matches tells whether a filter matches, and counts what it leaves out for a missing time.

@@ -31,9 +31,10 @@ type Stat struct {
 	// UntimedLeftOut is how many OlderThan and NewerThan of the filter leave out only because they
 	// tell no time.
 	UntimedLeftOut int `json:"untimed_left_out,omitempty"`
-	// Replayed is how many have been replayed before; Unreadable how many have headers that cannot
-	// be read.
+	// Replayed is how many have been replayed before, Parked how many are parked; Unreadable is how
+	// many have headers that cannot be read.
 	Replayed   int `json:"replayed"`
+	Parked     int `json:"parked,omitempty"`
 	Unreadable int `json:"unreadable"`
 	// By reason, topic, handler and type of error. A dead letter without it counts under "".
 	ByReason    Counts `json:"by_reason"`
@@ -110,6 +111,9 @@ func (s *Stat) add(l *DeadLetter) {
 	s.Bytes += int64(len(l.Message.Body))
 	if l.Replays > 0 {
 		s.Replayed++
+	}
+	if l.IsParked() {
+		s.Parked++
 	}
 	if l.Unreadable != "" {
 		s.Unreadable++

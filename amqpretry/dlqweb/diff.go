@@ -8,80 +8,8 @@ import (
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/diff"
 )
-
-// difference is a line of a diff.
-type difference struct {
-	Sign string // "+", "-", or " "
-	Text string
-}
-
-// mostDiff is how many lines each text may have to be compared line by line.
-const mostDiff = 2000
-
-// diff compares two texts line by line.
-func diff(before, after string) []difference {
-	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
-	var lines []difference
-	add := func(sign string, all []string) {
-		for _, text := range all {
-			lines = append(lines, difference{sign, text})
-		}
-	}
-	begin := 0
-	for begin < min(len(a), len(b)) && a[begin] == b[begin] {
-		begin++
-	}
-	end := 0
-	for end < min(len(a), len(b))-begin && a[len(a)-1-end] == b[len(b)-1-end] {
-		end++
-	}
-	add(" ", a[:begin])
-	a, b, rest := a[begin:len(a)-end], b[begin:len(b)-end], a[len(a)-end:]
-	if len(a) > mostDiff || len(b) > mostDiff {
-		add("-", a)
-		add("+", b)
-	} else {
-		lines = append(lines, longestCommon(a, b)...)
-	}
-	add(" ", rest)
-
-	return lines
-}
-
-// longestCommon keeps the longest common subsequence.
-func longestCommon(a, b []string) []difference {
-	length := make([][]int, len(a)+1) // of what is common to a[i:] and b[j:]
-	for i := range length {
-		length[i] = make([]int, len(b)+1)
-	}
-	for i, x := range slices.Backward(a) {
-		for j, y := range slices.Backward(b) {
-			if x == y {
-				length[i][j] = length[i+1][j+1] + 1
-			} else {
-				length[i][j] = max(length[i+1][j], length[i][j+1])
-			}
-		}
-	}
-	var lines []difference
-	i, j := 0, 0
-	for i < len(a) || j < len(b) {
-		switch {
-		case i < len(a) && j < len(b) && a[i] == b[j]:
-			lines = append(lines, difference{" ", a[i]})
-			i, j = i+1, j+1
-		case i < len(a) && (j == len(b) || length[i+1][j] >= length[i][j+1]):
-			lines = append(lines, difference{"-", a[i]})
-			i++
-		default:
-			lines = append(lines, difference{"+", b[j]})
-			j++
-		}
-	}
-
-	return lines
-}
 
 // postDiff shows what an edit changes, before it is planned.
 func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) error {
@@ -126,12 +54,12 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 		target
 		UUID    string
 		Edit    string
-		Body    []difference
-		Headers []difference
+		Body    []diff.Line
+		Headers []diff.Line
 		Nothing bool
 	}{target: t, UUID: l.UUID, Edit: string(text)}
 	if changed.Body != nil {
-		data.Body = diff(before, body)
+		data.Body = diff.Lines(before, body)
 	}
 	data.Headers = changed.headerDiff(headersOf(l.Message.Headers))
 	data.Nothing = changed.Body == nil && len(data.Headers) == 0
@@ -168,16 +96,16 @@ func (e *change) headers(before []headerLine, form url.Values) {
 	}
 }
 
-func (e *change) headerDiff(before []headerLine) []difference {
-	var lines []difference
+func (e *change) headerDiff(before []headerLine) []diff.Line {
+	var lines []diff.Line
 	for _, line := range before {
 		_, set := e.Set[line.Name]
 		if set || slices.Contains(e.Remove, line.Name) {
-			lines = append(lines, difference{"-", line.Name + " (" + line.Type + "): " + line.Value})
+			lines = append(lines, diff.Line{"-", line.Name + " (" + line.Type + "): " + line.Value})
 		}
 	}
 	for _, name := range sortedKeys(e.Set) {
-		lines = append(lines, difference{"+", name + " (" + e.Set[name].Type + "): " + e.Set[name].Value})
+		lines = append(lines, diff.Line{"+", name + " (" + e.Set[name].Type + "): " + e.Set[name].Value})
 	}
 
 	return lines

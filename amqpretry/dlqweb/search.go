@@ -22,7 +22,8 @@ var chipNames = map[string]string{"text": "Text", "reason": "Reason", "error": "
 	"error-matches": "Error matches", "error-type": "Error type", "handler": "Handler", "topic": "Topic",
 	"fingerprint": "Cause", "uuid": "UUID", "older-than": "Older than", "newer-than": "Newer than",
 	"header": "Header", "json-field": "Field", "min-replays": "Replays, at least", "max-replays": "Replays, at most",
-	"min-calls": "Calls, at least", "max-calls": "Calls, at most", "never-replayed": "Never replayed"}
+	"min-calls": "Calls, at least", "max-calls": "Calls, at most", "never-replayed": "Never replayed",
+	"parked": "Parked"}
 
 // chips are the filters of a view. A cause is told by its text.
 func (v viewOf) chips(s *snapshot.Snapshot, who visitor) []chip {

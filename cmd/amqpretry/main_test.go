@@ -148,7 +148,8 @@ func canBeTyped(t *testing.T, args []string) {
 func TestHelpNamesTopics(t *testing.T) {
 	topics := map[string][]string{
 		"connection": {"topology plan", "topology prune", "dlq", "dlq list", "dlq import", "doctor"},
-		"filters":    {"dlq list", "dlq stat", "dlq replay", "dlq purge", "dlq move", "dlq export", "dlq import"},
+		"filters": {"dlq list", "dlq stat", "dlq replay", "dlq purge", "dlq move", "dlq export", "dlq import",
+			"dlq park", "dlq unpark"},
 	}
 	help := func(args ...string) string {
 		var out strings.Builder

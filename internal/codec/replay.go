@@ -59,8 +59,7 @@ func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 	for key, value := range headers {
 		switch {
 		case header.IsPoison(key), key == header.Delay, key == header.Since, key == header.Deadline,
-			key == header.NotBefore,
-			key == header.Canary:
+			key == header.NotBefore, key == header.Canary, key == header.Parked:
 		default:
 			out[key] = value
 		}

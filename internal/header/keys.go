@@ -45,6 +45,7 @@ const (
 	Replay       = Prefix + "replay"  // the run that has replayed it last
 	Canary       = Prefix + "canary"  // whom to tell what becomes of it
 	Edits        = Prefix + "edits"   // what was changed before replays
+	Parked       = Prefix + "parked"  // who has parked or unparked it, when and why
 	Trace        = Prefix + "trace"   // W3C traceparent of the last traced call
 	Removed      = Prefix + "removed" // names of the message's own headers that left no room (reason too-large)
 )
@@ -56,7 +57,7 @@ var Known = map[string]bool{
 	Priority: true,
 	Opt:      true, UUID: true, FirstFailure: true, LastFailure: true, Since: true, Deadline: true, NotBefore: true,
 	Handled: true, Reason: true, Error: true, ErrorType: true, History: true, Replays: true, Replay: true, Edits: true,
-	Removed: true, Canary: true, Trace: true,
+	Parked: true, Removed: true, Canary: true, Trace: true,
 }
 
 // Retire is no header: it is in the binding that marks a retry queue as being retired, and no

@@ -213,6 +213,7 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	s := decode(headers)
 	s.Count, s.Canary = count, ""
 	s.Removed, _ = headers[header.Removed].(string)
+	s.Parked, _ = headers[header.Parked].(string)
 
 	// Whoever can publish can write these: what is shown keeps the bounds that we keep.
 	if !slices.Contains(retry.Reasons(), s.Reason) {
@@ -228,6 +229,9 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	}
 	if len(from.Opt) > MaxOptBytes {
 		from.Opt = ""
+	}
+	if len(s.Parked) > MaxParkedBytes || !utf8.ValidString(s.Parked) {
+		s.Parked = ""
 	}
 	from.CC, s.Removed = Text(from.CC, MaxCCBytes), Text(s.Removed, MaxRemovedBytes)
 

@@ -44,6 +44,10 @@ type State struct {
 	// Both are for tools to read and carried along here.
 	Replay, Edits string
 
+	// Parked is who has parked or unparked a dead letter, when and why. Read in a dead-letter queue
+	// only; a replay does not carry it.
+	Parked string
+
 	// Canary is whom to tell what becomes of it. A dead letter does not carry it, a replay does.
 	Canary string
 
@@ -109,7 +113,7 @@ func (s State) buried() State {
 // it there takes it for a replay.
 func (s State) ForReplay(queue, run, canary string) State {
 	s.Count, s.Delay, s.Queue, s.Replay, s.Canary = header.CountDead, "", queue, run, canary
-	s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{}
+	s.Since, s.Deadline, s.NotBefore, s.Parked = time.Time{}, time.Time{}, time.Time{}, ""
 	s.bare = true // a queue whose consumer is not ours would take Watermill's keys for its own
 
 	return s

@@ -205,6 +205,8 @@ func checkBounds(t require.TestingT, headers map[string]string) {
 			limit = 2 << 10
 		case header.Trace:
 			limit = 55
+		case header.Parked:
+			limit = 1 << 10
 		case header.Canary:
 			limit = wire.MaxCanaryBytes
 		}
@@ -501,4 +503,24 @@ func FuzzRead(f *testing.F) {
 			checkBounds(t, state.Headers(id))
 		}
 	})
+}
+
+// Only a dead letter is parked: whatever comes back from the dead-letter queue is not.
+func TestReplaysAreNotParked(t *testing.T) {
+	parked := wire.State{Count: header.CountDead, Queue: queue, Parked: "{}"}
+	s, ours := wire.ReadDead(table(parked.Headers(id)), queue)
+	assert.True(t, ours)
+	assert.Equal(t, "{}", s.Parked)
+	assert.Empty(t, s.ForReplay(queue, "run", "").Parked)
+	assert.Empty(t, s.Shrink(wire.ShrinkSteps).Parked)
+	s, kind := wire.Read(table(parked.Headers(id)), wire.Reading{Queue: queue})
+	assert.Equal(t, wire.Replay, kind)
+	assert.Empty(t, s.Parked, "moved back by hand")
+
+	parked.Parked = strings.Repeat("x", wire.MaxParkedBytes+1)
+	assert.Len(t, parked.Headers(id)[header.Parked], wire.MaxParkedBytes)
+	forged := table(parked.Headers(id))
+	forged[header.Parked] = parked.Parked
+	s, _ = wire.ReadDead(forged, queue)
+	assert.Empty(t, s.Parked)
 }

@@ -16,6 +16,7 @@ const (
 	MaxHistoryBytes   = 6 << 10
 	MaxUnknownBytes   = 512
 	MaxEditsBytes     = 2 << 10
+	MaxParkedBytes    = 1 << 10
 	MaxRemovedBytes   = 4 * MaxNameBytes
 	MaxOwnBytes       = 16 << 10
 )

@@ -41,8 +41,9 @@ func TestAllKeysAreKnown(t *testing.T) {
 		Since:    parseTime("2026-01-01T00:00:00Z"),
 		Deadline: parseTime("2026-01-01T00:00:00Z"), NotBefore: parseTime("2026-01-01T00:00:00Z"),
 		Reason: retry.ReasonExpired, Error: "e", ErrorType: "t",
-		History: []retry.FailedCall{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Handled: "h",
-		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		History: []retry.FailedCall{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Parked: "{}",
+		Handled: "h",
+		Trace:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
 	s.Arrival.Opt, s.Arrival.Priority = "{}", 9
 	full := s.Headers("id")

@@ -13,7 +13,7 @@ type Field struct{ Key, Value string }
 
 const (
 	// MostFields is how many a state has at most, without what a later version has added.
-	MostFields = 35
+	MostFields = 36
 	// usualFields is how many it has mostly, with some to spare.
 	usualFields = 24
 )
@@ -77,6 +77,7 @@ func (s *State) Fields(to []Field, id string) []Field {
 	set(header.ErrorType, s.ErrorType, MaxErrorTypeBytes)
 	set(header.Replay, s.Replay, MaxNameBytes)
 	set(header.Edits, s.Edits, MaxEditsBytes)
+	set(header.Parked, s.Parked, MaxParkedBytes)
 	set(header.Canary, s.Canary, MaxCanaryBytes)
 	set(header.Trace, Traceparent(s.Trace), traceparentBytes)
 	set(header.History, encodeHistory(s.History), MaxHistoryBytes)
@@ -99,7 +100,7 @@ const ShrinkSteps = 4
 // first: at step 1 the middle of the history and what a later version has added, at 2 the history,
 // what was edited, whom to tell and the trace, at 3 all but 256 bytes of the error text, at 4 the
 // error, its type, the names that a log can tell as well, Watermill's poison keys, which repeat
-// them, and the CC and x-opt-* headers. It always keeps what the return needs.
+// them, who has parked it, and the CC and x-opt-* headers. It always keeps what the return needs.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
 		s.History, s.Unknown = trim(s.History, 1), nil
@@ -112,7 +113,7 @@ func (s State) Shrink(step int) State {
 	}
 	if step >= 4 {
 		s.Error, s.ErrorType, s.Topic, s.Handler, s.Host, s.Subscriber = "", "", "", "", "", ""
-		s.Arrival.CC, s.Arrival.Opt, s.bare = "", "", true
+		s.Parked, s.Arrival.CC, s.Arrival.Opt, s.bare = "", "", "", true
 	}
 
 	return s

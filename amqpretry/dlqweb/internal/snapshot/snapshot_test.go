@@ -88,6 +88,7 @@ func someFilter(t *rapid.T, all []*dlq.DeadLetter) (f dlq.Filter) {
 		func() { f.MinCalls = oneOf(t, 1, 3) }, func() { f.MaxCalls = oneOf(t, 1, 3) },
 		func() { f.MinReplays = oneOf(t, 1, 2) }, func() { f.MaxReplays = oneOf(t, 1, 2) },
 		func() { f.NeverReplayed = true },
+		func() { parked := oneOf(t, true, false); f.Parked = &parked },
 		func() { f.OlderThan = oneOf(t, someAges[1:]...) }, func() { f.NewerThan = oneOf(t, someAges[1:]...) },
 		func() { f.Headers = map[string]string{"tenant": oneOf(t, "acme", "7", "")} },
 		func() {

@@ -86,7 +86,8 @@ possibly after a part was done.`,
 	t.ConnectionFlags(cmd)
 	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue "+
 		"(default: QUEUE.dlq)")
-	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing())
+	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing(), t.park(),
+		t.unpark())
 	for _, child := range cmd.Commands() {
 		t.CompleteQueues(child, false, mainQueuesWithDeadLetters)
 	}

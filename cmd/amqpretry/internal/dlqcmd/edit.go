@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
@@ -27,6 +28,8 @@ type edits struct {
 	set, remove []string
 	editor, all bool
 	others      []string // further flags of the command, without filters
+	filter      string   // a command that changes bodies
+	timeout     time.Duration
 }
 
 func (e *edits) add(cmd *cobra.Command) {
@@ -35,7 +38,10 @@ func (e *edits) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&e.set, "set-header", nil, "header to set, `name=value`, as text; repeatable")
 	cmd.Flags().StringArrayVar(&e.remove, "remove-header", nil, "`name` of a header to remove; repeatable")
 	cmd.Flags().BoolVar(&e.all, "edit-all", false, "allow the edit of several messages")
-	cmd.MarkFlagsMutuallyExclusive("body", "edit")
+	cmd.Flags().Var(cli.Text(&e.filter), "filter-body", "`command` that reads each body from its standard input and "+
+		"prints the new one")
+	cmd.Flags().DurationVar(&e.timeout, "filter-timeout", 10*time.Second, "with --filter-body: maximum time for one body")
+	cmd.MarkFlagsMutuallyExclusive("body", "edit", "filter-body")
 	cmd.MarkFlagsMutuallyExclusive("edit", "edit-all")
 }
 
@@ -43,11 +49,15 @@ func (e *edits) add(cmd *cobra.Command) {
 // for.
 func (t *tool) edit(ctx context.Context, q queue, o *operation, e edits) (err error) {
 	c := o.plan.Change
-	if e.body == "" && !c.Any() && !e.editor {
+	if e.body == "" && e.filter == "" && !c.Any() && !e.editor {
 		o.plan.Change = nil
 		return nil
 	}
 	o.watchRemoved()
+	if e.filter != "" {
+		o.filterBodies(ctx, e.filter, e.timeout)
+		return nil
+	}
 	if e.body != "" {
 		body, err := t.read(e.body)
 		if err != nil {
@@ -120,8 +130,11 @@ func (e *edits) check() (*dlq.Change, error) {
 		}
 		c.Set[name] = dlq.HeaderValue{Value: value}
 	}
-	if e.all && e.body == "" && !c.Any() {
+	if e.all && e.body == "" && e.filter == "" && !c.Any() {
 		return c, cli.Usage("--edit-all: wanted a change: --body, --set-header or --remove-header")
+	}
+	if e.timeout <= 0 {
+		return c, cli.Usage("--filter-timeout: must be more than 0, got %s", e.timeout)
 	}
 
 	return c, asUsage(c.Validate())

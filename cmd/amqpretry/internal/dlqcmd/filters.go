@@ -18,7 +18,7 @@ type filters struct{ flags *pflag.FlagSet }
 
 // FiltersTopic is the help topic about the filters.
 func FiltersTopic(*cli.Session) *cobra.Command {
-	text := `These filters select messages in dlq list, stat, replay, purge, move, export and import.
+	text := `These filters select messages in dlq list, stat, replay, purge, move, park, unpark, export and import.
 
 A message must match every filter. If you repeat a filter, one match is enough, except for --header and --json-field,
 which must all match. A message without a reason, topic, handler or error type matches an empty text: --reason "".
@@ -55,6 +55,7 @@ func newFilters() *filters {
 	f.flags.Int("min-replays", 0, "minimum number of replays")
 	f.flags.Int("max-replays", 0, "maximum number of replays")
 	f.flags.Bool("never-replayed", false, "only messages that were never replayed")
+	f.flags.Bool("parked", false, "only parked messages; --parked=false: only others")
 	f.flags.StringArray("header", nil, "value of a header, as text: tenant=acme")
 	f.flags.StringArray("json-field", nil, "value of a field of a JSON body: customer.id=17, items.0.sku=A1")
 	cli.DescribeInTopic(f.flags, "Filters", "filters")

@@ -31,7 +31,7 @@ func keys(of reflect.Type) (all []string) {
 // The help lists all keys of the JSON that a command prints.
 func TestHelpListsTheKeys(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"replay", "move", "purge"} {
+	for _, command := range []string{"replay", "move", "purge", "park", "unpark"} {
 		found, _, err := (&tool{Session: &cli.Session{}}).command().Find([]string{command})
 		require.NoError(t, err)
 		all := keys(reflect.TypeFor[report]())

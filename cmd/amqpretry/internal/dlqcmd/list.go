@@ -152,6 +152,9 @@ var listHeader = []string{"#", "uuid", "age", "reason", "calls", "replays", "han
 
 func row(l dlq.DeadLetter, now time.Time) []string {
 	text := l.Error
+	if l.IsParked() {
+		text = "(parked) " + text
+	}
 	if l.Unreadable != "" {
 		text = "(headers that cannot be read: " + l.Unreadable + ") " + text
 	}

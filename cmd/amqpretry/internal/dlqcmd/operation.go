@@ -28,6 +28,7 @@ type operation struct {
 	messages    []dlq.DeadLetter          // those that the command line names; none if it names none
 	byPosition  bool                      // it names one by its position
 	to          string                    // where to; empty for nowhere
+	filter      *bodyFilter               // nil for none
 }
 
 // outcome is what an operation has done.
@@ -47,6 +48,10 @@ func (e *operation) add(cmd *cobra.Command, queue string) {
 	cmd.Flags().BoolVar(&e.dryRun, "dry-run", false, "print what the command would do, and stop")
 	cmd.Flags().IntVar(&e.plan.Limit, "limit", 0, "maximum number of messages, oldest first; 0 means all matches")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
+	if e.marks() {
+		e.undoFlags.none = true
+		return
+	}
 	e.undoFlags.add(cmd, queue)
 }
 
@@ -86,6 +91,7 @@ func (t *tool) take(cmd *cobra.Command, e *operation, check func(m messages, arg
 				return err
 			}
 			e.byPosition = len(m.positions) > 0
+			e.plan.IncludeParked = e.plan.IncludeParked || m.given()
 			if prepare != nil {
 				if err := prepare(ctx, q); err != nil {
 					return err
@@ -113,6 +119,9 @@ With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen
   would_drop messages that would not stay in the target; "warnings" has it and more in words
   dropped    sent messages that are not in the target, although it had no consumer
   consumers  other consumers of the queue; the messages that they hold are not visible
+  edited     messages that an edit changes; absent if there are none
+  edit_errors  messages that an edit refuses: [{"why", "uuid", "messages"}], "uuid" is the first one;
+             absent if there are none
   untimed_left_out  messages that tell no time of failure, where --older-than or --newer-than leave
              them out; absent if there are none`
 
@@ -305,6 +314,9 @@ func (t *tool) printPlan(q queue, e *operation) error {
 	if err := t.printWarnings(o.Report); err != nil {
 		return err
 	}
+	if err := cmp.Or(t.printFiltered(e, o.Report, o.Can()), t.printSamples(e.filter)); err != nil {
+		return err
+	}
 
 	return t.printLeft(o.Report, "cannot")
 }
@@ -349,6 +361,9 @@ func (t *tool) printDone(q queue, e *operation, o outcome, undo string) error {
 	if err == nil {
 		err = t.printDropped(o.Report)
 	}
+	if err == nil {
+		err = t.printFiltered(e, o.Report, o.Done)
+	}
 	if err == nil && e.plan.Messages > 0 {
 		err = t.printSafe("%s", canaryLine(o.Canary))
 	}
@@ -362,6 +377,9 @@ func (t *tool) printDone(q queue, e *operation, o outcome, undo string) error {
 // unsettled says where messages are that were on their way when a run has ended.
 func (e *operation) unsettled(q queue, n int, undo string) string {
 	switch {
+	case e.marks():
+		return fmt.Sprintf("%s more may be in %s twice: their copies were sent, and the removal of the originals is not "+
+			"confirmed", units.Thousands(n), q.Name())
 	case e.to == "" && undo == "":
 		return fmt.Sprintf("%s more may be deleted: their removal from %s is not confirmed", units.Thousands(n),
 			q.Name())
@@ -400,8 +418,9 @@ func (e *operation) undoNote(q queue, o outcome, path string, flags []string) st
 var ways = map[dlq.LeftReason]string{
 	dlq.LeftForeign:    "--foreign replays them too; check that this is the right queue",
 	dlq.LeftUnreadable: "they can only be shown and counted",
-	dlq.LeftEdit:       "another edit",
+	dlq.LeftEdit:       "another edit or command",
 	dlq.LeftTooLarge:   "--remove-header makes room",
+	dlq.LeftParked:     "--include-parked replays them too",
 }
 
 func (t *tool) printLeft(r dlq.Report, what string) error {
@@ -413,11 +432,15 @@ func (t *tool) printLeft(r dlq.Report, what string) error {
 		rows = append(rows, []string{units.Thousands(l.Messages), string(l.Why), ways[l.Why]})
 	}
 
-	if err := t.Table([]string{what, "why", "what to do"}, rows); err != nil || r.EditError == nil {
+	if err := t.Table([]string{what, "why", "what to do"}, rows); err != nil || len(r.EditErrors) == 0 {
 		return err
 	}
+	rows = nil
+	for _, e := range r.EditErrors {
+		rows = append(rows, []string{units.Thousands(e.Messages), cmp.Or(e.UUID, "-"), cmp.Or(e.Why, "(others)")})
+	}
 
-	return t.printSafe("The first message that could not be edited: %v", r.EditError)
+	return t.Table([]string{"not edited", "the first", "why"}, rows)
 }
 
 // report is an outcome for programs.

@@ -30,6 +30,9 @@ delays; it ends as soon as all results are known.
 
 A message that failed in another queue, by its headers, is left in place unless --foreign is set.
 
+Parked messages are left in place: those of "dlq park", and those that have come back from 3 replays.
+MESSAGE, --uuid, --fingerprint, --parked and --include-parked replay them too.
+
 A target that would drop messages, because of a length limit or a message TTL, is refused unless
 --allow-drop is set. Limits that a policy sets are visible only with the management API; without it,
 the command reports dropped messages afterwards.
@@ -37,7 +40,13 @@ the command reports dropped messages afterwards.
 --edit opens the body in $VISUAL or $EDITOR. --body reads it from a file, or from standard input (-).
 --set-header and --remove-header change headers. MESSAGE or the filter must select exactly one
 message; with --edit-all, --body, --set-header and --remove-header change all that are selected. The
-message keeps a record of the edit for "dlq show".` + operationJSON + `
+message keeps a record of the edit for "dlq show".
+
+--filter-body gives the body of each selected message to a command, which prints the new one. "sh -c"
+runs the command, once for each message and one at a time. When it fails, or takes longer than
+--filter-timeout, the message stays, and the report has the first 500 bytes of its standard error. The
+command gets bodies with the content encoding gzip unpacked. A dry run also runs it, and prints the
+first 3 changes.` + operationJSON + `
   run        the value of the header amqpretry-replay in the replayed messages
   canary     {"sent", "handled", "dead_lettered", "dropped", "unresolved", "retried", "watched",
              "stopped"}; absent without --canary. "unresolved" counts messages without a final result,
@@ -67,6 +76,7 @@ func (t *tool) replay() *cobra.Command {
 	cmd.Flags().IntVar(&p.Tolerate, "tolerate", 0, "with --canary: number of messages that may be dead-lettered again "+
 		"or dropped")
 	cmd.Flags().BoolVar(&p.Foreign, "foreign", false, "include messages that failed in another queue, by their headers")
+	cmd.Flags().BoolVar(&p.IncludeParked, "include-parked", false, "include parked messages")
 	edits.add(cmd)
 	check := func(m messages, _ []string) error {
 		if err := checkCanary(cmd, &p.Canary); err != nil {

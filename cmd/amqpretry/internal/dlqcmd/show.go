@@ -170,6 +170,7 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 		{"host", l.Host},
 		{"calls", strconv.Itoa(l.Calls)},
 		{"replays", strconv.Itoa(l.Replays)},
+		{"parked", parked(l, now)},
 		{"first failure", told(!l.FirstFailure.IsZero(), moment(l.FirstFailure, now))},
 		{"last failure", moment(l.LastFailure, now)},
 		{"age counts from", told(!l.Since.IsZero(), moment(l.Since, now))},
@@ -182,6 +183,26 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 		{"removed headers", l.Removed},
 		{"cannot be read", unreadable(l)},
 	}
+}
+
+// parked tells whether a message is parked, by whom and why, or who has unparked it.
+func parked(l dlq.DeadLetter, now time.Time) string {
+	p := l.Parking()
+	switch {
+	case p == nil && l.IsParked():
+		return fmt.Sprintf("by its %s", units.Many(l.Replays, "replay"))
+	case p == nil:
+		return ""
+	}
+	text := map[bool]string{true: "yes", false: "no"}[l.IsParked()] + ": " + moment(p.At, now)
+	if p.By != "" {
+		text += " by " + p.By
+	}
+	if p.Note != "" {
+		text += ": " + p.Note
+	}
+
+	return text
 }
 
 func unreadable(l dlq.DeadLetter) string {

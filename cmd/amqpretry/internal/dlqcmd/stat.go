@@ -110,7 +110,8 @@ func (t *tool) printStat(q queue, s dlq.Stat, filtered bool, by []string, top in
 		for _, line := range []struct {
 			name string
 			n    int
-		}{{"without time", s.Untimed}, {"replayed before", s.Replayed}, {"headers that cannot be read", s.Unreadable}} {
+		}{{"without time", s.Untimed}, {"replayed before", s.Replayed}, {"parked", s.Parked},
+			{"headers that cannot be read", s.Unreadable}} {
 			if line.n > 0 {
 				lines = append(lines, [2]string{line.name, units.Thousands(line.n)})
 			}

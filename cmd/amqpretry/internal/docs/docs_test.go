@@ -173,6 +173,14 @@ func (w *world) fixture(name string) {
 		w.shop.Break()
 		require.NoError(w.t, w.shop.Place())
 		require.NoError(w.t, w.shop.Dead(ctx, shop.Placed))
+	case "eighteen orders are cut off":
+		var messages []amqp091.Publishing
+		for n := range 18 {
+			messages = append(messages, rabbit.Message(fmt.Sprintf("order-%d", 101+n),
+				fmt.Sprintf(`{"customer":"eve","total":%d`, n+1)))
+		}
+		rabbit.New(w.t, w.broker.URI).Publish(shop.Topic, messages...)
+		require.NoError(w.t, w.shop.Dead(ctx, len(messages)))
 	case "the payment provider answers":
 		w.shop.Repair()
 	case "the dead-letter queue is empty":
