@@ -27,6 +27,8 @@ type block struct {
 	given    int // deliveries so far
 	kept     int // of them, those that are to stay
 	acked    atomic.Int64
+	taken    atomic.Int64 // those that are on their way out, with those that are acknowledged
+	released atomic.Int64 // those that were given back one by one
 	bytes    int
 	sealed   bool // cancelled: gives what it has, and no more
 	ending   bool // sealed as nothing came any more
@@ -43,7 +45,7 @@ type block struct {
 
 const consumerTag = "amqpretry"
 
-func openBlock(asker asker, queue string, prefetch, room int) (*block, error) {
+func openBlock(asker asker, queue string, prefetch, room int, held *heldBlock) (*block, error) {
 	var (
 		channel    *amqp091.Channel
 		closes     <-chan *amqp091.Error
@@ -66,18 +68,20 @@ func openBlock(asker asker, queue string, prefetch, room int) (*block, error) {
 	}
 
 	acks := make(chan struct{})
-
-	return &block{
-		asker: asker, channel: channel, inbox: newInbox(deliveries, room), closes: closes, prefetch: prefetch,
+	b := &block{
+		asker: asker, channel: channel, inbox: newInbox(deliveries, room, held), closes: closes, prefetch: prefetch,
 		acks: acks, openAcks: sync.OnceFunc(func() { close(acks) }),
-	}, nil
+	}
+	held.opened(b)
+
+	return b, nil
 }
 
 // getBlock takes one message without a consumer; more is false if the queue has none.
-func getBlock(asker asker, queue string) (b *block, a arrived, more bool, err error) {
+func getBlock(asker asker, queue string, held *heldBlock) (b *block, a arrived, more bool, err error) {
 	none := make(chan amqp091.Delivery)
 	close(none)
-	b = &block{asker: asker, inbox: newInbox(none, 0), prefetch: 1, sealed: true, acks: make(chan struct{})}
+	b = &block{asker: asker, inbox: newInbox(none, 0, held), prefetch: 1, sealed: true, acks: make(chan struct{})}
 	b.openAcks = sync.OnceFunc(func() { close(b.acks) })
 	err = asker.ask(func() (err error) {
 		if b.channel, err = asker.link.Channel(); err != nil {
@@ -93,6 +97,7 @@ func getBlock(asker asker, queue string) (b *block, a arrived, more bool, err er
 	})
 	a.size = codec.SizeInMemory(&a.delivery)
 	b.openAcks()
+	held.opened(b)
 
 	return b, a, more, err
 }
@@ -151,8 +156,9 @@ func (b *block) cancel() error {
 
 // ack takes messages out of the queue for good: those with these tags, in their order, all that
 // were before them having gone or being kept. It returns when the broker has dealt with it, since
-// what only waits there is lost with the process, and its messages come back.
-func (b *block) ack(tags []uint64) error {
+// what only waits there is lost with the process, and its messages come back. With reject the queue
+// dead-letters them.
+func (b *block) ack(tags []uint64, reject bool) error {
 	<-b.acks
 	n, first := len(tags), b.firstKept.Load()
 	multiple := first == 0 || first > tags[n-1]
@@ -160,7 +166,13 @@ func (b *block) ack(tags []uint64) error {
 		tags = tags[n-1:]
 	}
 	for _, tag := range tags {
-		if err := b.channel.Ack(tag, multiple); err != nil {
+		err := error(nil)
+		if reject {
+			err = b.channel.Nack(tag, multiple, false)
+		} else {
+			err = b.channel.Ack(tag, multiple)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -179,7 +191,7 @@ func (b *block) barrier() error {
 }
 
 // held is how many messages go back when the channel is closed.
-func (b *block) held() int { return b.given - int(b.acked.Load()) }
+func (b *block) held() int { return b.given - int(b.acked.Load()+b.released.Load()) }
 
 // giveBack returns what is not acknowledged. requeue does so by a nack, which RabbitMQ from 4.3 on
 // does not count as a failure; before, it counts everything alike, and only the close keeps the

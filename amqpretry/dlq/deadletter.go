@@ -33,6 +33,8 @@ type DeadLetter struct {
 	// Unreadable names headers that amqp091-go cannot read: Message is without them. Such a dead
 	// letter can be counted and shown, and nothing else: a copy of it would not be the message.
 	Unreadable string
+	// Wait is set of a message that waits, and nil of a dead letter: see Client.Waits.
+	Wait *Wait
 }
 
 // Route is an exchange and a routing key.

@@ -43,8 +43,11 @@ type drain struct {
 	holds  bool // messages that follow one another are written together
 	undo   io.Writer
 	taken  Taken // what the undo file says of it
-	// target is where they go; empty if they are deleted.
+	// target is where they go; empty if they are deleted. route is another way than by the queue's
+	// name; nil for none. With reject the queue itself dead-letters them.
 	target string
+	route  func(f *found, m *amqp091.Publishing) (exchange, key string)
+	reject bool
 	// copyOf makes what is published, for a frame of limit bytes; why not, if that cannot be. Nil
 	// if they are deleted.
 	copyOf func(f *found, limit int) (amqp091.Publishing, LeftReason)
@@ -54,6 +57,9 @@ type drain struct {
 	progress func(Progress)
 	settled  func(Report, error)
 }
+
+// publishes tells whether copies are sent.
+func (d *drain) publishes() bool { return d.copyOf != nil && !d.reject }
 
 // taken is a message on its way.
 type taken struct {
@@ -200,6 +206,11 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			f.keep()
 			return report, cmp.Or(context.Cause(ctx), err) // it gives up at once if the deadline comes first
 		}
+		if !s.holder.claim(f.block, f.delivery.DeliveryTag) { // it was due, and has gone on
+			f.keep()
+			report.Matched--
+			continue
+		}
 		if err := settled.send(ctx, f, message); err != nil {
 			return report, err
 		}
@@ -291,12 +302,16 @@ func (s *acknowledger) send(ctx context.Context, f *found, message amqp091.Publi
 	}
 
 	s.sent++
-	if s.drain.copyOf != nil {
+	if s.drain.publishes() {
 		var err error
 		if s.drain.holds {
 			s.publisher.Hold()
 		}
-		if t.published, err = s.publisher.Publish(ctx, "", s.drain.target, message); err != nil {
+		exchange, key := "", s.drain.target
+		if s.drain.route != nil {
+			exchange, key = s.drain.route(f, &message)
+		}
+		if t.published, err = s.publisher.Publish(ctx, exchange, key, message); err != nil {
 			f.keep()
 			return explain(s.drain.target, err)
 		}
@@ -478,7 +493,7 @@ func (s *acknowledger) ack(batch []taken) (done int, err error) {
 			}
 			tags = append(tags, t.delivery.DeliveryTag)
 		}
-		if err := b.ack(tags); err != nil {
+		if err := b.ack(tags, s.drain.reject); err != nil {
 			return done, err
 		}
 		done += len(tags)
@@ -534,7 +549,7 @@ func (s *acknowledger) idle(ctx context.Context) error {
 // or whole in the undo file, or on their way out. It is for after wait.
 func (s *acknowledger) secured() int {
 	switch {
-	case s.drain.copyOf != nil:
+	case s.drain.publishes():
 		return s.sent - s.refused
 	case s.undo != nil:
 		return s.undo.whole

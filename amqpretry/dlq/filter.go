@@ -43,6 +43,9 @@ type Filter struct {
 	// not tell it is neither: see Untimed.
 	OlderThan time.Duration
 	NewerThan time.Duration
+	// DueWithin and DueAfter are about the time until Wait.End of a message that waits. Dead letters
+	// are neither.
+	DueWithin, DueAfter time.Duration
 	// MinCalls and MaxCalls are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
 	MinCalls, MaxCalls     int
 	MinReplays, MaxReplays int
@@ -116,6 +119,10 @@ func (f Filter) Validate() error {
 	const positive = "0 (no bound) or more"
 	check(f.OlderThan >= 0, "OlderThan", positive, f.OlderThan.String())
 	check(f.NewerThan >= 0, "NewerThan", positive, f.NewerThan.String())
+	check(f.DueWithin >= 0, "DueWithin", positive, f.DueWithin.String())
+	check(f.DueAfter >= 0, "DueAfter", positive, f.DueAfter.String())
+	check(f.DueWithin == 0 || f.DueAfter < f.DueWithin, "DueAfter", fmt.Sprintf("less than DueWithin (%v)",
+		f.DueWithin), f.DueAfter.String())
 	check(f.NewerThan <= 0 || f.OlderThan < f.NewerThan, "OlderThan",
 		fmt.Sprintf("less than NewerThan (%v), as nothing is older than that and newer", f.NewerThan),
 		f.OlderThan.String())
@@ -153,7 +160,7 @@ func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 	return oneOf(f.Reasons, l.Reason) && oneOf(f.Topics, l.Topic) && oneOf(f.Handlers, l.Handler) &&
 		oneOf(f.ErrorTypes, l.ErrorType) && oneOf(f.UUIDs, l.UUID) &&
 		strings.Contains(l.Error, f.ErrorContains) && (f.ErrorMatches == nil || f.ErrorMatches.MatchString(l.Error)) &&
-		f.matchesAge(l.LastFailure, now) &&
+		f.matchesAge(l.LastFailure, now) && f.matchesDue(l.Wait, now) &&
 		between(l.Calls, f.MinCalls, f.MaxCalls) && between(l.Replays, f.MinReplays, f.MaxReplays) &&
 		(!f.NeverReplayed || l.Replays == 0) && (f.Parked == nil || *f.Parked == l.IsParked()) &&
 		(len(f.Fingerprints) == 0 || slices.Contains(f.Fingerprints, l.Fingerprint().ID)) &&
@@ -188,6 +195,14 @@ func (f Filter) matchesAge(at, now time.Time) bool {
 	age := now.Sub(at)
 
 	return !at.IsZero() && (f.OlderThan == 0 || age > f.OlderThan) && (f.NewerThan == 0 || age < f.NewerThan)
+}
+
+func (f Filter) matchesDue(w *Wait, now time.Time) bool {
+	if f.DueWithin == 0 && f.DueAfter == 0 {
+		return true
+	}
+
+	return w != nil && (f.DueWithin == 0 || w.End().Sub(now) <= f.DueWithin) && w.End().Sub(now) >= f.DueAfter
 }
 
 func (f Filter) matchesHeaders(l *DeadLetter) bool {

@@ -16,7 +16,8 @@ import (
 // TestInboxIsBounded, TestScanOfSmallMessagesBeforeLargeOnes; remove when it stops reading for a
 // slow consumer.
 type inbox struct {
-	room int // bytes
+	room int        // bytes
+	held *heldBlock // nil for dead letters
 
 	mu      sync.Mutex
 	waiting []arrived
@@ -31,10 +32,11 @@ type arrived struct {
 	delivery amqp091.Delivery
 	size     int
 	lost     bool
+	again    bool // see heldBlock.arrive
 }
 
-func newInbox(deliveries <-chan amqp091.Delivery, room int) *inbox {
-	b := &inbox{room: room, news: make(chan struct{}, 1)}
+func newInbox(deliveries <-chan amqp091.Delivery, room int, held *heldBlock) *inbox {
+	b := &inbox{room: room, held: held, news: make(chan struct{}, 1)}
 	go func() {
 		for d := range deliveries {
 			b.put(d)
@@ -46,7 +48,7 @@ func newInbox(deliveries <-chan amqp091.Delivery, room int) *inbox {
 }
 
 func (b *inbox) put(d amqp091.Delivery) {
-	a := arrived{delivery: d, size: codec.SizeInMemory(&d)}
+	a := arrived{delivery: d, size: codec.SizeInMemory(&d), again: b.held.arrive(&d)}
 	b.mu.Lock()
 	if b.bytes > 0 && b.bytes+a.size > b.room { // one message always has room, whatever its size
 		a.lost, a.delivery = true, amqp091.Delivery{Acknowledger: d.Acknowledger, DeliveryTag: d.DeliveryTag,

@@ -19,7 +19,7 @@ func TestInboxIsBounded(t *testing.T) {
 	t.Parallel()
 	const room = 10_000
 	deliveries := make(chan amqp091.Delivery)
-	b := newInbox(deliveries, room)
+	b := newInbox(deliveries, room, nil)
 	sizes := []int{1, room * 3, 1, room - 3000, room / 2, 1}
 	for i, size := range sizes {
 		deliveries <- amqp091.Delivery{DeliveryTag: uint64(i), Redelivered: i == 3, Body: make([]byte, size),
@@ -46,7 +46,7 @@ func TestInboxIsBounded(t *testing.T) {
 	_, ok, ended := b.take()
 	assert.Equal(t, []bool{false, true}, []bool{ok, ended})
 
-	empty := newInbox(deliveries, room)
+	empty := newInbox(deliveries, room, nil)
 	empty.put(amqp091.Delivery{Body: make([]byte, 3*room)})
 	a, _, _ := empty.take()
 	assert.Len(t, a.delivery.Body, 3*room, "one has room whatever its size")

@@ -15,7 +15,8 @@ func (s *scan) release() error {
 	s.released = true
 	left := s.leave()
 	defer left()
-	err := s.giveBack()
+	err := s.giveBack(false)
+	s.holder.end()
 	_ = s.asker.ask(s.depthChannel.Close)
 	s.links.close()
 	s.unlock()
@@ -26,8 +27,8 @@ func (s *scan) release() error {
 // giveBack gives back what is held, in its order: the oldest block first, and each one only when
 // the broker has counted the one before among what it has to give, since closing several channels
 // at once would mix them up. It goes on when the context of the caller has ended. The error is that
-// the order is another one now.
-func (s *scan) giveBack() error {
+// the order is another one now. again tells that the queue is read once more.
+func (s *scan) giveBack(again bool) error {
 	for _, b := range s.blocks {
 		b.kept = b.held() // also what was on its way when a run failed: nobody takes it out any more
 	}
@@ -38,14 +39,18 @@ func (s *scan) giveBack() error {
 		b.sealAndCount()
 	}
 	patience := mostUncounted
+	if s.holder != nil {
+		patience = 5 * settledWait
+	}
 	returned, _ := s.ready()
 	for i, b := range s.blocks {
+		due := s.holder.forget(b, again)
 		held := b.held()
 		if silent := b.giveBack(s.safety.requeue); silent != nil && i < len(s.blocks)-1 {
 			err = and(err, errors.Join(&OrderError{Queue: s.queue.name, Left: s.total - s.passed}, silent))
 		}
 		if held > 0 && patience > 0 {
-			returned = s.await(returned+held, &patience)
+			returned = s.await(returned+held-due, &patience)
 		}
 	}
 	s.blocks = nil
@@ -121,13 +126,14 @@ func (s *scan) fetch(ctx context.Context, cancelled *block) (more bool, err erro
 	if err != nil {
 		return false, err
 	}
-	b, a, more, err := getBlock(s.queue.client.asker(link), s.queue.name)
+	b, a, more, err := getBlock(s.queue.client.asker(link), s.queue.name, s.holder.add())
 	if err != nil || !more {
 		return false, err
 	}
 	s.blocks = append(s.blocks, b)
 	_, _ = s.found(b, a) // what must not be seen is given back as well
 	b.keep(a.delivery.DeliveryTag)
+	b.inbox.held.arrive(&a.delivery)
 
 	return true, nil
 }
@@ -184,7 +190,11 @@ func (s *scan) await(messages int, patience *time.Duration) (ready int) {
 		if err == nil && q.Messages >= messages {
 			return q.Messages
 		}
-		if err != nil || waited > min(settleTime, *patience) || q.Consumers > 0 && waited > consumedTime {
+		limit := settleTime
+		if s.holder != nil {
+			limit = settledWait
+		}
+		if err != nil || waited > min(limit, *patience) || q.Consumers > 0 && waited > consumedTime {
 			*patience -= waited
 			return q.Messages
 		}

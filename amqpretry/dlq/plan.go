@@ -38,7 +38,18 @@ const (
 	// Unpark makes replays take parked dead letters again, until the next ParkAfter is reached: the
 	// next replay forgets the note.
 	Unpark Kind = "unpark"
+
+	// The following are for messages that wait, see Waits. Cancel deletes them, as Purge does.
+	Cancel Kind = "cancel"
+	// SendNow ends the wait: the message goes to its target at once, with its attempts, its history
+	// and its deadline. A retry queue dead-letters it by itself, as it does when the delay is over.
+	// Of a message in a ladder a copy goes to the landing queue of the target.
+	SendNow Kind = "send"
+	// Postpone lets messages wait until a later time, by a copy.
+	Postpone Kind = "postpone"
 )
+
+func (k Kind) forWaits() bool { return k == Cancel || k == SendNow || k == Postpone }
 
 // Plan says what a run does with which dead letters, and how carefully. Queue.Plan counts first
 // what it would do; Queue.Run does it.
@@ -51,6 +62,8 @@ type Plan struct {
 	// failed them. A retry queue or a landing queue, as Config.Names names them, is refused:
 	// messages go from there to a main queue.
 	To string `json:"to,omitempty"`
+	// Until is when a Postpone ends the wait. A message that is due later stays.
+	Until time.Time `json:"until,omitzero"`
 	// Limit is how many at most; 0 means all that match.
 	Limit int `json:"limit,omitempty"`
 	// Rate is how many a second at most; 0 means as fast as the broker confirms them.
@@ -98,9 +111,10 @@ func (p Plan) Validate() error {
 		}
 	}
 
-	check(slices.Contains([]Kind{Replay, Move, Purge, Park, Unpark}, p.Kind), "Kind",
-		"replay, move, purge, park or unpark", quoted(string(p.Kind)))
+	check(p.Kind.forWaits() || slices.Contains([]Kind{Replay, Move, Purge, Park, Unpark}, p.Kind), "Kind",
+		"replay, move, purge, park or unpark, or cancel, send or postpone for messages that wait", quoted(string(p.Kind)))
 	check(p.To == "" || p.Kind == Replay || p.Kind == Move, "To", "empty for a "+string(p.Kind), quoted(p.To))
+	check(p.Until.IsZero() == (p.Kind != Postpone), "Until", "a time for a postpone, else none", p.Until.String())
 	check(p.To != "" || p.Kind != Move, "To", "the queue to which the messages go", quoted(p.To))
 	check(len(p.To) <= longestName, "To", "at most 255 bytes", itoa(len(p.To)))
 	check(p.Messages == 0 || p.Messages > 0 && p.Kind == Replay, "Canary.Messages", "0 (none), or with a replay more",
@@ -125,14 +139,14 @@ func (p Plan) Most() int {
 // Counted, and its filter selects exactly the messages that were counted: neither those that come
 // later, nor those that take their places.
 func (q *Queue) Plan(ctx context.Context, plan Plan) (Plan, error) {
-	return q.count(plan, func(dry Plan) (Report, error) { return q.run(ctx, dry, true) })
+	return count(plan, func(dry Plan) (Report, error) { return q.run(ctx, dry, true) })
 }
 
 // PlanOf is Plan for dead letters that Read has given before: it asks for the target, and does not
 // read the queue again. read is the Stat of that Read.
 func (q *Queue) PlanOf(ctx context.Context, plan Plan, read Stat, deadLetters iter.Seq2[*DeadLetter, error]) (Plan,
 	error) {
-	return q.count(plan, func(dry Plan) (Report, error) {
+	return count(plan, func(dry Plan) (Report, error) {
 		p, r, err := q.pass(ctx, dry, true)
 		if err != nil {
 			return p.report, err
@@ -171,7 +185,7 @@ func readBefore(q *Queue, l *DeadLetter) *found {
 }
 
 // count makes a plan of what a dry run of it says.
-func (q *Queue) count(plan Plan, dryRun func(Plan) (Report, error)) (Plan, error) {
+func count(plan Plan, dryRun func(Plan) (Report, error)) (Plan, error) {
 	plan = plan.parking()
 	wanted, now, untimed := plan.Filter, time.Now(), 0
 	var counted []uint64

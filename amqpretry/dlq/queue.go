@@ -13,6 +13,8 @@ import (
 type Queue struct {
 	client          *Client
 	name, mainQueue string
+
+	place *place // of a queue in which messages wait
 }
 
 // Name of the dead-letter queue.
@@ -93,8 +95,8 @@ func inspect(a asker, what, name string) (amqp091.Queue, error) {
 
 // first takes the first message of a quorum queue that has said it has none, and counts again. It
 // says so as well when its leader is away, or has not answered within a quarter of a second.
-func (q *Queue) first(a asker) (first []*block, total int, err error) {
-	b, message, more, err := getBlock(a, q.name)
+func (q *Queue) first(a asker, h *holder) (first []*block, total int, err error) {
+	b, message, more, err := getBlock(a, q.name, h.add())
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.ResourceLocked {
 		return nil, 0, nil // it has a single active consumer
 	}

@@ -40,7 +40,7 @@ func (s *scan) renew(ctx context.Context, unseen int) error {
 	}
 	taken := s.passed - kept
 	left := s.total - taken
-	if err := s.giveBack(); err != nil {
+	if err := s.giveBack(true); err != nil {
 		return err
 	}
 	if err := context.Cause(ctx); err != nil {
@@ -53,6 +53,9 @@ func (s *scan) renew(ctx context.Context, unseen int) error {
 	}
 	s.gone += taken
 	s.skip, s.passed = kept-unseen, 0
+	if s.holder != nil { // it knows them
+		s.skip, s.gone = 0, s.gone+kept
+	}
 	s.short += max(0, left-total)
 	s.total = min(total, left)
 	s.began = time.Now()

@@ -81,6 +81,9 @@ func (q *Queue) pass(ctx context.Context, plan Plan, dryRun bool) (*passage, *ru
 // checkTarget checks the target by the names of the queues.
 func (p *passage) checkTarget() error {
 	switch {
+	case p.plan.Kind.forWaits():
+		return &config.FieldError{Path: "Plan.Kind", Wanted: "replay, move or purge, as these are dead letters",
+			Found: quoted(string(p.plan.Kind))}
 	case p.plan.Kind == Replay && p.target == "":
 		return &config.FieldError{Path: "Plan.To", Wanted: "a queue, as the dead-letter queue has no main queue",
 			Found: quoted(p.target)}

@@ -30,6 +30,8 @@ type Report struct {
 	// Dropped are those of Done that are not in the target any more, although it had no consumer: a
 	// limit has dropped them, or somebody has taken them. The undo file has them.
 	Dropped int `json:"dropped,omitempty"`
+	// Gone are messages that were counted and no longer waited: see Waits.Run.
+	Gone int `json:"gone,omitempty"`
 	// Consumers is how many consumers the dead-letter queue had when the run began. No run sees the
 	// messages that they hold unacknowledged.
 	Consumers int `json:"consumers"`
@@ -106,6 +108,13 @@ const (
 	LeftTooLarge LeftReason = "headers too large"
 	// LeftParked: it is parked, and the plan of a replay does not name it. See Plan.IncludeParked.
 	LeftParked LeftReason = "parked"
+	// LeftLater: it is due at Plan.Until or later. LeftExpires: its deadline is before that.
+	// LeftTooLong: it cannot wait so long, by its ladder or by Policy.MaxPostpone.
+	LeftLater   LeftReason = "due later already"
+	LeftExpires LeftReason = "expires before"
+	LeftTooLong LeftReason = "cannot wait so long"
+	// LeftByBroker: the broker delays it by itself, and would lose its attempts.
+	LeftByBroker LeftReason = "delayed by the broker itself"
 )
 
 // matches tells whether a filter matches, and counts what it leaves out for a missing time.

@@ -47,6 +47,9 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 	if err != nil {
 		return s, err
 	}
+	if q.place != nil {
+		believed = q.place.arguments
+	}
 	found, seen, err := q.client.describe(ctx, link, q.name, believed, wait)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit is unknown: " +

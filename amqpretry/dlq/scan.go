@@ -52,7 +52,8 @@ type scan struct {
 
 	blocks       []*block
 	depthChannel *amqp091.Channel
-	asker        asker // of depthChannel
+	asker        asker   // of depthChannel
+	holder       *holder // nil for dead letters, which can stay as long as it takes
 	// returned tells that the last message had been given back before, so that others of those may
 	// follow.
 	returned, released bool
@@ -78,6 +79,9 @@ func (f *found) deadLetter() *DeadLetter {
 	if f.read == nil {
 		deadLetter := newDeadLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader,
 			f.position)
+		if f.queue.place != nil {
+			deadLetter.Wait = f.queue.place.wait(&f.delivery, time.Now())
+		}
 		f.read = &deadLetter
 	}
 
@@ -125,15 +129,20 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	total, hidden, first := found.Messages, 0, []*block(nil)
+	total, hidden, first, holder := found.Messages, 0, []*block(nil), newHolder(q.place)
+	defer func() {
+		if err != nil {
+			holder.end()
+		}
+	}()
 	if safety.quorum {
 		if hidden, err = q.hidden(ctx, link); err == nil && total == 0 {
-			first, total, err = q.first(asker)
+			first, total, err = q.first(asker, holder)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if err = q.certain(link, total, hidden); err != nil {
+		if err = q.certain(link, total, hidden); err != nil && q.place == nil {
 			return nil, err
 		}
 	}
@@ -149,7 +158,7 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 		blocks: first, ctx: ctx, leave: leave, queue: q, hidden: hidden, others: found.Consumers,
 		links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
 		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel,
-		asker: asker,
+		asker: asker, holder: holder,
 	}, nil
 }
 
@@ -190,7 +199,19 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s.passed > s.skip && !f.lost {
+		switch {
+		case s.holder != nil && f.lost: // it comes again, when there is room
+			s.passed--
+			if s.holder.claim(f.block, f.delivery.DeliveryTag) {
+				_ = f.delivery.Nack(false, true)
+				f.block.acked.Add(1)
+			}
+			continue
+		case f.again:
+			s.passed--
+			f.keep()
+			continue
+		case s.passed > s.skip && !f.lost:
 			return f, nil
 		}
 		f.keep()
@@ -271,7 +292,11 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 			empty = time.Now()
 		default:
 			// Others have taken the rest, or all of it is on its way to this consumer.
-			if min(quiet.lasts(), time.Since(empty)) > endTime {
+			limit := endTime
+			if s.holder != nil { // what has expired is missed each time
+				limit = settledWait
+			}
+			if min(quiet.lasts(), time.Since(empty)) > limit {
 				b.end()
 			}
 		}
@@ -305,6 +330,9 @@ func (s *silence) lasts() time.Duration {
 func (s *scan) over() error {
 	if err := s.intact(); err != nil {
 		return err
+	}
+	if s.holder != nil { // some were due meanwhile
+		return io.EOF
 	}
 	if missing := s.total - s.passed + s.short; missing > 0 {
 		return &IncompleteError{Queue: s.queue.name, Total: s.first, Missing: missing}
@@ -349,7 +377,8 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := openBlock(s.queue.client.asker(link), s.queue.name, s.prefetch(prefetch), s.queue.client.room)
+	b, err := openBlock(s.queue.client.asker(link), s.queue.name, s.prefetch(prefetch), s.queue.client.room,
+		s.holder.add())
 	if err != nil {
 		return nil, err
 	}

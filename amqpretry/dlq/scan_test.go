@@ -123,7 +123,7 @@ func TestAcknowledgementsAreWaitedFor(t *testing.T) {
 	silent.Store(true)
 	f.block.openAcks()
 	done := make(chan error, 1)
-	go func() { done <- f.block.ack([]uint64{f.delivery.DeliveryTag}) }()
+	go func() { done <- f.block.ack([]uint64{f.delivery.DeliveryTag}, false) }()
 	select {
 	case err := <-done:
 		require.Fail(t, "said to be out", "%v", err)
@@ -147,7 +147,7 @@ func TestScanGoesOnAfterSettling(t *testing.T) {
 		if i == 0 {
 			s.settle()
 		}
-		require.NoError(t, f.block.ack([]uint64{f.delivery.DeliveryTag}))
+		require.NoError(t, f.block.ack([]uint64{f.delivery.DeliveryTag}, false))
 		require.Len(t, s.blocks, 1)
 		require.False(t, f.block.sealed, i)
 	}

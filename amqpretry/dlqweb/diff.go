@@ -101,11 +101,11 @@ func (e *change) headerDiff(before []headerLine) []diff.Line {
 	for _, line := range before {
 		_, set := e.Set[line.Name]
 		if set || slices.Contains(e.Remove, line.Name) {
-			lines = append(lines, diff.Line{"-", line.Name + " (" + line.Type + "): " + line.Value})
+			lines = append(lines, diff.Line{Sign: "-", Text: line.Name + " (" + line.Type + "): " + line.Value})
 		}
 	}
 	for _, name := range sortedKeys(e.Set) {
-		lines = append(lines, diff.Line{"+", name + " (" + e.Set[name].Type + "): " + e.Set[name].Value})
+		lines = append(lines, diff.Line{Sign: "+", Text: name + " (" + e.Set[name].Type + "): " + e.Set[name].Value})
 	}
 
 	return lines

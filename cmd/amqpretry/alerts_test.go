@@ -48,7 +48,7 @@ func TestCommandsOfAlerts(t *testing.T) {
 		"DeliveriesHeld":          {{"doctor", queue}},
 		"RetriesGrowing":          {{"doctor", queue}},
 		"DelayedMessagesUnroutable": {
-			{"delays", "show", "--ladder", "amqpretry.delay.v1.100ms.10x6"},
+			{"delays", "unroutable", "list", "--ladder", "amqpretry.delay.v1.100ms.10x6"},
 		},
 		"LandingQueueNotDraining": {{"doctor", queue, "--vhost", "/"}},
 		"ManyCallsFail":           {{"dlq", "stat", queue, "--handler", "ship it"}},

@@ -19,7 +19,7 @@ import (
 )
 
 // mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it
-// with ours (at most 31, 4 of Watermill, and as many unknown ones as fit into 512 bytes) and those
+// with ours (at most 32, 4 of Watermill, and as many unknown ones as fit into 512 bytes) and those
 // that the broker adds.
 const mostHeaders = maxEntries - 80
 

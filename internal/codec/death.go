@@ -12,6 +12,12 @@ func NewestDeath(headers amqp091.Table) string {
 	return text(newest(headers), "queue")
 }
 
+// SentNow tells of a copy whose wait an operator has ended: its retry queue has dead-lettered it
+// because it was rejected there, or it is a copy of the copy, which tells no end of a wait.
+func SentNow(headers amqp091.Table) bool {
+	return newest(headers)["reason"] == rejected || headers[header.ID] != nil && headers[header.Due] == nil
+}
+
 func newest(headers amqp091.Table) amqp091.Table {
 	deaths, _ := headers[header.Death].([]any)
 	if len(deaths) == 0 {

@@ -110,6 +110,7 @@ func (q *Queue) arrive(
 	}
 	if wire.Carries(d.Headers, q.Name) {
 		m.Waited, m.IsRetryQueue = codec.NewestDeath(d.Headers), q.isRetryQueue
+		m.SentNow = codec.SentNow(d.Headers)
 	}
 	a := engine.Arrive(q.Name, &q.Policy, &m, now)
 	q.isEarly(d, &m, now, &a)
@@ -136,7 +137,7 @@ func (q *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, 
 	var early *publish.Early
 	if delay, _ := d.Headers[header.Delay].(string); a.Returns > 0 {
 		early = q.Forwarder.Back(rejection(d, a.Returns), now)
-	} else if m.Waited != "" && q.isRetryQueue(m.Waited, delay) {
+	} else if m.Waited != "" && !m.SentNow && q.isRetryQueue(m.Waited, delay) {
 		early = q.Forwarder.Back(publish.Trip{
 			Message: codec.Identity(d.Headers, d.MessageId), Count: a.State.Count,
 			ID: codec.HeaderText(d.Headers[header.ID]),

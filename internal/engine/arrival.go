@@ -23,6 +23,8 @@ type Arriving struct {
 	// IsRetryQueue reports whether a name is that of the queue's retry queue for a delay. It is
 	// asked of messages that carry this queue's headers only.
 	IsRetryQueue func(name, delay string) bool
+	// SentNow reports that an operator has ended its wait.
+	SentNow bool
 	// Redelivered reports that it was delivered before, and Deliveries how often without an answer:
 	// what was never delivered was given its count by a publisher.
 	Redelivered bool
@@ -62,6 +64,9 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 		Queue: queue, MaxRetries: policy.MaxRetries(), Death: m.Waited, IsRetryQueue: m.IsRetryQueue,
 	})
 	a.State.Queue = queue
+	if m.SentNow {
+		a.State.NotBefore = time.Time{}
+	}
 	a.State.SetAge(wire.Age{
 		Expiration: m.Expiration, Timestamp: m.Timestamp, Kind: kind, MaxAge: policy.MaxAge, Longest: config.MaxDelay,
 		Now: now,

@@ -118,7 +118,7 @@ func maxPostpone(policy *config.Policy) time.Duration {
 // waitFor completes a verdict with a wait for as long as the error asks for, within MaxPostpone.
 func waitFor(policy *config.Policy, c Case, v retry.Verdict) retry.Verdict {
 	after := min(c.After, maxPostpone(policy))
-	v.Delay = hopFor(policy, after)
+	v.Delay = Hop(policy, after)
 	if v.Delay < after {
 		// it is written in whole milliseconds, and not earlier
 		v.NotBefore = c.Now.Add(after + time.Millisecond - 1).Truncate(time.Millisecond)
@@ -150,7 +150,7 @@ func early(policy *config.Policy, s *wire.State, now time.Time) (v retry.Verdict
 		return retry.Verdict{}, false
 	}
 
-	hop := hopFor(policy, wait)
+	hop := Hop(policy, wait)
 	switch {
 	case hop == 0: // a policy without retries has nothing to wait in
 		return retry.Verdict{}, false
@@ -197,14 +197,14 @@ func exhausted(class retry.Class) retry.Reason {
 	}
 }
 
-// hopFor is the delay in which a message waits next that is to wait so long. It is 0 only for a
+// Hop is the delay in which a message waits next that is to wait so long. It is 0 only for a
 // policy that retries nothing.
 //
 // No wait that an error asks for ends early. So a message takes one delay that is long enough if
 // that is not much longer; else it goes through the longest one that is shorter, and then on with
 // the rest. A wait that is longer than all delays takes the longest as often as it takes: that
 // costs the broker one republished message for each, and nobody a call of a handler.
-func hopFor(policy *config.Policy, wait time.Duration) time.Duration {
+func Hop(policy *config.Policy, wait time.Duration) time.Duration {
 	over := policy.DelayFor(wait)
 	if over <= wait+wait/hopTolerance {
 		return over

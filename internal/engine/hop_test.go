@@ -16,7 +16,7 @@ import (
 // way is how a message goes that is to wait so long, if the broker takes no time.
 func way(policy config.Policy, wait time.Duration) (hops []time.Duration) {
 	for wait > 0 {
-		hop := hopFor(&policy, wait)
+		hop := Hop(&policy, wait)
 		hops = append(hops, hop)
 		wait -= hop
 	}
@@ -59,7 +59,7 @@ func TestWays(t *testing.T) {
 	} {
 		assert.Equal(t, test.want, way(test.policy, test.wait), name)
 	}
-	assert.Zero(t, hopFor(&config.Policy{Mode: config.ModeDeadLetter}, second))
+	assert.Zero(t, Hop(&config.Policy{Mode: config.ModeDeadLetter}, second))
 }
 
 // No way is shorter than asked for, none is later than the one delay that would do, and only waits

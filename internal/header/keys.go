@@ -36,6 +36,7 @@ const (
 	Since        = Prefix + "since"      // where its age counts from
 	Deadline     = Prefix + "deadline"   // when it expires
 	NotBefore    = Prefix + "not-before" // until when it goes on waiting, where that is longer than any delay
+	Due          = Prefix + "due"        // when its present wait ends
 	Handled      = Prefix + "handled"    // by which its handler has succeeded, and a middleware outside of it has not
 	Reason       = Prefix + "reason"
 	Error        = Prefix + "error"
@@ -57,7 +58,7 @@ var Known = map[string]bool{
 	Priority: true,
 	Opt:      true, UUID: true, FirstFailure: true, LastFailure: true, Since: true, Deadline: true, NotBefore: true,
 	Handled: true, Reason: true, Error: true, ErrorType: true, History: true, Replays: true, Replay: true, Edits: true,
-	Parked: true, Removed: true, Canary: true, Trace: true,
+	Parked: true, Removed: true, Canary: true, Trace: true, Due: true,
 }
 
 // Retire is no header: it is in the binding that marks a retry queue as being retired, and no

@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // call is one of Publish.
@@ -111,6 +112,9 @@ func (c *call) add(index int, msg *message.Message, due time.Time) error {
 	} else {
 		m.once = c.target.Exchange != "" || headers[header.BrokerCC] != nil || headers[header.BrokerBCC] != nil
 	}
+	if !due.IsZero() {
+		headers[header.Due] = wire.FormatTime(due) // renewed when it is published
+	}
 	publishing.Headers, publishing.DeliveryMode = headers, amqp091.Persistent
 	m.publishing = publishing
 	c.messages = append(c.messages, m)
@@ -199,7 +203,10 @@ func (c *call) address(m *outgoing) (exchange, key string, publishing amqp091.Pu
 	if m.due.IsZero() {
 		return c.target.Exchange, c.target.Key, publishing
 	}
-	exchange, key = c.delays.ladder.Address(c.target, time.Until(m.due), &publishing)
+	now, ladder := time.Now(), c.delays.ladder
+	delay := m.due.Sub(now)
+	publishing.Headers[header.Due] = wire.FormatTime(now.Add(ladder.Config.RoundUp(delay)))
+	exchange, key = ladder.Address(c.target, delay, &publishing)
 
 	return exchange, key, publishing
 }

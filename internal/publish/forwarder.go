@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -335,7 +336,11 @@ func (q *QueueForwarder) copyOf(link *connection.Link, c *copying) (exchange, ke
 	if limit > 0 {
 		limit = max(1, limit-q.returns.Size(delayOf(&c.request.State))) // 0 is no limit
 	}
-	c.request.LowerPriority = q.plan.Ladder != nil
+	delay := cmp.Or(c.request.Wait, delayOf(&c.request.State))
+	if c.request.LowerPriority = q.plan.Ladder != nil; c.request.LowerPriority {
+		delay = q.plan.Ladder.Config.RoundUp(delay)
+	}
+	c.request.State.Due = time.Now().Add(delay)
 	copied, c.state = codec.CopyOf(&c.request, limit)
 	exchange, key = q.plan.Route(c.state.Count, delayOf(&c.state), &copied)
 

@@ -128,7 +128,7 @@ func decodeHistory(text string) []retry.FailedCall {
 }
 
 func (a attemptJSON) call() retry.FailedCall {
-	return retry.FailedCall{Number: a.Number, At: parseTime(a.At), Error: Text(a.Error, historyErrorBytes),
+	return retry.FailedCall{Number: a.Number, At: ParseTime(a.At), Error: Text(a.Error, historyErrorBytes),
 		Type: Text(a.Type, MaxErrorTypeBytes), Reason: a.Reason}
 }
 

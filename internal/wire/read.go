@@ -101,11 +101,11 @@ func decode(headers map[string]any) State {
 		Handler:      text(header.Handler),
 		Host:         text(header.Host),
 		UUID:         text(header.UUID),
-		FirstFailure: parseTime(text(header.FirstFailure)),
-		LastFailure:  parseTime(text(header.LastFailure)),
-		Since:        parseTime(text(header.Since)),
-		Deadline:     parseTime(text(header.Deadline)),
-		NotBefore:    parseTime(text(header.NotBefore)),
+		FirstFailure: ParseTime(text(header.FirstFailure)),
+		LastFailure:  ParseTime(text(header.LastFailure)),
+		Since:        ParseTime(text(header.Since)),
+		Deadline:     ParseTime(text(header.Deadline)),
+		NotBefore:    ParseTime(text(header.NotBefore)),
 		Handled:      text(header.Handled),
 		Reason:       retry.Reason(text(header.Reason)),
 		Error:        text(header.Error),
@@ -255,7 +255,8 @@ func BrokerReason(death string) retry.Reason {
 	return ""
 }
 
-func parseTime(s string) time.Time {
+// ParseTime reads a time of a header. It is zero for what is none.
+func ParseTime(s string) time.Time {
 	if s == "" { // most times of most messages: an error takes three allocations
 		return time.Time{}
 	}

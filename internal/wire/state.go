@@ -30,6 +30,9 @@ type State struct {
 	// until when it is to wait, where one delay was not enough.
 	Since, Deadline, NotBefore time.Time
 
+	// Due is when the wait ends for which it is sent. Not read back: it is over when it arrives.
+	Due time.Time
+
 	// Handled is the mark of a call in which the handler succeeded, and a middleware outside made a
 	// failure of it.
 	Handled string

@@ -37,9 +37,10 @@ func TestAllKeysAreKnown(t *testing.T) {
 	s := State{
 		Count: 1, Delay: "1s", Attempts: 1, Replays: 1, Queue: "q", Topic: "t", Handler: "h", Host: "h",
 		Arrival: NewArrival("e", "k", "1", "u", "cc"), UUID: "u",
-		FirstFailure: parseTime("2026-01-01T00:00:00Z"), LastFailure: parseTime("2026-01-01T00:00:00Z"),
-		Since:    parseTime("2026-01-01T00:00:00Z"),
-		Deadline: parseTime("2026-01-01T00:00:00Z"), NotBefore: parseTime("2026-01-01T00:00:00Z"),
+		FirstFailure: ParseTime("2026-01-01T00:00:00Z"), LastFailure: ParseTime("2026-01-01T00:00:00Z"),
+		Since:    ParseTime("2026-01-01T00:00:00Z"),
+		Deadline: ParseTime("2026-01-01T00:00:00Z"), NotBefore: ParseTime("2026-01-01T00:00:00Z"),
+		Due:    ParseTime("2026-01-01T00:00:00Z"),
 		Reason: retry.ReasonExpired, Error: "e", ErrorType: "t",
 		History: []retry.FailedCall{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Parked: "{}",
 		Handled: "h",

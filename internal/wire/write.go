@@ -44,6 +44,7 @@ func (s *State) Fields(to []Field, id string) []Field {
 
 	if s.Count != header.CountDead {
 		set(header.Delay, s.Delay, MaxNameBytes)
+		set(header.Due, FormatTime(s.Due), MaxNameBytes)
 	}
 	if s.Replays > 0 {
 		to = append(to, Field{header.Replays, strconv.Itoa(s.Replays)})
@@ -66,11 +67,11 @@ func (s *State) Fields(to []Field, id string) []Field {
 		}
 	}
 
-	set(header.FirstFailure, formatTime(s.FirstFailure), MaxNameBytes)
-	set(header.LastFailure, formatTime(s.LastFailure), MaxNameBytes)
-	set(header.Since, formatTime(s.Since), MaxNameBytes)
-	set(header.Deadline, formatTime(s.Deadline), MaxNameBytes)
-	set(header.NotBefore, formatTime(s.NotBefore), MaxNameBytes)
+	set(header.FirstFailure, FormatTime(s.FirstFailure), MaxNameBytes)
+	set(header.LastFailure, FormatTime(s.LastFailure), MaxNameBytes)
+	set(header.Since, FormatTime(s.Since), MaxNameBytes)
+	set(header.Deadline, FormatTime(s.Deadline), MaxNameBytes)
+	set(header.NotBefore, FormatTime(s.NotBefore), MaxNameBytes)
 	set(header.Handled, s.Handled, MaxNameBytes)
 	set(header.Reason, string(s.Reason), MaxNameBytes)
 	set(header.Error, s.Error, MaxErrorBytes)
@@ -121,7 +122,8 @@ func (s State) Shrink(step int) State {
 
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-func formatTime(t time.Time) string {
+// FormatTime spells a time of a header: RFC 3339 in UTC, with milliseconds. The zero time is empty.
+func FormatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

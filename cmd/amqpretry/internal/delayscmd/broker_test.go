@@ -207,7 +207,7 @@ func TestStat(t *testing.T) {
 	assert.EqualValues(t, 7, ladder.Messages)
 	d = l.ok("stat")
 	assert.Contains(t, d.errs, "2 queues missing, such as "+l.ladder.Unroutable())
-	d = l.run("show", "--ladder", l.ladder.Name())
+	d = l.run("unroutable", "list", "--ladder", l.ladder.Name())
 	assert.Equal(t, cli.ExitFailed, d.code)
 	assert.Contains(t, d.errs, l.ladder.Unroutable())
 }
@@ -244,21 +244,21 @@ func TestUnroutable(t *testing.T) {
 
 	_, ladder := l.stat()
 	assert.EqualValues(t, 5, ladder.Unroutable.Messages)
-	d := l.ok("show")
+	d := l.ok("unroutable", "list")
 	assert.Contains(t, d.out, "MESSAGES  TARGET\n2         "+l.queue+"\n")
 	assert.Regexp(t, `(?m)^1 +x\\x1b\[2J\\u202e\.é$`, d.out)
 	assert.Regexp(t, `(?m)^1 +events\.x with key paid\.\*$`, d.out)
 	assert.Regexp(t, `(?m)^5 +- +- +- +- +- +7$`, d.out)
 	assert.Regexp(t, `(?m)^3 +\S+ +200ms +\S+ +id-odd +- +3$`, d.out)
 	assert.Contains(t, d.errs, l.ladder.Unroutable()+": 5 messages")
-	assert.Contains(t, l.ok("show", "--target", odd).errs, "1 message of 5")
-	assert.Contains(t, l.ok("show", "--limit", "1").errs, "1 of 5 messages; --limit lists more")
-	d = l.ok("show", "--position", "5", "--ladder", l.ladder.Name())
+	assert.Contains(t, l.ok("unroutable", "list", "--target", odd).errs, "1 message of 5")
+	assert.Contains(t, l.ok("unroutable", "list", "--limit", "1").errs, "1 of 5 messages; --limit lists more")
+	d = l.ok("unroutable", "list", "--position", "5", "--ladder", l.ladder.Name())
 	assert.Contains(t, d.out, `routing key "garbage\x1b[31m"`)
 	assert.Contains(t, d.out, "Body (7 bytes)\nforeign\n")
 
 	var shown delayedJSON
-	d = l.ok("show", "--json", "--target-exchange", "events.x", "--target-key", "paid.*")
+	d = l.ok("unroutable", "list", "--json", "--target-exchange", "events.x", "--target-key", "paid.*")
 	require.NoError(t, json.Unmarshal([]byte(d.out), &shown), d.out)
 	assert.Equal(t, targetJSON{"events.x", "paid.*"}, shown.Target)
 	assert.EqualValues(t, 100, shown.DelayMS)
@@ -266,43 +266,49 @@ func TestUnroutable(t *testing.T) {
 
 	for _, args := range [][]string{
 		{"send"}, {"discard"}, {"send", "--foreign"}, {"send", "--target-exchange", "events.x"},
-		{"send", "--target", l.queue, "--foreign"}, {"discard", "--all", "--foreign"}, {"show", "--target-key", "x"},
-		{"send", "--target", l.queue, "--to", l.ladder.Unroutable()}, {"show", "--position", "1", "--foreign"},
-		{"send", "--target", "amqp://me:secret@host"}, {"stat", "amqp://me:secret@host"}, {"stat", ""},
+		{"send", "--target", l.queue, "--foreign"}, {"discard", "--all", "--foreign"}, {"list", "--target-key", "x"},
+		{"send", "--target", l.queue, "--to", l.ladder.Unroutable()}, {"list", "--position", "1", "--foreign"},
+		{"send", "--target", "amqp://me:secret@host"},
 	} {
+		args = append([]string{"unroutable"}, args...)
 		d = l.run(append(args, "--ladder", l.ladder.Name())...)
 		assert.Equal(t, cli.ExitUsage, d.code, "%q: %s", args, d.errs)
 		assert.NotContains(t, d.errs, "secret")
 	}
+	for _, queue := range []string{"amqp://me:secret@host", ""} {
+		d = l.run("stat", queue)
+		assert.Equal(t, cli.ExitUsage, d.code, queue)
+		assert.NotContains(t, d.errs, "secret")
+	}
 
 	undo := filepath.Join(t.TempDir(), "undo.jsonl")
-	d = l.run("send", "--target", l.queue, "--yes", "--ladder", l.ladder.Name())
+	d = l.run("unroutable", "send", "--target", l.queue, "--yes", "--ladder", l.ladder.Name())
 	assert.Equal(t, cli.ExitFailed, d.code, "there is no such queue")
 	l.Has(l.ladder.Unroutable(), 5)
 	l.Declare(l.queue, nil)
-	d = l.ok("send", "--target", l.queue, "--ladder", l.ladder.Name())
+	d = l.ok("unroutable", "send", "--target", l.queue, "--ladder", l.ladder.Name())
 	assert.Contains(t, d.out, "5 messages, of which 2 match; 2 can be sent to "+l.queue)
 	assert.Contains(t, d.errs, "This was a dry run: nothing was sent. --yes does it.")
 	l.Has(l.ladder.Unroutable(), 5)
-	d = l.ok("send", "--target", l.queue, "--yes", "--undo", undo, "--ladder", l.ladder.Name())
+	d = l.ok("unroutable", "send", "--target", l.queue, "--yes", "--undo", undo, "--ladder", l.ladder.Name())
 	assert.Contains(t, d.out, "2 of 2 matching messages sent to "+l.queue)
 	assert.Equal(t, []string{"a", "b"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 2)))
 	l.Has(l.ladder.Unroutable(), 3)
 
 	other := l.queue + "-other"
 	l.Declare(other, nil)
-	l.ok("send", "--foreign", "--to", other, "--yes", "--no-undo", "--ladder", l.ladder.Name())
+	l.ok("unroutable", "send", "--foreign", "--to", other, "--yes", "--no-undo", "--ladder", l.ladder.Name())
 	assert.Equal(t, []string{"foreign"}, rabbit.Bodies(drain.N(t, l.Client, other, 1)))
 	l.Has(l.queue, 0) // no header has sent it there
-	l.ok("send", "--target-exchange", "events.x", "--target-key", "paid.*", "--to", other, "--yes", "--no-undo",
-		"--ladder", l.ladder.Name())
+	l.ok("unroutable", "send", "--target-exchange", "events.x", "--target-key", "paid.*", "--to", other, "--yes",
+		"--no-undo", "--ladder", l.ladder.Name())
 	assert.Equal(t, []string{"exchange"}, rabbit.Bodies(drain.N(t, l.Client, other, 1)))
 	l.Has(l.ladder.Unroutable(), 1)
 
 	l.undone(undo)
 }
 
-// delayedJSON is a line of show --json.
+// delayedJSON is a line of list --json.
 type delayedJSON struct {
 	Position int
 	Target   targetJSON
@@ -314,10 +320,10 @@ type delayedJSON struct {
 func (l *lab) undone(sent string) {
 	t := l.t
 	discarded := filepath.Join(t.TempDir(), "discarded.jsonl")
-	d := l.ok("discard", "--target", odd, "--ladder", l.ladder.Name(), "--json")
+	d := l.ok("unroutable", "discard", "--target", odd, "--ladder", l.ladder.Name(), "--json")
 	assert.Contains(t, d.out, `"dry_run": true`)
 	l.Has(l.ladder.Unroutable(), 1)
-	d = l.ok("discard", "--target", odd, "--yes", "--undo", discarded, "--ladder", l.ladder.Name())
+	d = l.ok("unroutable", "discard", "--target", odd, "--yes", "--undo", discarded, "--ladder", l.ladder.Name())
 	assert.Contains(t, d.out, "1 of 1 matching message discarded")
 	assert.Contains(t, d.errs, "amqpretry dlq import --dead-letter-queue "+l.ladder.Unroutable())
 	l.Has(l.ladder.Unroutable(), 0)
@@ -325,9 +331,9 @@ func (l *lab) undone(sent string) {
 	l.undo(d)
 	l.ok("dlq", "import", "--dead-letter-queue", l.ladder.Unroutable(), l.queue, sent, "--yes")
 	l.Has(l.ladder.Unroutable(), 3)
-	assert.Contains(t, l.ok("show", "--target", odd).errs, "1 message of 3")
-	assert.Contains(t, l.ok("show", "--target", l.queue).errs, "2 messages of 3")
-	l.ok("discard", "--all", "--yes", "--no-undo", "--ladder", l.ladder.Name())
+	assert.Contains(t, l.ok("unroutable", "list", "--target", odd).errs, "1 message of 3")
+	assert.Contains(t, l.ok("unroutable", "list", "--target", l.queue).errs, "2 messages of 3")
+	l.ok("unroutable", "discard", "--all", "--yes", "--no-undo", "--ladder", l.ladder.Name())
 	l.Has(l.ladder.Unroutable(), 0)
 }
 
@@ -338,15 +344,15 @@ func TestUnroutableIsBusy(t *testing.T) {
 	uri := brokertest.URI(t)
 	l := newLab(t, uri)
 	name := "--ladder=" + l.ladder.Name()
-	d := l.run("show", "--position", "1", name)
+	d := l.run("unroutable", "list", "--position", "1", name)
 	assert.Equal(t, cli.ExitFailed, d.code)
 	assert.Contains(t, d.errs, `unroutable queue "`+l.ladder.Unroutable()+`" has no message at position 1`)
 	assert.NotContains(t, d.errs, "dead-letter")
 
 	l.publish(l.ladder.Unroutable(), "0.0.1.q.", amqp091.Publishing{Body: []byte("empty")})
 	l.Has(l.ladder.Unroutable(), 1)
-	assert.Regexp(t, `(?m)^1 +- +100ms `, l.ok("show", name).out)
-	assert.Contains(t, l.ok("show", "--foreign", name).errs, "1 message of 1")
+	assert.Regexp(t, `(?m)^1 +- +100ms `, l.ok("unroutable", "list", name).out)
+	assert.Contains(t, l.ok("unroutable", "list", "--foreign", name).errs, "1 message of 1")
 
 	other, err := amqp091.Dial(uri)
 	require.NoError(t, err)
@@ -356,10 +362,10 @@ func TestUnroutableIsBusy(t *testing.T) {
 	_, err = channel.QueueDeclare(l.ladder.Unroutable()+".lock", false, true, true, false, nil)
 	require.NoError(t, err)
 	const waiting = ": waiting to begin: another command may be working on this queue"
-	d = l.run("discard", "--foreign", "--yes", "--no-undo", name)
+	d = l.run("unroutable", "discard", "--foreign", "--yes", "--no-undo", name)
 	assert.Equal(t, cli.ExitFailed, d.code)
 	assert.Contains(t, d.errs, l.ladder.Unroutable()+waiting)
-	assert.Contains(t, d.errs, "another send, discard or show is at work")
+	assert.Contains(t, d.errs, "another send, discard or list is at work")
 	assert.NotContains(t, d.errs, "dead-letter")
 
 	l.heard = func(errs string) { // as soon as it waits
@@ -367,7 +373,7 @@ func TestUnroutableIsBusy(t *testing.T) {
 			_ = other.Close()
 		}
 	}
-	d = l.ok("discard", "--foreign", "--yes", "--no-undo", name)
+	d = l.ok("unroutable", "discard", "--foreign", "--yes", "--no-undo", name)
 	assert.Contains(t, d.errs, waiting)
 	assert.Contains(t, d.out, "1 of 1 matching message discarded")
 }
@@ -411,7 +417,7 @@ func TestUndoKeepsTargets(t *testing.T) {
 	before := l.shown()
 	for _, discard := range [][]string{{"--all"}, {"--target-exchange=events", "--target-key=paid"}, {"--foreign"},
 		{"--target", other}} {
-		discarded := l.ok(append([]string{"discard", "--yes", name, file()}, discard...)...)
+		discarded := l.ok(append([]string{"unroutable", "discard", "--yes", name, file()}, discard...)...)
 		if discard[0] == "--all" { // as doctor says, for a queue that is not as planned
 			l.Remove("", l.ladder.Unroutable())
 			l.Do(func(channel *amqp091.Channel) error { return l.ladder.Shared().Declare(channel) })
@@ -423,12 +429,12 @@ func TestUndoKeepsTargets(t *testing.T) {
 	// What is sent comes back as well, and what is sent after that are the messages of the target
 	// alone.
 	l.Declare(l.queue, nil)
-	sent := l.ok("send", "--target", l.queue, "--yes", name, file())
+	sent := l.ok("unroutable", "send", "--target", l.queue, "--yes", name, file())
 	assert.Len(t, drain.N(t, l.Client, l.queue, 2), 2)
 	command := regexp.MustCompile(`amqpretry (dlq import .*)`).FindStringSubmatch(sent.errs)
 	l.ok(append(strings.Fields(command[1]), "--yes")...)
 	assert.ElementsMatch(t, before, l.shown())
-	l.ok("send", "--target", l.queue, "--yes", name, "--no-undo")
+	l.ok("unroutable", "send", "--target", l.queue, "--yes", name, "--no-undo")
 	assert.Equal(t, []string{"one", "two"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 2)))
 
 	for _, d := range drain.N(t, l.Client, l.ladder.Unroutable(), 3) {
@@ -444,12 +450,12 @@ func TestUndoKeepsTargets(t *testing.T) {
 	}
 }
 
-// shown is what show --json says of all messages, but for where they are, the exchange, the times
+// shown is what list --json says of all messages, but for where they are, the exchange, the times
 // and the headers of the broker.
 func (l *lab) shown() []string {
 	l.t.Helper()
 	var all []string
-	out := l.ok("show", "--json", "--limit=0", "--ladder", l.ladder.Name()).out
+	out := l.ok("unroutable", "list", "--json", "--limit=0", "--ladder", l.ladder.Name()).out
 	for line := range strings.Lines(out) {
 		var m map[string]any
 		require.NoError(l.t, json.Unmarshal([]byte(line), &m))
@@ -482,35 +488,36 @@ func TestSeveralLadders(t *testing.T) {
 	d := l.ok("stat")
 	assert.Contains(t, d.out, "ladder "+l.ladder.Name())
 	assert.Contains(t, d.out, "ladder "+other.ladder.Name())
-	d = l.ok("discard", "--all", "--yes", "--no-undo")
+	d = l.ok("unroutable", "discard", "--all", "--yes", "--no-undo")
 	assert.Contains(t, d.errs, "no such messages are ready in ")
 	assert.Contains(t, d.errs, other.ladder.Unroutable())
 
 	target := topology.Target{Key: l.queue}
 	other.delay(target, 100*time.Millisecond, "one", "two")
 	other.Has(other.ladder.Unroutable(), 2)
-	assert.Contains(t, l.ok("show", "--position", "1").out, other.ladder.Unroutable())
+	assert.Contains(t, l.ok("unroutable", "list", "--position", "1").out, other.ladder.Unroutable())
 	l.Declare(l.queue, nil)
-	d = l.ok("send", "--target", l.queue, "--limit", "1", "--yes", "--no-undo")
+	d = l.ok("unroutable", "send", "--target", l.queue, "--limit", "1", "--yes", "--no-undo")
 	assert.Contains(t, d.out, other.ladder.Unroutable()+": 1 sent to "+l.queue)
 	assert.Equal(t, []string{"one"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 1)))
 
 	// Both have messages, and one has those for the target.
 	l.delay(topology.Target{Key: odd}, 100*time.Millisecond, "odd")
 	l.Has(l.ladder.Unroutable(), 1)
-	d = l.ok("discard", "--target", l.queue, "--dry-run")
+	d = l.ok("unroutable", "discard", "--target", l.queue, "--dry-run")
 	assert.Contains(t, d.out, other.ladder.Unroutable()+": 1 message, of which 1 matches")
-	d = l.ok("send", "--foreign", "--to", l.queue, "--yes", "--no-undo")
+	d = l.ok("unroutable", "send", "--foreign", "--to", l.queue, "--yes", "--no-undo")
 	assert.Contains(t, d.errs, "no such messages are ready in ")
 
 	// Both have such messages: the error has the command line for each, which does it.
 	l.delay(target, 100*time.Millisecond, "three")
 	l.Has(l.ladder.Unroutable(), 2)
-	d = l.run("send", "--target", l.queue, "--yes", "--no-undo", "--address", "localhost:1", "--address", "localhost:2")
+	d = l.run("unroutable", "send", "--target", l.queue, "--yes", "--no-undo", "--address", "localhost:1",
+		"--address", "localhost:2")
 	assert.Equal(t, cli.ExitUsage, d.code)
 	assert.Contains(t, d.errs, "2 ladders have such messages; name one with --ladder:\n")
 	for _, ladder := range []topology.Ladder{l.ladder, other.ladder} {
-		assert.Contains(t, d.errs, "\n  amqpretry delays send --address='localhost:1' --address='localhost:2' "+
+		assert.Contains(t, d.errs, "\n  amqpretry delays unroutable send --address='localhost:1' --address='localhost:2' "+
 			"--no-undo --target='"+l.queue+"' --yes --ladder="+ladder.Name()+"\n")
 	}
 	for _, command := range regexp.MustCompile(`(?m)^  amqpretry delays (.*)$`).FindAllStringSubmatch(d.errs, -1) {
@@ -522,16 +529,16 @@ func TestSeveralLadders(t *testing.T) {
 
 	other.delay(target, 100*time.Millisecond, "four")
 	other.Has(other.ladder.Unroutable(), 1)
-	d = l.run("discard", "--all", "--yes", "--uri", l.environ[cli.EnvURI], "--undo", "it's.jsonl")
+	d = l.run("unroutable", "discard", "--all", "--yes", "--uri", l.environ[cli.EnvURI], "--undo", "it's.jsonl")
 	assert.Equal(t, cli.ExitUsage, d.code)
-	assert.Contains(t, d.errs, `amqpretry delays discard --all --undo='it'\''s.jsonl' --uri=URI --yes --ladder=`)
-	d = l.run("show", "--position", "1")
+	assert.Contains(t, d.errs, `amqpretry delays unroutable discard --all --undo='it'\''s.jsonl' --uri=URI --yes --ladder=`)
+	d = l.run("unroutable", "list", "--position", "1")
 	assert.Equal(t, cli.ExitUsage, d.code)
-	assert.Contains(t, d.errs, "amqpretry delays show --position='1' --ladder="+other.ladder.Name())
+	assert.Contains(t, d.errs, "amqpretry delays unroutable list --position='1' --ladder="+other.ladder.Name())
 
 	for _, wrong := range []string{"x", "orders.v1.1s.10x99", "orders.v1.7.10x6", "orders.v2.100ms.10x6",
 		"a.v1.1s.010x6", "amqp://me:secret@host"} {
-		d = l.run("show", "--ladder", wrong)
+		d = l.run("unroutable", "list", "--ladder", wrong)
 		assert.Equal(t, cli.ExitUsage, d.code, wrong)
 		assert.Contains(t, d.errs, "--ladder")
 		assert.NotContains(t, d.errs, "secret")

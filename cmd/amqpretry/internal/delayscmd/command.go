@@ -14,7 +14,7 @@ func Command(s *cli.Session) *cobra.Command {
 	l := &ladders{s}
 	cmd := &cobra.Command{
 		Use:   "delays",
-		Short: "Count messages with exact delays, and show, send on or discard those that no target takes",
+		Short: "Count messages with exact delays, and list, send on or discard those that no target takes",
 		Long: `Count the messages that wait for an exact delay, and show, send on or discard those that no target
 takes.
 
@@ -26,9 +26,8 @@ Messages in a landing queue cannot be consumed: the broker is about to hand them
 their main queue is missing, full or down. Declare it, drain it or start its nodes; the messages follow
 within 3 minutes. Deleting the landing queue discards them.
 
-The commands are about the ladders of the policy file, and the two default ladders if they exist. send
-and discard take the one with messages that match. --ladder names one by the name of its objects, such
-as amqpretry.delay.v1.100ms.10x6; it is needed only if several have such messages.
+The commands are about the ladders of the policy file, and the two default ladders if they exist.
+--ladder names one by the name of its objects, such as amqpretry.delay.v1.100ms.10x6.
 
 Exit codes: 0 done, also when there is nothing; 1 failed; 2 wrong usage; 4 done in part: some matching
 messages were left or not visible; 130 interrupted (^C), possibly after a part was done.`,
@@ -37,7 +36,7 @@ messages were left or not visible; 130 interrupted (^C), possibly after a part w
 	s.PoliciesFlag(cmd)
 	s.LadderFlag(cmd, "")
 	cmd.AddCommand(statCommand(s, l))
-	cmd.AddCommand(dlqcmd.Unroutable(s, l.withUnroutable)...)
+	cmd.AddCommand(dlqcmd.Unroutable(s, l.withUnroutable))
 
 	return cmd
 }

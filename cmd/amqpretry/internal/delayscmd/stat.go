@@ -368,7 +368,7 @@ func (s *stat) printLadder(p *cli.Printer, l *ladderReport, api bool) {
 		return
 	}
 	if n := l.Unroutable.Messages; n > 0 {
-		s.Warn("%s: %s that no target takes; `amqpretry delays show` lists them", l.Unroutable.Queue,
+		s.Warn("%s: %s that no target takes; `amqpretry delays unroutable list` lists them", l.Unroutable.Queue,
 			cli.Times(n, "message"))
 	}
 	if n := len(l.Missing); n > 0 {

@@ -29,12 +29,24 @@ type Ladder struct {
 	Ready int
 }
 
-// Unroutable are the commands show, send and discard of the command delays. ladders gives the
-// ladders that the broker has.
-func Unroutable(s *cli.Session, ladders func(context.Context) ([]Ladder, error)) []*cobra.Command {
+// Unroutable is the command delays unroutable. ladders gives the ladders that the broker has.
+func Unroutable(s *cli.Session, ladders func(context.Context) ([]Ladder, error)) *cobra.Command {
 	u := &unroutable{&tool{Session: s, open: open(s), broker: broker(s)}, ladders}
+	cmd := &cobra.Command{
+		Use:   "unroutable",
+		Short: "List, send on or discard delayed messages that no target takes",
+		Long: `List, send on or discard the messages whose delay is over and that no target takes: there is no landing
+queue for their target. They stay in the ladder's queue for unroutable messages.
 
-	return []*cobra.Command{u.show(), u.send(), u.discard()}
+send and discard take the ladder with messages that match. --ladder is needed only if several have such
+messages.
+
+Exit codes: 0 done, also when there is nothing; 1 failed; 2 wrong usage; 4 done in part: some matching
+messages were left or not visible; 130 interrupted (^C), possibly after a part was done.`,
+	}
+	cmd.AddCommand(u.list(), u.send(), u.discard())
+
+	return cmd
 }
 
 // selection are the flags that say which messages.
@@ -180,7 +192,7 @@ func (e unroutableError) Error() string {
 	return strings.NewReplacer(
 		"a dead-letter queue", "an unroutable queue",
 		"dead-letter queue", "unroutable queue",
-		"replay, move, purge or browse", "send, discard or show",
+		"replay, move, purge or browse", "send, discard or list",
 		"(replay, move, import)", "(send)",
 	).Replace(e.error.Error())
 }
@@ -206,10 +218,10 @@ func (u *unroutable) send() *cobra.Command {
 		Use:   "send --target QUEUE",
 		Short: "Send delayed messages on that no target took",
 		Long:  sendHelp + operationJSON,
-		Example: `  amqpretry delays show
-  amqpretry delays send --target orders --dry-run
-  amqpretry delays send --target orders --to orders.repair --yes
-  amqpretry delays send --target-exchange events --target-key paid --to billing`,
+		Example: `  amqpretry delays unroutable list
+  amqpretry delays unroutable send --target orders --dry-run
+  amqpretry delays unroutable send --target orders --to orders.repair --yes
+  amqpretry delays unroutable send --target-exchange events --target-key paid --to billing`,
 		Args: cobra.NoArgs,
 	}
 	var chosen selection
@@ -221,8 +233,8 @@ func (u *unroutable) send() *cobra.Command {
 	e.add(cmd, "LADDER.unroutable")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !chosen.given() {
-			return cli.Usage("wanted --target QUEUE, --target-exchange EXCHANGE or --foreign; `amqpretry delays show` " +
-				"lists the targets")
+			return cli.Usage("wanted --target QUEUE, --target-exchange EXCHANGE or --foreign; " +
+				"`amqpretry delays unroutable list` lists the targets")
 		}
 		if err := errors.Join(chosen.check(), checkQueue("--to", *to), e.check()); err != nil {
 			return err
@@ -263,8 +275,8 @@ func (u *unroutable) discard() *cobra.Command {
 
 The command first prints how many messages match. On a terminal it then asks for confirmation;
 elsewhere it needs --yes. A message is deleted after it is in the undo file, on disk.` + operationJSON,
-		Example: `  amqpretry delays discard --target orders --dry-run
-  amqpretry delays discard --foreign --undo foreign.jsonl --yes`,
+		Example: `  amqpretry delays unroutable discard --target orders --dry-run
+  amqpretry delays unroutable discard --foreign --undo foreign.jsonl --yes`,
 		Args: cobra.NoArgs,
 	}
 	var chosen selection

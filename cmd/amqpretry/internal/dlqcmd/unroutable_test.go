@@ -27,7 +27,7 @@ func TestErrorsOfTheUnroutableQueue(t *testing.T) {
 
 	busy := &dlq.BusyError{Queue: "l.unroutable", Lock: "k"}
 	err = unroutableError{&cli.ExitError{Code: cli.ExitIncomplete, Err: busy}}
-	assert.ErrorContains(t, err, `unroutable queue "l.unroutable": another send, discard or show is at work`)
+	assert.ErrorContains(t, err, `unroutable queue "l.unroutable": another send, discard or list is at work`)
 	var exit *cli.ExitError
 	assert.ErrorAs(t, err, &exit)
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
-func (u *unroutable) show() *cobra.Command {
+func (u *unroutable) list() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "show",
-		Short: "Show delayed messages that no target takes",
-		Long: `Show the delayed messages whose delay is over and that no target takes, of all ladders: how many there
+		Use:   "list",
+		Short: "List delayed messages that no target takes",
+		Long: `List the delayed messages whose delay is over and that no target takes, of all ladders: how many there
 are for each target, and the oldest ones. They stay in their queue, in order. While the command reads,
 other consumers do not see them.
 
@@ -36,9 +36,9 @@ without such a key was not sent by this library; its target is shown as -, and -
 With --json: one line for each message (JSON Lines), {"ladder", "position", "target": {"exchange",
 "key"}, "delay_ms", "due", "routing_key", "message"}; "target", "delay_ms" and "due" are absent when
 unknown, the exchange of a queue is "", and "message" has the keys of "dlq show --json".`,
-		Example: `  amqpretry delays show
-  amqpretry delays show --target orders --limit 0 --json
-  amqpretry delays show --position 1`,
+		Example: `  amqpretry delays unroutable list
+  amqpretry delays unroutable list --target orders --limit 0 --json
+  amqpretry delays unroutable list --position 1`,
 		Args: cobra.NoArgs,
 	}
 	var chosen selection
@@ -78,7 +78,7 @@ func (u *unroutable) showAll(ctx context.Context, chosen *selection, limit int) 
 	}
 	for _, ladder := range ladders {
 		if err := u.withUnroutable(ctx, ladder.Ladder, "", func(q queue) error {
-			return u.list(ctx, q, ladder.Ladder, chosen, limit)
+			return u.listOf(ctx, q, ladder.Ladder, chosen, limit)
 		}); err != nil {
 			return err
 		}
@@ -87,8 +87,8 @@ func (u *unroutable) showAll(ctx context.Context, chosen *selection, limit int) 
 	return nil
 }
 
-// list prints what is selected of a ladder, up to a limit, and counts all of it.
-func (u *unroutable) list(ctx context.Context, q queue, ladder topology.Ladder, chosen *selection, limit int) error {
+// listOf prints what is selected of a ladder, up to a limit, and counts all of it.
+func (u *unroutable) listOf(ctx context.Context, q queue, ladder topology.Ladder, chosen *selection, limit int) error {
 	depth, hidden, err := q.Ready(ctx)
 	if err != nil {
 		return err

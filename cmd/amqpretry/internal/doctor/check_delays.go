@@ -94,8 +94,9 @@ func lookUnroutable(f Facts) []Finding {
 			continue
 		}
 		finding := f.says("unroutable.messages", "n", cli.Times(n, "message"), "targets", f.forTargets(o.Name, n),
-			"show", f.AMQPRetry("delays show", "--ladder", o.Ladder),
-			"send", cli.Commented(f.AMQPRetry("delays send", "--ladder="+shell.Quote(o.Ladder), "--target", "QUEUE")))
+			"show", f.AMQPRetry("delays unroutable list", "--ladder", o.Ladder),
+			"send", cli.Commented(f.AMQPRetry("delays unroutable send", "--ladder="+shell.Quote(o.Ladder), "--target",
+				"QUEUE")))
 		finding.Object = ladderLabel(o.Ladder)
 		found = append(found, finding)
 	}

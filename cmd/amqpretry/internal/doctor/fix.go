@@ -123,7 +123,7 @@ func (f Facts) recreate(o inspect.Object) string {
 	if o.Role == inspect.RoleUnroutable {
 		// They have many targets: none of them is the main queue of all.
 		file = shell.File("unroutable", o.Ladder)
-		purge = f.AMQPRetry("delays discard", "--all", "--yes", "--undo", file, "--ladder", o.Ladder)
+		purge = f.AMQPRetry("delays unroutable discard", "--all", "--yes", "--undo", file, "--ladder", o.Ladder)
 		restore = f.AMQPRetry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), o.Name) + " " + file
 	}
 	if o.Is.Details.Value.Type == amqp.QueueTypeClassic { // a quorum queue knows no conditions

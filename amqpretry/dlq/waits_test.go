@@ -1,0 +1,259 @@
+package dlq_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// waiting is a main queue with messages that wait for it.
+type waiting struct {
+	*fixture
+	policy config.Policy
+	plan   topology.Plan
+	waits  *dlq.Waits
+}
+
+// kinds are the ways to wait.
+func kinds() map[string]config.Policy {
+	delays := []time.Duration{2 * time.Second, time.Minute}
+	return map[string]config.Policy{
+		"queues": {Delays: delays}, "classic": {Delays: delays, ClassicQueues: true},
+		"shared": {Delays: delays, Strategy: config.StrategyShared},
+		"ladder": {Delays: delays, Strategy: config.StrategyLadder},
+	}
+}
+
+func newWaiting(t *testing.T, policy config.Policy) *waiting {
+	t.Helper()
+	w := &waiting{fixture: connected(t, brokertest.URI(t)), policy: policy}
+	w.policy.Ladder.Prefix = w.main
+	names := topology.Names{Shared: w.main + "-shared"}
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: w.URI, NoDeliveryLimitPolicy: true, Names: names})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	w.client = client
+	w.Declare(w.main, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
+	w.plan, err = topology.New(w.main, w.policy, names)
+	require.NoError(t, err)
+	t.Cleanup(func() { w.RemovePlan(w.plan) })
+	w.Do(func(channel *amqp091.Channel) error {
+		if w.plan.Ladder != nil {
+			t.Cleanup(func() { w.RemovePlan(w.plan.Ladder.Shared()) })
+			if err := w.plan.Ladder.Shared().Declare(channel); err != nil {
+				return err
+			}
+		}
+		return w.plan.Declare(channel)
+	})
+	w.waits, err = client.Waits(topology.Target{Key: w.main}, w.policy)
+	require.NoError(t, err)
+
+	return w
+}
+
+// retry sends a copy to wait, as the service does; told false as one of an older version.
+func (w *waiting) retry(uuid string, delay time.Duration, change func(*wire.State)) (due time.Time) {
+	w.t.Helper()
+	now := time.Now()
+	due = now.Add(delay)
+	s := wire.State{Count: 1, Attempts: 1, Queue: w.main, Topic: w.main, Delay: config.FormatDelay(delay), Due: due,
+		LastFailure: now, FirstFailure: now, Since: now, Error: "boom"}
+	if change != nil {
+		change(&s)
+	}
+	m := rabbit.Message(uuid, uuid)
+	m.DeliveryMode = amqp091.Persistent
+	for key, value := range s.Headers("id-" + uuid) {
+		m.Headers[key] = value
+	}
+	exchange, key := w.plan.Route(1, delay, &m)
+	w.PublishTo(exchange, key, m)
+
+	return due
+}
+
+func (w *waiting) uuids(filter dlq.Filter) (uuids []string) {
+	w.t.Helper()
+	found, matched, err := w.waits.Soonest(w.t.Context(), filter, 0)
+	require.NoError(w.t, err)
+	assert.Len(w.t, found, matched)
+	for _, l := range found {
+		uuids = append(uuids, l.UUID)
+	}
+
+	return uuids
+}
+
+// came are the messages of the main queue, with the time at which each came.
+func (w *waiting) came() <-chan amqp091.Delivery {
+	w.t.Helper()
+
+	return rabbit.Consume(w.t, w.Channel(), w.main)
+}
+
+func (w *waiting) run(plan dlq.Plan) dlq.Report {
+	w.t.Helper()
+	report, err := w.waits.Run(w.t.Context(), plan)
+	require.NoError(w.t, err)
+
+	return report
+}
+
+// Messages that wait are listed with the times when they are due. They come then, in their order.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	for name, policy := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWaiting(t, policy)
+			due := w.retry("a", 2*time.Second, nil)
+			long := w.retry("long", time.Minute, nil)
+			w.retry("b", 2*time.Second, func(s *wire.State) { s.Due = time.Time{} })
+			w.retry("c", 2*time.Second, func(s *wire.State) {
+				s.Due, s.NotBefore = time.Now().Add(2*time.Second), long.Add(time.Hour)
+			})
+
+			found, matched, err := w.waits.Soonest(t.Context(), dlq.Filter{}, 2)
+			require.NoError(t, err)
+			assert.Equal(t, 4, matched)
+			require.Len(t, found, 2)
+			for i, l := range found {
+				assert.Equal(t, string("ab"[i]), l.UUID)
+				assert.Equal(t, topology.Target{Key: w.main}, l.Wait.Target)
+				assert.WithinDuration(t, due, l.Wait.Due, time.Second)
+				assert.Equal(t, []dlq.DueBy{dlq.DueTold, dlq.DueEstimated}[i], l.Wait.DueBy)
+				assert.Equal(t, "boom", l.Error)
+			}
+			assert.Equal(t, []string{"a", "b", "long"}, w.uuids(dlq.Filter{DueWithin: 2 * time.Minute}))
+			assert.Equal(t, []string{"long", "c"}, w.uuids(dlq.Filter{DueAfter: 10 * time.Second}))
+			assert.Equal(t, []string{"long"}, w.uuids(dlq.Filter{UUIDs: []string{"long"}}))
+
+			came := w.came()
+			for _, uuid := range []string{"a", "b", "c"} {
+				assert.Equal(t, uuid, rabbit.UUID(await.Value(t, came, uuid)))
+			}
+			late := time.Since(due)
+			assert.Positive(t, late)
+			assert.Less(t, late, time.Second)
+		})
+	}
+}
+
+// While somebody reads slowly, messages come when they are due, and none earlier.
+func TestWaitsWhileSomebodyReads(t *testing.T) {
+	t.Parallel()
+	for name, policy := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWaiting(t, policy)
+			dues := map[string]time.Time{}
+			for i := range 10 {
+				uuid := fmt.Sprint(i)
+				dues[uuid] = w.retry(uuid, 2*time.Second, func(s *wire.State) {
+					if i%2 == 1 { // the clock of its sender is slow
+						s.Due = s.Due.Add(-time.Second)
+					}
+				})
+				<-time.After(50 * time.Millisecond)
+			}
+			came, read := w.came(), 0
+			for l, err := range w.waits.Browse(t.Context(), dlq.Filter{}) {
+				require.NoError(t, err)
+				if read++; l.UUID != "9" {
+					continue
+				}
+				for range len(dues) {
+					uuid := rabbit.UUID(await.Value(t, came, "it comes"))
+					assert.WithinRange(t, time.Now(), dues[uuid], dues[uuid].Add(time.Second))
+					delete(dues, uuid)
+				}
+				assert.Empty(t, dues)
+			}
+			assert.Equal(t, 10, read, "each once")
+		})
+	}
+}
+
+// What is cancelled is gone, what is sent comes at once, and what is postponed comes later, all
+// with the number of their attempts. The others stay.
+func TestRunOfWaits(t *testing.T) {
+	t.Parallel()
+	for name, policy := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWaiting(t, policy)
+			uuids := func(uuids ...string) dlq.Filter { return dlq.Filter{UUIDs: uuids} }
+			for _, uuid := range []string{"stays", "cancel", "send", "postpone", "stays too"} {
+				w.retry(uuid, time.Minute, func(s *wire.State) { s.NotBefore = time.Now().Add(2 * time.Minute) })
+			}
+			var undo strings.Builder
+			plan, err := w.waits.Plan(t.Context(), dlq.Plan{Kind: dlq.Cancel, Filter: uuids("cancel"), Undo: &undo})
+			require.NoError(t, err)
+			assert.Equal(t, 1, plan.Most())
+			assert.Len(t, w.uuids(dlq.Filter{}), 5, "a dry run")
+			assert.Equal(t, 1, w.run(plan).Done)
+			assert.Contains(t, undo.String(), `"cancel"`)
+			report := w.run(plan)
+			assert.Equal(t, 0, report.Done)
+			assert.Equal(t, 1, report.Gone)
+
+			came := w.came()
+			assert.Equal(t, 1, w.run(dlq.Plan{Kind: dlq.SendNow, Filter: uuids("send")}).Done)
+			d := await.Value(t, came, "it comes at once")
+			assert.Equal(t, "send", rabbit.UUID(d))
+			assert.Equal(t, "1", rabbit.Text(d, header.Count))
+			kind, state := w.read(d)
+			assert.Equal(t, wire.Retry, kind)
+			assert.Equal(t, "boom", state.Error)
+
+			until := time.Now().Add(3 * time.Minute)
+			report = w.run(dlq.Plan{Kind: dlq.Postpone, Filter: uuids("postpone"), Until: until})
+			assert.Equal(t, 1, report.Done)
+			report = w.run(dlq.Plan{Kind: dlq.Postpone, Filter: uuids("postpone"), Until: until})
+			assert.Equal(t, []dlq.Left{{Why: dlq.LeftLater, Messages: 1}}, report.Left)
+			assert.ElementsMatch(t, []string{"stays", "stays too", "postpone"}, w.uuids(dlq.Filter{}))
+			found, _, err := w.waits.Soonest(t.Context(), uuids("postpone"), 0)
+			require.NoError(t, err)
+			assert.WithinDuration(t, until, found[0].Wait.End(), time.Second)
+
+			until = time.Now().Add(1000 * time.Hour)
+			report = w.run(dlq.Plan{Kind: dlq.Postpone, Filter: uuids("stays"), Until: until})
+			assert.Equal(t, []dlq.Left{{Why: dlq.LeftTooLong, Messages: 1}}, report.Left)
+			assert.Equal(t, 3, w.run(dlq.Plan{Kind: dlq.SendNow}).Done)
+			got := []string{}
+			for range 3 {
+				got = append(got, rabbit.UUID(await.Value(t, came, "it comes")))
+			}
+			assert.ElementsMatch(t, []string{"stays", "stays too", "postpone"}, got)
+		})
+	}
+}
+
+// read tells what a service would take a message for.
+func (w *waiting) read(d amqp091.Delivery) (wire.Kind, wire.State) {
+	deaths, _ := d.Headers[header.Death].([]any)
+	newest, _ := deaths[0].(amqp091.Table)
+	death, _ := newest["queue"].(string)
+	state, kind := wire.Read(d.Headers, wire.Reading{Queue: w.main, MaxRetries: 2, Death: death,
+		IsRetryQueue: func(name, delay string) bool {
+			return slices.Contains(topology.Names{Shared: w.main + "-shared"}.RetryQueues(w.main, delay), name)
+		}})
+
+	return kind, state
+}
