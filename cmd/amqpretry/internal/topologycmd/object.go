@@ -34,10 +34,12 @@ type object struct {
 	Argument string `json:"argument,omitempty"`
 	Wanted   string `json:"wanted,omitempty"`
 	Found    string `json:"found,omitempty"`
+	// Where the object is in a file.
+	Where string `json:"where,omitempty"`
 	// Detail in words.
 	Detail string `json:"detail,omitempty"`
-	// Differences of a main queue from what its strategy needs, and Fix, lines for a shell that end
-	// the conflict.
+	// Differences of a main queue from what its strategy needs, or of a file, and Fix, lines for a
+	// shell that end the conflict.
 	Differences []string `json:"differences,omitempty"`
 	Fix         string   `json:"fix,omitempty"`
 
