@@ -192,14 +192,24 @@ func (w written) ofQueue(o inspect.Object, q manifest.Queue) []inspect.Differenc
 func (w written) policy(queue, queueType string) httpapi.Arguments {
 	var best manifest.Policy
 	for _, p := range w.Policies {
-		pattern, err := regexp.Compile(p.Pattern)
+		pattern, err := regexp.Compile(inBytes(p.Pattern))
 		applies := slices.Contains([]string{"all", "queues", queueType + "_queues"}, p.ApplyTo)
-		if err == nil && applies && pattern.MatchString(queue) && (best.Name == "" || p.Priority > best.Priority) {
+		if err == nil && applies && pattern.MatchString(inBytes(queue)) && (best.Name == "" || p.Priority > best.Priority) {
 			best = p
 		}
 	}
 
 	return best.Definition
+}
+
+// inBytes has a character for each byte of a text, as the broker matches bytes.
+func inBytes(text string) string {
+	characters := make([]rune, len(text))
+	for i := range len(text) {
+		characters[i] = rune(text[i])
+	}
+
+	return string(characters)
 }
 
 // addUnneeded adds retry queues of a main queue that no policy uses, and bindings of its own

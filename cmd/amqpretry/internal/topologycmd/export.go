@@ -53,8 +53,8 @@ command needs no broker. 'verify --against' compares such files with the policie
 The output contains the main queue on the default exchange; for fanout exchanges use
 Retrier.Definitions in the service. The virtual host comes from --vhost, else from the URI, else it is
 /. Under "protect: arguments" the main queue is a quorum queue with these arguments, and under a
-strategy other than copy with those that it needs. Under "protect: policy" there is a policy of the
-broker, which replaces any other policy of the main queue, and needs a quorum queue.
+strategy other than copy with those that it needs. Under "protect: policy" it is a quorum queue with a
+policy of the broker, which replaces any other policy that applies to the queue.
 
 With --json: the objects, as plan --offline --json prints them. Definitions are always JSON.
 
@@ -154,7 +154,8 @@ func deadLetterQueue(t inspect.Topic, names topology.Names) string {
 // mainArguments are those with which a service declares its main queue.
 func mainArguments(queueType string, t inspect.Topic, names topology.Names) amqp091.Table {
 	arguments := amqp091.Table{}
-	if queueType == amqp091.QueueTypeQuorum || t.Policy.Strategy.ByBroker() {
+	if queueType == amqp091.QueueTypeQuorum || t.Policy.Strategy.ByBroker() ||
+		t.Policy.Protect == config.ProtectionPolicy { // which has no effect on a classic queue
 		arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
 	}
 	switch {
