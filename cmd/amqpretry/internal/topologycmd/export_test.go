@@ -1,17 +1,24 @@
 package topologycmd
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/inspect"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/manifest"
+	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // exported are the policies of these tests with the main queues to export.
@@ -210,4 +217,130 @@ func TestAgainstManifestsOfOthers(t *testing.T) {
 		d := against(t, asFile(t, text), "testdata/policies.yaml", "off")
 		assert.Equal(t, cli.ExitOK, d.code, d.out+d.errs)
 	}
+}
+
+// Export writes what apply declares, and who declares it as exported gets what verify accepts:
+// after an import of the definitions, and after the requests that the operator makes.
+func TestExportIsWhatApplyDeclares_OwnBroker(t *testing.T) {
+	t.Parallel()
+	b := brokertest.StartWithManagement(t)
+	policies := policyFile(t, `
+topics:
+  tiers: {delays: [1s, 90s]}
+  classic: {delays: [1500ms], classic_queues: true, protect: arguments}
+  dead: {mode: dead-letter, protect: policy}
+  shared: {strategy: shared, delays: [10s]}
+  exact: {strategy: ladder}
+  cycle: {strategy: cycle, delays: [30s], retries: 3}
+  redelivery: {strategy: redelivery, delays: [1s, 5s], protect: policy}
+`)
+	queues := []string{"tiers", "classic", "dead", "shared", "exact", "cycle", "redelivery", `tiers=a"b${c}\é`}
+	in := func(vhost string) (l *lab, args []string) {
+		b.Ctl("add_vhost", vhost)
+		b.Ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+		l = newLab(t, b.URI)
+		l.environ[cli.EnvManagement], l.environ[cli.EnvPolicies] = b.ManagementURL, policies
+		return l, append([]string{"--vhost", vhost}, queues...)
+	}
+	read := func(t *testing.T, vhost, text string) (found manifest.Topology) {
+		found, err := manifest.Read("file", []byte(text), vhost)
+		require.NoError(t, err)
+		return found
+	}
+
+	imported, args := in("imported")
+	exported := imported.run(append([]string{"export"}, args...)...)
+	require.Equal(t, cli.ExitOK, exported.code, exported.errs)
+	b.API("POST", json.RawMessage(exported.out), "definitions", "imported")
+	broker := objects(read(t, "imported", b.API("GET", nil, "definitions", "imported")))
+	assert.Equal(t, objects(read(t, "imported", exported.out)), broker)
+	await.Until(t, func() bool { return imported.run(append([]string{"verify"}, args...)...).code == cli.ExitOK })
+
+	declared, args := in("declared")
+	exported = declared.run(append([]string{"export", "--format", "operator", "--cluster", "x"}, args...)...)
+	require.Equal(t, cli.ExitOK, exported.code, exported.errs)
+	all := read(t, "declared", exported.out)
+	for _, q := range all.Queues { // apply needs main queues, and leaves them to their services
+		if slices.ContainsFunc(queues, func(arg string) bool { return strings.HasSuffix("="+arg, "="+q.Name) }) {
+			b.API("PUT", map[string]any{"durable": true, "arguments": q.Arguments}, "queues", "declared", q.Name)
+		}
+	}
+	d := declared.run(append([]string{"apply"}, args...)...)
+	require.Contains(t, []int{cli.ExitOK, cli.ExitIncomplete}, d.code, d.errs) // without the policies
+	all.Policies = nil
+	broker = objects(read(t, "declared", b.API("GET", nil, "definitions", "declared")))
+	assert.Equal(t, objects(all), broker)
+
+	operated, args := in("operated")
+	exported = operated.run(append([]string{"export", "--format", "operator", "--cluster", "x"}, args...)...)
+	all = read(t, "operated", exported.out)
+	asOperator(t, b, all)
+	await.Until(t, func() bool { return operated.run(append([]string{"verify"}, args...)...).code == cli.ExitOK })
+}
+
+// asOperator makes the requests of the Messaging Topology Operator, for which all numbers are
+// floats.
+func asOperator(t *testing.T, b *brokertest.Broker, all manifest.Topology) {
+	t.Helper()
+	floats := func(arguments httpapi.Arguments) map[string]any {
+		found := map[string]any{}
+		if arguments == nil {
+			return found
+		}
+		text, err := json.Marshal(arguments)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &found))
+		return found
+	}
+	for _, x := range all.Exchanges {
+		b.API("PUT", map[string]any{"type": x.Type, "durable": x.Durable, "arguments": floats(x.Arguments)}, "exchanges",
+			x.VHost, x.Name)
+	}
+	for _, q := range all.Queues {
+		b.API("PUT", map[string]any{"durable": q.Durable, "arguments": floats(q.Arguments)}, "queues", q.VHost, q.Name)
+	}
+	for _, o := range all.Bindings {
+		b.API("POST", map[string]any{"routing_key": o.RoutingKey, "arguments": floats(o.Arguments)}, "bindings", o.VHost,
+			"e", o.Source, o.DestinationType[:1], o.Destination)
+	}
+	for _, p := range all.Policies {
+		b.API("PUT", map[string]any{"pattern": p.Pattern, "apply-to": p.ApplyTo, "priority": p.Priority,
+			"definition": floats(p.Definition)}, "policies", p.VHost, p.Name)
+	}
+}
+
+// objects are those of a topology in one order, one a line.
+func objects(all manifest.Topology) []string {
+	var lines []string
+	add := func(object any) {
+		text, _ := json.Marshal(object)
+		lines = append(lines, string(text))
+	}
+	arguments := func(a httpapi.Arguments) httpapi.Arguments {
+		if a == nil {
+			a = httpapi.Arguments{}
+		}
+		if a[amqp091.QueueTypeArg] == amqp091.QueueTypeClassic { // RabbitMQ 4 adds the default
+			delete(a, amqp091.QueueTypeArg)
+		}
+		return a
+	}
+	for _, x := range all.Exchanges {
+		x.Arguments = arguments(x.Arguments)
+		add(x)
+	}
+	for _, q := range all.Queues {
+		q.Arguments = arguments(q.Arguments)
+		add(q)
+	}
+	for _, b := range all.Bindings {
+		b.Arguments = arguments(b.Arguments)
+		add(b)
+	}
+	for _, p := range all.Policies {
+		add(p)
+	}
+	slices.Sort(lines)
+
+	return lines
 }
