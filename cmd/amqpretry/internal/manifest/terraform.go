@@ -10,6 +10,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
@@ -33,9 +35,14 @@ func (t Topology) Terraform() (string, error) {
 		h.WriteString("}\n")
 	}
 	for _, q := range t.Queues {
+		arguments := maps.Clone(q.Arguments)
+		if arguments[amqp091.QueueTypeArg] == nil {
+			// Brokers add it to a queue without a type, which Terraform would want to replace.
+			arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeClassic
+		}
 		h.named(terraformQueue, q.VHost, q.Name)
 		h.block("  ", "settings", pair{"durable", hclBool(q.Durable)}, pair{"auto_delete", hclBool(q.AutoDelete)},
-			pair{"arguments_json", hclJSON("    ", q.Arguments)})
+			pair{"arguments_json", hclJSON("    ", arguments)})
 		h.block("  ", "lifecycle", pair{"prevent_destroy", "true"})
 		h.WriteString("}\n")
 	}

@@ -2,12 +2,10 @@ package topologycmd
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -82,8 +80,13 @@ func (c *topologies) written(files []string) (written, error) {
 func (w written) compare(o inspect.Object) object {
 	found := line(o).with(inspect.Missing, "")
 	see := func(where string, differences []inspect.Difference) {
-		if found.State == inspect.Missing || found.State == inspect.Present && len(differences) > 0 {
-			found = found.written(where, differences)
+		switch {
+		case found.State == inspect.Conflict:
+		case len(differences) > 0:
+			found = found.differing(differences)
+			found.Where = where
+		case found.State == inspect.Missing:
+			found.State, found.Where = inspect.Present, where
 		}
 	}
 	switch {
@@ -113,22 +116,6 @@ func (w written) compare(o inspect.Object) object {
 	}
 
 	return found
-}
-
-// written is an object that a file has.
-func (o object) written(where string, all []inspect.Difference) object {
-	o.State, o.Where = inspect.Present, where
-	if len(all) == 0 {
-		return o
-	}
-	for _, d := range all {
-		o.Differences = append(o.Differences, d.String())
-	}
-	o.Argument, o.Wanted, o.Found = all[0].Argument, inspect.Spelled(all[0].Wanted), inspect.Spelled(all[0].Found)
-	text := strings.Join(o.Differences, "; ")
-	o.err = fmt.Errorf("%s: %s %q: %s", where, o.Kind, o.Name, text)
-
-	return o.with(inspect.Conflict, text)
 }
 
 func same(wanted topology.Binding, b manifest.Binding) bool {
@@ -221,10 +208,12 @@ func (w written) addUnneeded(r *report, t inspect.Topic) {
 		queues[i] = httpapi.Queue{Name: q.Name, Arguments: q.Arguments}
 		where[q.Name] = q.Where
 	}
+	unneeded := func(o object, at string) {
+		o.Where = at
+		r.add(t.Plan.Queue, o.with(inspect.Obsolete, "no policy needs it: "+at))
+	}
 	for _, q := range retire.Among(queues, w.names, t.Plan) {
-		o := queueObject(q.Queue).with(inspect.Obsolete, "no policy has its delay of "+delayText(q.Queue))
-		o.Where = where[q.Name]
-		r.add(t.Plan.Queue, o)
+		unneeded(queueObject(q.Queue), where[q.Name])
 	}
 	own := map[string]bool{}
 	for _, x := range t.Plan.Exchanges {
@@ -233,8 +222,8 @@ func (w written) addUnneeded(r *report, t inspect.Topic) {
 	for _, b := range w.Bindings {
 		planned := slices.ContainsFunc(t.Plan.Bindings, func(p topology.Binding) bool { return same(p, b) })
 		if own[b.Source] && !planned {
-			r.add(t.Plan.Queue, object{Kind: kindBinding, Name: b.Source + " -> " + b.Destination, State: inspect.Obsolete,
-				Arguments: amqp091.Table(b.Arguments), Where: b.Where, Detail: "not planned"})
+			unneeded(object{Kind: kindBinding, Name: b.Source + " -> " + b.Destination,
+				Arguments: amqp091.Table(b.Arguments)}, b.Where)
 		}
 	}
 }

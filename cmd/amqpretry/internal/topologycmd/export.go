@@ -20,10 +20,11 @@ var (
 	mainQueueTypes = []string{"classic", "quorum"}
 )
 
-// mainQueueTypeFlag adds --main-queue-type.
+// mainQueueTypeFlag adds --main-queue-type, and checks it before the command runs.
 func mainQueueTypeFlag(cmd *cobra.Command, to *string) {
 	cmd.Flags().StringVar(to, "main-queue-type", "classic", "type of exported main queues: classic (no argument, as in "+
 		"watermill-amqp's configs) or quorum")
+	cmd.PreRunE = func(*cobra.Command, []string) error { return choice("--main-queue-type", *to, mainQueueTypes) }
 	_ = cmd.RegisterFlagCompletionFunc("main-queue-type", cobra.FixedCompletions(mainQueueTypes,
 		cobra.ShellCompDirectiveNoFileComp))
 }
@@ -88,9 +89,6 @@ Exit codes: 0 done; 1 the topology cannot be written in this format; 2 wrong usa
 
 func (e *exporting) run(args []string) error {
 	if err := choice("--format", e.format, exportFormats); err != nil {
-		return err
-	}
-	if err := choice("--main-queue-type", e.mainQueueType, mainQueueTypes); err != nil {
 		return err
 	}
 	if e.format == "operator" && e.cluster.Name == "" {

@@ -32,24 +32,20 @@ Exit codes: 0 done; 1 the topology cannot be drawn; 2 wrong usage.`,
   amqpretry topology graph --format dot orders | dot -Tsvg > orders.svg
   amqpretry topology graph --format definitions --main-queue-type quorum orders > definitions.json`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := choice("--format", format, formats); err != nil {
-				return err
+			if format == "definitions" {
+				return (&exporting{topologies: c, format: format, mainQueueType: mainQueueType}).run(args)
 			}
-			if err := choice("--main-queue-type", mainQueueType, mainQueueTypes); err != nil {
+			if err := choice("--format", format, formats); err != nil {
 				return err
 			}
 			topics, err := c.topics(args)
 			if err != nil {
 				return err
 			}
-			if r := planned(topics); c.session.JSON && format != "definitions" {
+			if r := planned(topics); c.session.JSON {
 				return r.print(c.session)
 			}
-			text, err := c.draw(format, mainQueueType, topics)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprint(c.session.Out, text)
+			_, err = fmt.Fprint(c.session.Out, draw(format, topics))
 
 			return err
 		},
@@ -69,15 +65,7 @@ func choice(flag, given string, wanted []string) error {
 	return cli.Usage("%s: wanted %s, found %q", flag, strings.Join(wanted, ", "), given)
 }
 
-func (c *topologies) draw(format, mainQueueType string, topics []inspect.Topic) (string, error) {
-	if format == "definitions" {
-		all, err := c.manifest(mainQueueType, topics)
-		if err != nil {
-			return "", err
-		}
-		return all.Definitions()
-	}
-
+func draw(format string, topics []inspect.Topic) string {
 	drawings := make([]string, len(topics))
 	for i, t := range topics {
 		switch format {
@@ -90,7 +78,7 @@ func (c *topologies) draw(format, mainQueueType string, topics []inspect.Topic) 
 		}
 	}
 
-	return strings.Join(drawings, "\n"), nil
+	return strings.Join(drawings, "\n")
 }
 
 // safe are lines of which none does anything to a terminal, without the end of the last one.

@@ -127,6 +127,20 @@ func (o object) with(s inspect.State, detail string) object {
 	return o
 }
 
+// differing is an object that is there with these differences, of which there is at least one.
+func (o object) differing(all []inspect.Difference) object {
+	for _, d := range all {
+		o.Differences = append(o.Differences, d.String())
+	}
+	o = o.with(inspect.Conflict, o.Differences[0])
+	if more := len(all) - 1; more > 0 {
+		o.Detail += fmt.Sprintf("; and %d more", more)
+	}
+	o.Argument, o.Wanted, o.Found = all[0].Argument, inspect.Spelled(all[0].Wanted), inspect.Spelled(all[0].Found)
+
+	return o
+}
+
 // compared is an object as it was found.
 func compared(f inspect.Facts, o inspect.Object) object {
 	found := line(o)

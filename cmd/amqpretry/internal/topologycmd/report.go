@@ -255,6 +255,9 @@ func (r *report) conflicts() []string {
 			}
 			lines = append(lines, fmt.Sprintf("conflict: main queue %q is not as its strategy needs it:\n  %s\n%s",
 				o.Name, strings.Join(found, "\n  "), o.Fix))
+		case o.Where != "":
+			lines = append(lines, fmt.Sprintf("conflict: %s: %s %q is not as planned:\n  %s", o.Where, o.Kind, o.Name,
+				strings.Join(o.Differences, "\n  ")))
 		case o.err != nil:
 			lines = append(lines, "conflict: "+oneLine(o.err.Error()))
 		}
