@@ -30,45 +30,40 @@ type field struct {
 
 // Operator writes manifests. Queues have the deletion policy retain: to delete their resource
 // deletes no messages.
-func (t Topology) Operator(c Cluster) string {
+func Operator(all []Object, c Cluster) string {
 	var b strings.Builder
-	write := func(kind, name string, spec ...field) {
-		reference := []field{{"name", c.Name}, {"namespace", c.Namespace}}
-		if b.Len() > 0 {
+	for i, o := range all {
+		if i > 0 {
 			b.WriteString("---\n")
 		}
 		fields(&b, "", []field{
 			{"apiVersion", operatorAPI},
-			{"kind", kind},
-			{"metadata", []field{{"name", name}, {"namespace", c.ResourceNamespace}}},
-			{"spec", append(spec, field{"rabbitmqClusterReference", reference})},
+			{"kind", o.Kind},
+			{"metadata", []field{{"name", o.resourceName()}, {"namespace", c.ResourceNamespace}}},
+			{"spec", append(o.spec(), field{"rabbitmqClusterReference", []field{{"name", c.Name},
+				{"namespace", c.Namespace}}})},
 		})
-	}
-	for _, x := range t.Exchanges {
-		write("Exchange", resourceName(x.VHost, x.Name), field{"name", x.Name}, field{"vhost", x.VHost},
-			field{"type", x.Type}, field{"durable", x.Durable}, field{"autoDelete", x.AutoDelete},
-			field{"arguments", x.Arguments})
-	}
-	for _, q := range t.Queues {
-		arguments := maps.Clone(q.Arguments)
-		queueType, _ := arguments[amqp091.QueueTypeArg].(string) // the operator makes the argument of the type
-		delete(arguments, amqp091.QueueTypeArg)
-		write("Queue", resourceName(q.VHost, q.Name), field{"name", q.Name}, field{"vhost", q.VHost},
-			field{"type", queueType}, field{"durable", q.Durable}, field{"autoDelete", q.AutoDelete},
-			field{"deletionPolicy", "retain"}, field{"arguments", arguments})
-	}
-	for _, o := range t.Bindings {
-		write("Binding", o.resourceName(), field{"vhost", o.VHost}, field{"source", o.Source},
-			field{"destination", o.Destination}, field{"destinationType", o.DestinationType},
-			field{"routingKey", o.RoutingKey}, field{"arguments", o.Arguments})
-	}
-	for _, p := range t.Policies {
-		write("Policy", resourceName(p.VHost, p.Name), field{"name", p.Name}, field{"vhost", p.VHost},
-			field{"pattern", p.Pattern}, field{"applyTo", p.ApplyTo}, field{"priority", p.Priority},
-			field{"definition", p.Definition})
 	}
 
 	return b.String()
+}
+
+func (o Object) spec() []field {
+	arguments, retained := maps.Clone(o.Arguments), ""
+	if o.Kind == Queue {
+		o.Type, _ = arguments[amqp091.QueueTypeArg].(string) // the operator makes the argument of the type
+		delete(arguments, amqp091.QueueTypeArg)
+		retained = "retain"
+	}
+	spec := []field{{"name", o.Name}, {"vhost", o.VHost}, {"type", o.Type}, {"durable", o.Durable},
+		{"autoDelete", o.AutoDelete}, {"deletionPolicy", retained}, {"source", o.Source}, {"destination", o.Destination},
+		{"destinationType", o.DestinationType}, {"routingKey", o.RoutingKey}, {"arguments", arguments}}
+	if o.Kind == Policy {
+		spec = append(spec, field{"pattern", o.Pattern}, field{"applyTo", o.ApplyTo}, field{"priority", o.Priority},
+			field{"definition", o.Definition})
+	}
+
+	return spec
 }
 
 // fields writes a mapping, without what is empty, or false by default.

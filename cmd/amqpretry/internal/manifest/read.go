@@ -16,10 +16,9 @@ import (
 )
 
 // Read reads RabbitMQ definitions, the output of `terraform show -json` for a plan or a state, or
-// manifests in YAML or JSON, of which it leaves out all but exchanges, queues, bindings and
-// policies of the Messaging Topology Operator. file is for Where and for errors. Objects that name
-// no virtual host are in vhost.
-func Read(file string, data []byte, vhost string) (Topology, error) {
+// manifests in YAML or JSON, of which it leaves out all but those of the Messaging Topology
+// Operator. It returns what belongs to the virtual host. file is for Where and for errors.
+func Read(file string, data []byte, vhost string) ([]Object, error) {
 	r := reader{file: file, vhost: vhost}
 	var err error
 	var kind struct {
@@ -35,70 +34,79 @@ func Read(file string, data []byte, vhost string) (Topology, error) {
 	case isJSON && (kind.Exchanges != nil || kind.Queues != nil):
 		err = r.definitions(data)
 	case isJSON && kind.APIVersion == "":
-		err = fmt.Errorf("no object has a known kind")
+		err = errors.New("no object has a known kind")
 	default:
 		err = r.manifests(data)
 	}
 	if err != nil {
-		return Topology{}, fmt.Errorf("cannot read file %q: wanted RabbitMQ definitions, manifests of the Messaging Topology "+
+		return nil, fmt.Errorf("cannot read file %q: wanted RabbitMQ definitions, manifests of the Messaging Topology "+
 			"Operator, or the output of 'terraform show -json'; found: %w", file, err)
 	}
 
 	return r.found, nil
 }
 
-// reader collects what a file has.
+// reader collects what a file has for a virtual host.
 type reader struct {
 	file, vhost string
-	found       Topology
+	found       []Object
 }
 
-func (r *reader) where(format string, args ...any) string {
-	return r.file + ":" + fmt.Sprintf(format, args...)
+// add adds an object, whose virtual host is byDefault if it has none.
+func (r *reader) add(kind, byDefault string, o Object, format string, args ...any) {
+	if cmp.Or(o.VHost, byDefault) != r.vhost {
+		return
+	}
+	o.Kind, o.VHost, o.Where = kind, r.vhost, r.file+":"+fmt.Sprintf(format, args...)
+	if o.Arguments == nil {
+		o.Arguments = httpapi.Arguments{}
+	}
+	if kind == Queue && o.Type != "" {
+		o.Arguments[amqp091.QueueTypeArg], o.Type = o.Type, ""
+	}
+	r.found = append(r.found, o)
 }
 
 func (r *reader) definitions(data []byte) error {
-	if err := json.Unmarshal(data, &r.found); err != nil {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(data, &all); err != nil {
 		return err
 	}
-	t := r.found
-	for i := range t.Exchanges {
-		t.Exchanges[i].Where, t.Exchanges[i].VHost = r.where(" exchanges[%d]", i), cmp.Or(t.Exchanges[i].VHost, r.vhost)
-	}
-	for i := range t.Queues {
-		t.Queues[i].Where, t.Queues[i].VHost = r.where(" queues[%d]", i), cmp.Or(t.Queues[i].VHost, r.vhost)
-	}
-	for i := range t.Bindings {
-		t.Bindings[i].Where, t.Bindings[i].VHost = r.where(" bindings[%d]", i), cmp.Or(t.Bindings[i].VHost, r.vhost)
-	}
-	for i := range t.Policies {
-		t.Policies[i].Where, t.Policies[i].VHost = r.where(" policies[%d]", i), cmp.Or(t.Policies[i].VHost, r.vhost)
+	for _, of := range [][2]string{{Exchange, "exchanges"}, {Queue, "queues"}, {Binding, "bindings"},
+		{Policy, "policies"}} {
+		var objects []Object
+		if list := all[of[1]]; list != nil {
+			if err := json.Unmarshal(list, &objects); err != nil {
+				return fmt.Errorf("%s: %w", of[1], err)
+			}
+		}
+		for i, o := range objects {
+			r.add(of[0], r.vhost, o, " %s[%d]", of[1], i)
+		}
 	}
 
 	return nil
 }
 
-// resource is one of the operator.
-type resource struct {
-	APIVersion string            `json:"apiVersion"`
-	Kind       string            `json:"kind"`
-	Items      []json.RawMessage `json:"items"`
-	Spec       struct {
-		Name            string            `json:"name"`
-		VHost           string            `json:"vhost"`
-		Type            string            `json:"type"`
-		Durable         bool              `json:"durable"`
-		AutoDelete      bool              `json:"autoDelete"`
-		Source          string            `json:"source"`
-		Destination     string            `json:"destination"`
-		DestinationType string            `json:"destinationType"`
-		RoutingKey      string            `json:"routingKey"`
-		Arguments       httpapi.Arguments `json:"arguments"`
-		Pattern         string            `json:"pattern"`
-		ApplyTo         string            `json:"applyTo"`
-		Priority        int               `json:"priority"`
-		Definition      httpapi.Arguments `json:"definition"`
-	} `json:"spec"`
+// spec is an Object with the names of the operator.
+type spec struct {
+	Kind            string            `json:"-"`
+	Where           string            `json:"-"`
+	Name            string            `json:"name"`
+	VHost           string            `json:"vhost"`
+	Type            string            `json:"type"`
+	Durable         bool              `json:"durable"`
+	AutoDelete      bool              `json:"autoDelete"`
+	Internal        bool              `json:"-"`
+	Arguments       httpapi.Arguments `json:"arguments"`
+	Source          string            `json:"source"`
+	Destination     string            `json:"destination"`
+	DestinationType string            `json:"destinationType"`
+	RoutingKey      string            `json:"routingKey"`
+	Pattern         string            `json:"pattern"`
+	ApplyTo         string            `json:"applyTo"`
+	Priority        int               `json:"priority"`
+	Definition      httpapi.Arguments `json:"definition"`
 }
 
 func (r *reader) manifests(data []byte) error {
@@ -107,26 +115,20 @@ func (r *reader) manifests(data []byte) error {
 		return err
 	}
 	for _, document := range stream.Docs {
-		mapping, ok := document.Body.(ast.MapNode)
-		if !ok {
-			if document.Body == nil || document.Body.Type() == ast.NullType {
-				continue
-			}
-			return fmt.Errorf("line %d: no mapping", document.Body.GetToken().Position.Line)
+		body := document.Body
+		if body == nil || body.Type() == ast.NullType {
+			continue
 		}
+		line := body.GetToken().Position.Line
 		var value any
-		if err := yaml.NodeToValue(document.Body, &value); err != nil {
-			return err
+		asJSON, err := []byte{}, yaml.NodeToValue(body, &value)
+		if err == nil {
+			asJSON, err = json.Marshal(value)
 		}
-		asJSON, err := json.Marshal(value)
+		if err == nil {
+			err = r.manifest(asJSON, strconv.Itoa(line))
+		}
 		if err != nil {
-			return err
-		}
-		line := 0
-		if entries := mapping.MapRange(); entries.Next() {
-			line = entries.Key().GetToken().Position.Line
-		}
-		if err := r.manifest(asJSON, r.where("%d", line)); err != nil {
 			return fmt.Errorf("line %d: %w", line, err)
 		}
 	}
@@ -135,7 +137,12 @@ func (r *reader) manifests(data []byte) error {
 }
 
 func (r *reader) manifest(data []byte, where string) error {
-	var o resource
+	var o struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Items      []json.RawMessage `json:"items"`
+		Spec       json.RawMessage   `json:"spec"`
+	}
 	if err := json.Unmarshal(data, &o); err != nil {
 		return err
 	}
@@ -144,31 +151,14 @@ func (r *reader) manifest(data []byte, where string) error {
 			return err
 		}
 	}
-	if o.APIVersion != operatorAPI {
+	if o.APIVersion != operatorAPI || resources[o.Kind] == "" {
 		return nil
 	}
-	s, t := o.Spec, &r.found
-	vhost := cmp.Or(s.VHost, "/")
-	where += " " + o.Kind
-	switch o.Kind {
-	case "Exchange":
-		t.Exchanges = append(t.Exchanges, Exchange{Name: s.Name, VHost: vhost, Type: cmp.Or(s.Type, "direct"),
-			Durable: s.Durable, AutoDelete: s.AutoDelete, Arguments: s.Arguments, Where: where})
-	case "Queue":
-		if s.Arguments == nil {
-			s.Arguments = httpapi.Arguments{}
-		}
-		if s.Type != "" {
-			s.Arguments[amqp091.QueueTypeArg] = s.Type
-		}
-		t.Queues = append(t.Queues, Queue{s.Name, vhost, s.Durable, s.AutoDelete, s.Arguments, where})
-	case "Binding":
-		t.Bindings = append(t.Bindings, Binding{s.Source, vhost, s.Destination, s.DestinationType, s.RoutingKey,
-			s.Arguments, where})
-	case "Policy":
-		t.Policies = append(t.Policies, Policy{vhost, s.Name, s.Pattern, cmp.Or(s.ApplyTo, "all"), s.Priority,
-			s.Definition, where})
+	var s spec
+	if err := json.Unmarshal(o.Spec, &s); err != nil {
+		return err
 	}
+	r.add(o.Kind, "/", Object(s), "%s %s", where, o.Kind)
 
 	return nil
 }
@@ -176,49 +166,12 @@ func (r *reader) manifest(data []byte, where string) error {
 // module is one of Terraform, with those in it.
 type module struct {
 	Resources []struct {
-		Address string `json:"address"`
-		Mode    string `json:"mode"`
-		Type    string `json:"type"`
-		Values  values `json:"values"`
+		Address string          `json:"address"`
+		Mode    string          `json:"mode"`
+		Type    string          `json:"type"`
+		Values  json.RawMessage `json:"values"`
 	} `json:"resources"`
 	Modules []module `json:"child_modules"`
-}
-
-// values are those of any resource of the provider.
-type values struct {
-	Name            string `json:"name"`
-	VHost           string `json:"vhost"`
-	Source          string `json:"source"`
-	Destination     string `json:"destination"`
-	DestinationType string `json:"destination_type"`
-	RoutingKey      string `json:"routing_key"`
-	arguments
-	Settings []struct {
-		Type       string `json:"type"`
-		Durable    bool   `json:"durable"`
-		AutoDelete bool   `json:"auto_delete"`
-		arguments
-	} `json:"settings"`
-	Policy []struct {
-		Pattern    string            `json:"pattern"`
-		ApplyTo    string            `json:"apply_to"`
-		Priority   int               `json:"priority"`
-		Definition httpapi.Arguments `json:"definition"`
-	} `json:"policy"`
-}
-
-type arguments struct {
-	Arguments httpapi.Arguments `json:"arguments"`
-	AsText    string            `json:"arguments_json"`
-}
-
-func (a arguments) of() (httpapi.Arguments, error) {
-	if a.AsText == "" {
-		return a.Arguments, nil
-	}
-	err := json.Unmarshal([]byte(a.AsText), &a.Arguments)
-
-	return a.Arguments, err
 }
 
 func (r *reader) terraform(data []byte) error {
@@ -233,16 +186,20 @@ func (r *reader) terraform(data []byte) error {
 		return err
 	}
 
-	return errors.Join(r.module(file.Plan.Root), r.module(file.State.Root))
+	return r.module(module{Modules: []module{file.Plan.Root, file.State.Root}})
 }
 
 func (r *reader) module(m module) error {
-	for _, o := range m.Resources {
-		if o.Mode == "data" {
-			continue
-		}
-		if err := r.resource(o.Type, o.Values, r.where(" %s", o.Address)); err != nil {
-			return fmt.Errorf("%s: %w", o.Address, err)
+	for _, found := range m.Resources {
+		for kind, resource := range resources {
+			if found.Type != resource || found.Mode == "data" {
+				continue
+			}
+			o, err := values(found.Values)
+			if err != nil {
+				return fmt.Errorf("%s: %w", found.Address, err)
+			}
+			r.add(kind, "/", o, " %s", found.Address)
 		}
 	}
 	for _, child := range m.Modules {
@@ -254,48 +211,29 @@ func (r *reader) module(m module) error {
 	return nil
 }
 
-func (r *reader) resource(kind string, v values, where string) error {
-	t, vhost := &r.found, cmp.Or(v.VHost, "/")
-	found, err := v.of()
-	if err != nil {
-		return err
+// values are an object with the names of the provider: some are in a block.
+func values(data []byte) (Object, error) {
+	var o Object
+	var more struct {
+		Settings []json.RawMessage `json:"settings"`
+		Policy   []json.RawMessage `json:"policy"`
+		ApplyTo  string            `json:"apply_to"`
+		AsText   string            `json:"arguments_json"`
 	}
-	for _, s := range v.Settings {
-		own, err := s.of()
-		if err != nil {
-			return err
-		}
-		switch kind {
-		case terraformExchange:
-			t.Exchanges = append(t.Exchanges, Exchange{Name: v.Name, VHost: vhost, Type: s.Type, Durable: s.Durable,
-				AutoDelete: s.AutoDelete, Arguments: own, Where: where})
-		case terraformQueue:
-			t.Queues = append(t.Queues, Queue{v.Name, vhost, s.Durable, s.AutoDelete, own, where})
-		}
+	err := errors.Join(json.Unmarshal(data, &o), json.Unmarshal(data, &more))
+	for _, block := range append(more.Settings, more.Policy...) {
+		err = errors.Join(err, json.Unmarshal(block, &o), json.Unmarshal(block, &more))
 	}
-	if kind == terraformBinding {
-		t.Bindings = append(t.Bindings, Binding{v.Source, vhost, v.Destination, v.DestinationType, v.RoutingKey, found,
-			where})
+	if more.AsText != "" {
+		err = errors.Join(err, json.Unmarshal([]byte(more.AsText), &o.Arguments))
 	}
-	for _, p := range v.Policy {
-		if kind == terraformPolicy {
-			t.Policies = append(t.Policies, Policy{vhost, v.Name, p.Pattern, p.ApplyTo, p.Priority,
-				numbers(p.Definition), where})
+	o.ApplyTo = more.ApplyTo
+	for key, value := range o.Definition { // texts, of which the provider makes numbers
+		text, _ := value.(string)
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			o.Definition[key] = n
 		}
 	}
 
-	return nil
-}
-
-// numbers are what the provider makes of the texts of a policy.
-func numbers(definition httpapi.Arguments) httpapi.Arguments {
-	for key, value := range definition {
-		if text, ok := value.(string); ok {
-			if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-				definition[key] = n
-			}
-		}
-	}
-
-	return definition
+	return o, err
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -16,52 +15,24 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// The resources of the provider.
-const (
-	terraformExchange = "rabbitmq_exchange"
-	terraformQueue    = "rabbitmq_queue"
-	terraformBinding  = "rabbitmq_binding"
-	terraformPolicy   = "rabbitmq_policy"
-)
+// resources are those of the provider, by the kind of object.
+var resources = map[string]string{Exchange: "rabbitmq_exchange", Queue: "rabbitmq_queue",
+	Binding: "rabbitmq_binding", Policy: "rabbitmq_policy"}
 
 // Terraform writes resources of the provider cyrilgdn/rabbitmq. Terraform refuses to destroy the
-// queues. It reports everything at once that the provider would not do as it is written.
-func (t Topology) Terraform() (string, error) {
+// queues. It reports all names at once that the provider would not keep.
+func Terraform(all []Object) (string, error) {
 	h := hcl{labels: map[string]string{}, unfit: map[string][]string{}}
-	for _, x := range t.Exchanges {
-		h.named(terraformExchange, x.VHost, x.Name)
-		h.block("  ", "settings", pair{"type", hclText(x.Type)}, pair{"durable", hclBool(x.Durable)},
-			pair{"auto_delete", hclBool(x.AutoDelete)}, pair{"arguments", hclObject("    ", x.Arguments)})
-		h.WriteString("}\n")
-	}
-	for _, q := range t.Queues {
-		arguments := maps.Clone(q.Arguments)
-		if arguments[amqp091.QueueTypeArg] == nil {
-			// Brokers add it to a queue without a type, which Terraform would want to replace.
-			arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeClassic
+	for i, o := range all {
+		if i > 0 {
+			h.WriteString("\n")
 		}
-		h.named(terraformQueue, q.VHost, q.Name)
-		h.block("  ", "settings", pair{"durable", hclBool(q.Durable)}, pair{"auto_delete", hclBool(q.AutoDelete)},
-			pair{"arguments_json", hclJSON("    ", arguments)})
-		h.block("  ", "lifecycle", pair{"prevent_destroy", "true"})
+		label := label(o.resourceName())
+		fmt.Fprintf(&h, "resource %q %q {\n", resources[o.Kind], label)
+		h.labels[o.Kind+o.Name] = resources[o.Kind] + "." + label
+		h.body(o)
 		h.WriteString("}\n")
 	}
-	for _, b := range t.Bindings {
-		h.binding(b)
-	}
-	for _, p := range t.Policies {
-		h.named(terraformPolicy, p.VHost, p.Name)
-		for _, key := range sorted(p.Definition) {
-			value, _ := p.Definition[key].(string)
-			if _, err := strconv.ParseInt(value, 10, 64); err == nil {
-				h.refuse("the provider sends a number in a policy as a number", value)
-			}
-		}
-		h.block("  ", "policy", pair{"pattern", hclText(p.Pattern)}, pair{"priority", strconv.Itoa(p.Priority)},
-			pair{"apply_to", hclText(p.ApplyTo)}, pair{"definition", hclObject("    ", p.Definition)})
-		h.WriteString("}\n")
-	}
-
 	var errs []error
 	for _, why := range slices.Sorted(maps.Keys(h.unfit)) {
 		errs = append(errs, fmt.Errorf("cannot write names for Terraform: %s; use others, or another format: %s", why,
@@ -86,60 +57,65 @@ func (h *hcl) refuse(why, name string) {
 	}
 }
 
-// named begins a resource with a name, which is a part of its ID.
-func (h *hcl) named(resource, vhost, name string) {
-	for _, s := range []string{vhost, name} {
-		if strings.Contains(s, "@") {
-			h.refuse("the provider separates names from virtual hosts by @", s)
-		}
-		if strings.ContainsFunc(s, unicode.IsMark) {
-			h.refuse("Terraform normalizes combining characters", s)
-		}
+// bound are the kinds of what is bound.
+var bound = map[string]string{rabbitmq.KindQueue: Queue, rabbitmq.KindExchange: Exchange}
+
+// body refers to exchanges and queues that are bound, so that Terraform creates them before.
+func (h *hcl) body(o Object) {
+	h.check(o)
+	if o.Kind == Binding {
+		h.attributes("  ", []pair{{"source", h.reference(Exchange, o.Source)}, {"vhost", hclText(o.VHost)},
+			{"destination", h.reference(bound[o.DestinationType], o.Destination)},
+			{"destination_type", hclText(o.DestinationType)}, {"routing_key", hclText(o.RoutingKey)},
+			{"arguments_json", hclJSON("  ", o.Arguments)}})
+		return
 	}
-	label := label(resourceName(vhost, name))
-	h.labels[resource+name] = resource + "." + label
-	h.begin(resource, label, pair{"name", hclText(name)}, pair{"vhost", hclText(vhost)})
+	h.attributes("  ", []pair{{"name", hclText(o.Name)}, {"vhost", hclText(o.VHost)}})
+	switch o.Kind {
+	case Exchange:
+		h.block("settings", pair{"type", hclText(o.Type)}, pair{"durable", hclBool(o.Durable)},
+			pair{"auto_delete", hclBool(o.AutoDelete)}, pair{"arguments", hclObject("    ", o.Arguments)})
+	case Queue:
+		arguments := maps.Clone(o.Arguments)
+		if arguments[amqp091.QueueTypeArg] == nil {
+			// Brokers add it to a queue without a type, which Terraform would want to replace.
+			arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeClassic
+		}
+		h.block("settings", pair{"durable", hclBool(o.Durable)}, pair{"auto_delete", hclBool(o.AutoDelete)},
+			pair{"arguments_json", hclJSON("    ", arguments)})
+		h.block("lifecycle", pair{"prevent_destroy", "true"})
+	case Policy:
+		h.block("policy", pair{"pattern", hclText(o.Pattern)}, pair{"priority", strconv.Itoa(o.Priority)},
+			pair{"apply_to", hclText(o.ApplyTo)}, pair{"definition", hclObject("    ", o.Definition)})
+	}
 }
 
-// binding refers to what it binds, which Terraform creates before.
-func (h *hcl) binding(b Binding) {
-	for _, s := range []string{b.Source, b.Destination, b.RoutingKey} {
-		if strings.Contains(s, "/") {
-			h.refuse("the provider separates the parts of a binding by /", s)
+// check refuses names that the provider would not keep.
+func (h *hcl) check(o Object) {
+	for _, name := range []string{o.Name, o.VHost, o.Source, o.Destination, o.RoutingKey} {
+		switch {
+		case strings.ContainsFunc(name, unicode.IsMark):
+			h.refuse("Terraform normalizes combining characters", name)
+		case o.Kind != Binding && strings.Contains(name, "@"):
+			h.refuse("the provider separates names from virtual hosts by @", name)
+		case o.Kind == Binding && name != o.VHost && strings.Contains(name, "/"):
+			h.refuse("the provider separates the parts of a binding by /", name)
 		}
 	}
-	destination := terraformQueue
-	if b.DestinationType == rabbitmq.KindExchange {
-		destination = terraformExchange
-	}
-	h.begin(terraformBinding, label(b.resourceName()),
-		pair{"source", h.reference(terraformExchange, b.Source)}, pair{"vhost", hclText(b.VHost)},
-		pair{"destination", h.reference(destination, b.Destination)},
-		pair{"destination_type", hclText(b.DestinationType)}, pair{"routing_key", hclText(b.RoutingKey)},
-		pair{"arguments_json", hclJSON("  ", b.Arguments)})
-	h.WriteString("}\n")
 }
 
-func (h *hcl) reference(resource, name string) string {
-	if label, ok := h.labels[resource+name]; ok {
+func (h *hcl) reference(kind, name string) string {
+	if label, ok := h.labels[kind+name]; ok {
 		return label + ".name"
 	}
 
 	return hclText(name)
 }
 
-func (h *hcl) begin(resource, label string, attributes ...pair) {
-	if h.Len() > 0 {
-		h.WriteString("\n")
-	}
-	fmt.Fprintf(h, "resource %q %q {\n", resource, label)
-	h.attributes("  ", attributes)
-}
-
-func (h *hcl) block(indent, name string, attributes ...pair) {
-	fmt.Fprintf(h, "\n%s%s {\n", indent, name)
-	h.attributes(indent+"  ", attributes)
-	fmt.Fprintf(h, "%s}\n", indent)
+func (h *hcl) block(name string, attributes ...pair) {
+	fmt.Fprintf(h, "\n  %s {\n", name)
+	h.attributes("    ", attributes)
+	h.WriteString("  }\n")
 }
 
 // pair is an attribute and its expression. One without an expression is left out.
@@ -151,7 +127,7 @@ func (p pair) width() int {
 		return 0
 	}
 
-	return utf8.RuneCountInString(p.key)
+	return len(p.key)
 }
 
 // attributes writes them as terraform fmt does: the signs of equality are aligned, but for those

@@ -21,8 +21,8 @@ import (
 
 // written is what files have for a virtual host.
 type written struct {
-	manifest.Topology
-	names topology.Names
+	objects []manifest.Object
+	names   topology.Names
 }
 
 // against compares files as check compares the broker.
@@ -36,9 +36,7 @@ func (c *topologies) against(args, files []string) error {
 		return err
 	}
 	r := reported(topics, w.compare)
-	for _, t := range topics {
-		w.addUnneeded(&r, t)
-	}
+	w.addUnneeded(&r, topics)
 	if err := cli.Read(r.print(c.session)); err != nil {
 		return err
 	}
@@ -62,15 +60,10 @@ func (c *topologies) written(files []string) (written, error) {
 			errs = append(errs, err)
 			continue
 		}
-		t, err := manifest.Read(file, data, vhost)
+		objects, err := manifest.Read(file, data, vhost)
 		errs = append(errs, err)
-		w.Exchanges, w.Queues = append(w.Exchanges, t.Exchanges...), append(w.Queues, t.Queues...)
-		w.Bindings, w.Policies = append(w.Bindings, t.Bindings...), append(w.Policies, t.Policies...)
+		w.objects = append(w.objects, objects...)
 	}
-	w.Exchanges = slices.DeleteFunc(w.Exchanges, func(x manifest.Exchange) bool { return x.VHost != vhost })
-	w.Queues = slices.DeleteFunc(w.Queues, func(q manifest.Queue) bool { return q.VHost != vhost })
-	w.Bindings = slices.DeleteFunc(w.Bindings, func(b manifest.Binding) bool { return b.VHost != vhost })
-	w.Policies = slices.DeleteFunc(w.Policies, func(p manifest.Policy) bool { return p.VHost != vhost })
 
 	return w, errors.Join(errs...)
 }
@@ -79,53 +72,47 @@ func (c *topologies) written(files []string) (written, error) {
 // planned.
 func (w written) compare(o inspect.Object) object {
 	found := line(o).with(inspect.Missing, "")
-	see := func(where string, differences []inspect.Difference) {
+	for _, f := range w.objects {
+		isQueue, isExchange := o.IsQueue() && f.Kind == manifest.Queue, o.Exchange != nil && f.Kind == manifest.Exchange
+		var all []inspect.Difference
+		switch {
+		case o.Binding != nil && same(*o.Binding, f):
+		case isQueue && f.Name == o.Name:
+			all = append(attributes("", f), w.ofQueue(o, f)...)
+		case isExchange && f.Name == o.Name:
+			all = append(attributes(o.Exchange.Type, f), differences(o.Exchange.Arguments, f.Arguments)...)
+		default:
+			continue
+		}
 		switch {
 		case found.State == inspect.Conflict:
-		case len(differences) > 0:
-			found = found.differing(differences)
-			found.Where = where
+		case len(all) > 0:
+			found = found.differing(all)
+			found.Where = f.Where
 		case found.State == inspect.Missing:
-			found.State, found.Where = inspect.Present, where
-		}
-	}
-	switch {
-	case o.Exchange != nil:
-		for _, x := range w.Exchanges {
-			if x.Name == o.Name {
-				wanted := amqp091.Table{"type": o.Exchange.Type, "durable": true, "auto_delete": false, "internal": false}
-				has := map[string]any{"type": x.Type, "durable": x.Durable, "auto_delete": x.AutoDelete,
-					"internal": x.Internal}
-				see(x.Where, append(differences(wanted, has), differences(o.Exchange.Arguments, x.Arguments)...))
-			}
-		}
-	case o.Binding != nil:
-		for _, b := range w.Bindings {
-			if same(*o.Binding, b) {
-				see(b.Where, nil)
-			}
-		}
-	default:
-		for _, q := range w.Queues {
-			if q.Name == o.Name {
-				all := differences(amqp091.Table{"durable": true, "auto_delete": false},
-					map[string]any{"durable": q.Durable, "auto_delete": q.AutoDelete})
-				see(q.Where, append(all, w.ofQueue(o, q)...))
-			}
+			found.State, found.Where = inspect.Present, f.Where
 		}
 	}
 
 	return found
 }
 
-func same(wanted topology.Binding, b manifest.Binding) bool {
+// attributes compares a durable queue, or a durable exchange of a type.
+func attributes(exchangeType string, f manifest.Object) []inspect.Difference {
+	return differences(
+		amqp091.Table{"type": exchangeType, "durable": true, "auto_delete": false, "internal": false},
+		map[string]any{"type": f.Type, "durable": f.Durable, "auto_delete": f.AutoDelete, "internal": f.Internal})
+}
+
+func same(wanted topology.Binding, b manifest.Object) bool {
 	kind := rabbitmq.KindQueue
 	if wanted.ToExchange != "" {
 		kind = rabbitmq.KindExchange
 	}
 
-	return b.Source == wanted.Exchange && b.Destination == wanted.Queue+wanted.ToExchange && b.DestinationType == kind &&
-		b.RoutingKey == wanted.Key && len(differences(wanted.Arguments, b.Arguments)) == 0
+	return b.Kind == manifest.Binding && b.Source == wanted.Exchange && b.RoutingKey == wanted.Key &&
+		b.DestinationType == kind && b.Destination == wanted.Queue+wanted.ToExchange &&
+		len(differences(wanted.Arguments, b.Arguments)) == 0
 }
 
 // differences of all arguments, in order. A queue without a type is classic.
@@ -156,7 +143,7 @@ func typed(key string, value any) any {
 
 // ofQueue compares the arguments of a queue: of a main queue those that it needs, as they are in
 // force with the policies in the files.
-func (w written) ofQueue(o inspect.Object, q manifest.Queue) []inspect.Difference {
+func (w written) ofQueue(o inspect.Object, q manifest.Object) []inspect.Difference {
 	if o.Role != inspect.RoleMain {
 		return differences(o.Queue.Arguments, q.Arguments)
 	}
@@ -177,11 +164,12 @@ func (w written) ofQueue(o inspect.Object, q manifest.Queue) []inspect.Differenc
 
 // policy is the definition of the policy that applies to a queue.
 func (w written) policy(queue, queueType string) httpapi.Arguments {
-	var best manifest.Policy
-	for _, p := range w.Policies {
+	var best manifest.Object
+	for _, p := range w.objects {
 		pattern, err := regexp.Compile(inBytes(p.Pattern))
-		applies := slices.Contains([]string{"all", "queues", queueType + "_queues"}, p.ApplyTo)
-		if err == nil && applies && pattern.MatchString(inBytes(queue)) && (best.Name == "" || p.Priority > best.Priority) {
+		applies := slices.Contains([]string{"", "all", "queues", queueType + "_queues"}, p.ApplyTo)
+		applies = applies && p.Kind == manifest.Policy && err == nil && pattern.MatchString(inBytes(queue))
+		if applies && (best.Name == "" || p.Priority > best.Priority) {
 			best = p
 		}
 	}
@@ -199,31 +187,34 @@ func inBytes(text string) string {
 	return string(characters)
 }
 
-// addUnneeded adds retry queues of a main queue that no policy uses, and bindings of its own
-// exchanges that are not planned.
-func (w written) addUnneeded(r *report, t inspect.Topic) {
-	queues := make([]httpapi.Queue, len(w.Queues))
-	where := map[string]string{}
-	for i, q := range w.Queues {
-		queues[i] = httpapi.Queue{Name: q.Name, Arguments: q.Arguments}
-		where[q.Name] = q.Where
-	}
-	unneeded := func(o object, at string) {
+// addUnneeded adds retry queues of main queues that no policy uses, and bindings of exchanges of
+// their own that are not planned.
+func (w written) addUnneeded(r *report, topics []inspect.Topic) {
+	unneeded := func(main string, o object, at string) {
 		o.Where = at
-		r.add(t.Plan.Queue, o.with(inspect.Obsolete, "no policy needs it: "+at))
+		r.add(main, o.with(inspect.Obsolete, "no policy needs it: "+at))
 	}
-	for _, q := range retire.Among(queues, w.names, t.Plan) {
-		unneeded(queueObject(q.Queue), where[q.Name])
+	var queues []httpapi.Queue
+	where := map[string]string{}
+	for _, q := range w.objects {
+		if q.Kind == manifest.Queue {
+			queues = append(queues, httpapi.Queue{Name: q.Name, Arguments: q.Arguments})
+			where[q.Name] = q.Where
+		}
 	}
-	own := map[string]bool{}
-	for _, x := range t.Plan.Exchanges {
-		own[x.Name] = !x.Shared
+	for _, q := range retire.Among(queues, w.names, inspect.Plans(topics)...) {
+		main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
+		unneeded(main, queueObject(q.Queue), where[q.Name])
 	}
-	for _, b := range w.Bindings {
-		planned := slices.ContainsFunc(t.Plan.Bindings, func(p topology.Binding) bool { return same(p, b) })
-		if own[b.Source] && !planned {
-			unneeded(object{Kind: kindBinding, Name: b.Source + " -> " + b.Destination,
-				Arguments: amqp091.Table(b.Arguments)}, b.Where)
+	for _, t := range topics {
+		for _, b := range w.objects {
+			own := slices.ContainsFunc(t.Plan.Exchanges, func(x topology.Exchange) bool {
+				return !x.Shared && x.Name == b.Source
+			})
+			if own && !slices.ContainsFunc(t.Plan.Bindings, func(p topology.Binding) bool { return same(p, b) }) {
+				unneeded(t.Plan.Queue, object{Kind: kindBinding, Name: b.Source + " -> " + b.Destination,
+					Arguments: amqp091.Table(b.Arguments)}, b.Where)
+			}
 		}
 	}
 }

@@ -101,19 +101,7 @@ func (e *exporting) run(args []string) error {
 	if r := planned(topics); e.session.JSON && e.format != "definitions" {
 		return r.print(e.session)
 	}
-	all, err := e.manifest(e.mainQueueType, topics)
-	if err != nil {
-		return err
-	}
-	var text string
-	switch e.format {
-	case "operator":
-		text = all.Operator(e.cluster)
-	case "terraform":
-		text, err = all.Terraform()
-	default:
-		text, err = all.Definitions()
-	}
+	text, err := e.write(topics)
 	if err != nil {
 		return err
 	}
@@ -122,27 +110,38 @@ func (e *exporting) run(args []string) error {
 	return err
 }
 
-// manifest is all that the broker is to hold.
-func (c *topologies) manifest(mainQueueType string, topics []inspect.Topic) (manifest.Topology, error) {
-	vhost, err := c.session.VHost()
+// write writes all that the broker is to hold.
+func (e *exporting) write(topics []inspect.Topic) (string, error) {
+	vhost, err := e.session.VHost()
 	if err != nil {
-		return manifest.Topology{}, err
+		return "", err
 	}
 
 	var policies []topology.BrokerPolicy
 	queues := make([]topology.MainQueue, len(topics))
 	for i, t := range topics {
-		queues[i] = topology.MainQueue{Plan: t.Plan, Arguments: mainArguments(mainQueueType, t, c.names())}
+		queues[i] = topology.MainQueue{Plan: t.Plan, Arguments: mainArguments(e.mainQueueType, t, e.names())}
 		if t.Protect() == config.ProtectionPolicy {
 			policy, ok := t.Plan.MainPolicy(vhost)
 			if !ok {
-				policy = topology.ProtectPolicy(vhost, t.Plan.Queue, deadLetterQueue(t, c.names()))
+				policy = topology.ProtectPolicy(vhost, t.Plan.Queue, deadLetterQueue(t, e.names()))
 			}
 			policies = append(policies, policy)
 		}
 	}
-
-	return manifest.New(vhost, queues, policies)
+	file, err := manifest.Definitions(vhost, queues, policies)
+	if err != nil || e.format == "definitions" {
+		return string(file), err
+	}
+	all, err := manifest.Read("", file, vhost)
+	switch {
+	case err != nil:
+		return "", err
+	case e.format == "operator":
+		return manifest.Operator(all, e.cluster), nil
+	default:
+		return manifest.Terraform(all)
+	}
 }
 
 func deadLetterQueue(t inspect.Topic, names topology.Names) string {

@@ -73,6 +73,12 @@ func TestExportLadderOnce(t *testing.T) {
 	assert.Equal(t, 55+2*3, strings.Count(string(text), "\nkind: Queue\n"))
 }
 
+func TestExportJSON(t *testing.T) {
+	objects := offline(t, "plan", "--offline", "--json", "orders").out
+	assert.Equal(t, objects, offline(t, "export", "--format", "terraform", "--json", "orders").out)
+	assert.Equal(t, offline(t, "export", "orders").out, offline(t, "export", "--json", "orders").out)
+}
+
 // Each change of any line of a file is a difference, with its place.
 func TestAgainstFindsEachChange(t *testing.T) {
 	file := export(t, "operator", "testdata/strategies.yaml", "cycle")
@@ -194,10 +200,10 @@ func TestAgainstRefuses(t *testing.T) {
 		`{"users": []}`:                    "no object has a known kind",
 		`{"queues": {}}`:                   "cannot unmarshal",
 		"a: b\n---\n- c\n":                 "line 3",
-		"apiVersion: rabbitmq.com/v1beta1\nkind: Queue\nspec: [1]\n":   "line 1",
-		"apiVersion: v1\n\tkind: Queue\n":                              "found",
-		`{"format_version": "1.2", "planned_values": []}`:              "cannot unmarshal",
-		"apiVersion: rabbitmq.com/v1beta1\nspec: {priority: 'high'}\n": "priority",
+		"apiVersion: rabbitmq.com/v1beta1\nkind: Queue\nspec: [1]\n":                 "line 1",
+		"apiVersion: v1\n\tkind: Queue\n":                                            "found",
+		`{"format_version": "1.2", "planned_values": []}`:                            "cannot unmarshal",
+		"apiVersion: rabbitmq.com/v1beta1\nkind: Policy\nspec: {priority: 'high'}\n": "priority",
 	} {
 		d := against(t, asFile(t, text), "testdata/policies.yaml", "orders")
 		assert.Equal(t, cli.ExitFailed, d.code, text)
@@ -242,7 +248,7 @@ topics:
 		l.environ[cli.EnvManagement], l.environ[cli.EnvPolicies] = b.ManagementURL, policies
 		return l, append([]string{"--vhost", vhost}, queues...)
 	}
-	read := func(t *testing.T, vhost, text string) (found manifest.Topology) {
+	read := func(t *testing.T, vhost, text string) []manifest.Object {
 		found, err := manifest.Read("file", []byte(text), vhost)
 		require.NoError(t, err)
 		return found
@@ -260,14 +266,14 @@ topics:
 	exported = declared.run(append([]string{"export", "--format", "operator", "--cluster", "x"}, args...)...)
 	require.Equal(t, cli.ExitOK, exported.code, exported.errs)
 	all := read(t, "declared", exported.out)
-	for _, q := range all.Queues { // apply needs main queues, and leaves them to their services
-		if slices.ContainsFunc(queues, func(arg string) bool { return strings.HasSuffix("="+arg, "="+q.Name) }) {
+	for _, q := range all { // apply needs main queues, and leaves them to their services
+		if q.Kind == manifest.Queue && slices.ContainsFunc(queues, func(arg string) bool { return strings.HasSuffix("="+arg, "="+q.Name) }) {
 			b.API("PUT", map[string]any{"durable": true, "arguments": q.Arguments}, "queues", "declared", q.Name)
 		}
 	}
 	d := declared.run(append([]string{"apply"}, args...)...)
 	require.Contains(t, []int{cli.ExitOK, cli.ExitIncomplete}, d.code, d.errs) // without the policies
-	all.Policies = nil
+	all = slices.DeleteFunc(all, func(o manifest.Object) bool { return o.Kind == manifest.Policy })
 	broker = objects(read(t, "declared", b.API("GET", nil, "definitions", "declared")))
 	assert.Equal(t, objects(all), broker)
 
@@ -280,65 +286,41 @@ topics:
 
 // asOperator makes the requests of the Messaging Topology Operator, for which all numbers are
 // floats.
-func asOperator(t *testing.T, b *brokertest.Broker, all manifest.Topology) {
+func asOperator(t *testing.T, b *brokertest.Broker, all []manifest.Object) {
 	t.Helper()
 	floats := func(arguments httpapi.Arguments) map[string]any {
 		found := map[string]any{}
-		if arguments == nil {
-			return found
-		}
 		text, err := json.Marshal(arguments)
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(text, &found))
 		return found
 	}
-	for _, x := range all.Exchanges {
-		b.API("PUT", map[string]any{"type": x.Type, "durable": x.Durable, "arguments": floats(x.Arguments)}, "exchanges",
-			x.VHost, x.Name)
-	}
-	for _, q := range all.Queues {
-		b.API("PUT", map[string]any{"durable": q.Durable, "arguments": floats(q.Arguments)}, "queues", q.VHost, q.Name)
-	}
-	for _, o := range all.Bindings {
-		b.API("POST", map[string]any{"routing_key": o.RoutingKey, "arguments": floats(o.Arguments)}, "bindings", o.VHost,
-			"e", o.Source, o.DestinationType[:1], o.Destination)
-	}
-	for _, p := range all.Policies {
-		b.API("PUT", map[string]any{"pattern": p.Pattern, "apply-to": p.ApplyTo, "priority": p.Priority,
-			"definition": floats(p.Definition)}, "policies", p.VHost, p.Name)
+	for _, o := range all {
+		switch o.Kind {
+		case manifest.Exchange:
+			b.API("PUT", map[string]any{"type": o.Type, "durable": o.Durable, "arguments": floats(o.Arguments)},
+				"exchanges", o.VHost, o.Name)
+		case manifest.Queue:
+			b.API("PUT", map[string]any{"durable": o.Durable, "arguments": floats(o.Arguments)}, "queues", o.VHost, o.Name)
+		case manifest.Binding:
+			b.API("POST", map[string]any{"routing_key": o.RoutingKey, "arguments": floats(o.Arguments)}, "bindings",
+				o.VHost, "e", o.Source, o.DestinationType[:1], o.Destination)
+		case manifest.Policy:
+			b.API("PUT", map[string]any{"pattern": o.Pattern, "apply-to": o.ApplyTo, "priority": o.Priority,
+				"definition": floats(o.Definition)}, "policies", o.VHost, o.Name)
+		}
 	}
 }
 
 // objects are those of a topology in one order, one a line.
-func objects(all manifest.Topology) []string {
-	var lines []string
-	add := func(object any) {
-		text, _ := json.Marshal(object)
-		lines = append(lines, string(text))
-	}
-	arguments := func(a httpapi.Arguments) httpapi.Arguments {
-		if a == nil {
-			a = httpapi.Arguments{}
+func objects(all []manifest.Object) []string {
+	lines := make([]string, len(all))
+	for i, o := range all {
+		if o.Arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeClassic { // RabbitMQ 4 adds the default
+			delete(o.Arguments, amqp091.QueueTypeArg)
 		}
-		if a[amqp091.QueueTypeArg] == amqp091.QueueTypeClassic { // RabbitMQ 4 adds the default
-			delete(a, amqp091.QueueTypeArg)
-		}
-		return a
-	}
-	for _, x := range all.Exchanges {
-		x.Arguments = arguments(x.Arguments)
-		add(x)
-	}
-	for _, q := range all.Queues {
-		q.Arguments = arguments(q.Arguments)
-		add(q)
-	}
-	for _, b := range all.Bindings {
-		b.Arguments = arguments(b.Arguments)
-		add(b)
-	}
-	for _, p := range all.Policies {
-		add(p)
+		text, _ := json.Marshal(o)
+		lines[i] = o.Kind + string(text)
 	}
 	slices.Sort(lines)
 
