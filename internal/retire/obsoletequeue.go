@@ -75,8 +75,14 @@ func Find(ctx context.Context, client *httpapi.Client, names topology.Names, now
 	if err != nil {
 		return Found{}, err
 	}
+	exchanges, err := uses.obsolete(ctx, names, now)
+	return Found{Among(uses.queues, names, now...), exchanges}, err
+}
+
+// Among is [Find] for retry queues, in a list of all queues.
+func Among(queues []httpapi.Queue, names topology.Names, now ...topology.Plan) []Queue {
 	var old []topology.Plan
-	for _, queue := range uses.queues {
+	for _, queue := range queues {
 		for _, plan := range now {
 			if plan, ok := planOf(plan.Queue, names, queue.Name, amqp.Table(queue.Arguments)); ok {
 				old = append(old, plan)
@@ -84,8 +90,7 @@ func Find(ctx context.Context, client *httpapi.Client, names topology.Names, now
 			}
 		}
 	}
-	exchanges, err := uses.obsolete(ctx, names, now)
-	return Found{Obsolete(now, old...), exchanges}, err
+	return Obsolete(now, old...)
 }
 
 // planOf returns the plan under which a queue of the broker is a retry queue of the main queue, if

@@ -1,5 +1,5 @@
 // Package docs runs the command lines of docs/reference/command-line, of
-// docs/reference/package-dlq.md and of two pages of docs/how-to.
+// docs/reference/package-dlq.md and of three pages of docs/how-to.
 package docs
 
 import (
@@ -32,7 +32,8 @@ const docs = "../../../../docs"
 // before has left.
 var pages = []string{"reference/command-line/README.md", "reference/command-line/dlq.md",
 	"reference/command-line/topology.md", "reference/command-line/doctor.md",
-	"how-to/operate-exact-delays.md", "reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
+	"how-to/operate-exact-delays.md", "how-to/topology-as-code.md", "reference/package-dlq.md",
+	"how-to/work-with-dead-letters.md"}
 
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""

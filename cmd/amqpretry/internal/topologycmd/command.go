@@ -1,5 +1,5 @@
 // Package topologycmd is the command topology: what the broker holds for retries, planned, applied,
-// checked, drawn and pruned.
+// checked, drawn, exported and pruned.
 package topologycmd
 
 import (
@@ -20,8 +20,8 @@ func Command(s *cli.Session) *cobra.Command {
 	c := &topologies{session: s}
 	cmd := &cobra.Command{
 		Use:   "topology",
-		Short: "Plan, declare, check, draw and prune retry queues and dead-letter queues",
-		Long: `Plan, declare, check, draw and prune retry exchanges, retry queues, dead-letter queues and their
+		Short: "Plan, declare, check, draw, export and prune retry queues and dead-letter queues",
+		Long: `Plan, declare, check, draw, export and prune retry exchanges, retry queues, dead-letter queues and their
 bindings, from a policy file and the names of main queues.
 
 An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
@@ -38,7 +38,8 @@ main queue: it belongs to its service.`,
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
 	cli.SharedNameFlag(cmd.PersistentFlags(), &c.shared)
-	cmd.AddCommand(c.planCommand(), c.applyCommand(), c.verifyCommand(), c.graphCommand(), c.pruneCommand())
+	cmd.AddCommand(c.planCommand(), c.applyCommand(), c.verifyCommand(), c.graphCommand(), c.exportCommand(),
+		c.pruneCommand())
 	for _, child := range cmd.Commands() {
 		s.CompleteQueues(child, true, cli.MainQueues)
 	}

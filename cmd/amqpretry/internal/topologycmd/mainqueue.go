@@ -55,15 +55,7 @@ func (c *topologies) compareByAPI(q httpapi.Queue, t inspect.Topic, o object) (o
 	case len(differences) == 0:
 		return o, nil
 	}
-	for _, d := range differences {
-		o.Differences = append(o.Differences, d.String())
-	}
-	o = o.with(inspect.Conflict, o.Differences[0])
-	if more := len(differences) - 1; more > 0 {
-		o.Detail += fmt.Sprintf("; and %d more", more)
-	}
-	first := differences[0]
-	o.Argument, o.Wanted, o.Found = first.Argument, inspect.Spelled(first.Wanted), inspect.Spelled(first.Found)
+	o = o.differing(differences)
 	if !slices.ContainsFunc(differences, inspect.Difference.FromPolicy) {
 		return c.explained(t, q, o)
 	}

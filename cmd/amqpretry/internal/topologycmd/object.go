@@ -34,10 +34,12 @@ type object struct {
 	Argument string `json:"argument,omitempty"`
 	Wanted   string `json:"wanted,omitempty"`
 	Found    string `json:"found,omitempty"`
+	// Where the object is in a file.
+	Where string `json:"where,omitempty"`
 	// Detail in words.
 	Detail string `json:"detail,omitempty"`
-	// Differences of a main queue from what its strategy needs, and Fix, lines for a shell that end
-	// the conflict.
+	// Differences of a main queue from what its strategy needs, or of a file, and Fix, lines for a
+	// shell that end the conflict.
 	Differences []string `json:"differences,omitempty"`
 	Fix         string   `json:"fix,omitempty"`
 
@@ -121,6 +123,20 @@ func (o object) with(s inspect.State, detail string) object {
 	if detail != "" {
 		o.Detail = detail
 	}
+
+	return o
+}
+
+// differing is an object that is there with these differences, of which there is at least one.
+func (o object) differing(all []inspect.Difference) object {
+	for _, d := range all {
+		o.Differences = append(o.Differences, d.String())
+	}
+	o = o.with(inspect.Conflict, o.Differences[0])
+	if more := len(all) - 1; more > 0 {
+		o.Detail += fmt.Sprintf("; and %d more", more)
+	}
+	o.Argument, o.Wanted, o.Found = all[0].Argument, inspect.Spelled(all[0].Wanted), inspect.Spelled(all[0].Found)
 
 	return o
 }

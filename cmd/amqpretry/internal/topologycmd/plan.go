@@ -56,11 +56,19 @@ missing or in conflict.`,
 }
 
 func (c *topologies) verifyCommand() *cobra.Command {
-	return &cobra.Command{
+	var files []string
+	cmd := &cobra.Command{
 		Use:   "verify QUEUE|TOPIC=QUEUE...",
-		Short: "Check that a topology exists on the broker, for monitoring and pipelines",
+		Short: "Check that a topology exists on the broker or in files, for monitoring and pipelines",
 		Long: `Check that the main queues and their topology exist as planned. Nothing is changed. The output is
 that of plan, and a missing main queue is a difference as well.
+
+--against compares files in place of the broker, which the command does not contact. The files are
+RabbitMQ definitions, YAML of the Messaging Topology Operator, or the output of 'terraform show -json'
+for a plan or a state. All files together are the topology of the virtual host. Objects of others do
+not matter. Of main queues the command checks that they are there and durable, and have what their
+strategy and "protect" need, by their arguments or by a policy in the files. It reads the patterns of
+policies as Go does; the broker has more kinds of them.
 
 Unseen objects are listed, and are no difference: bindings without the management API, and arguments
 of objects that the user may not declare. With the management API, only missing permissions leave
@@ -68,17 +76,26 @@ objects unseen.
 
 ` + jsonHelp + `
 
-Exit codes: 0 everything exists; 1 the broker could not be reached; 2 wrong usage; 3 objects are
-missing or in conflict.`,
+Exit codes: 0 everything exists; 1 the broker could not be reached, or a file could not be read;
+2 wrong usage; 3 objects are missing or in conflict.`,
 		Example: `  amqpretry topology verify --policies retry.yaml orders
-  amqpretry topology verify --policies retry.yaml --json orders payments || notify`,
+  amqpretry topology verify --policies retry.yaml --json orders payments || notify
+  amqpretry topology verify --policies retry.yaml --against topology.yaml orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.check(cmd.Context(), args, func(r *report) bool {
-				return r.Summary[inspect.Missing]+r.Summary[inspect.Conflict] > 0
-			})
+			if len(files) > 0 {
+				return c.against(args, files)
+			}
+
+			return c.check(cmd.Context(), args, differs)
 		},
 	}
+	cmd.Flags().StringArrayVar(&files, "against", nil, "compare `FILE` in place of the broker (repeatable)")
+
+	return cmd
 }
+
+// differs tells of what verify does not accept.
+func differs(r *report) bool { return r.Summary[inspect.Missing]+r.Summary[inspect.Conflict] > 0 }
 
 // check inspects, prints, and ends with 3 if differs says so.
 func (c *topologies) check(ctx context.Context, args []string, differs func(*report) bool) error {

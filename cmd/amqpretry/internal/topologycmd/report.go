@@ -40,11 +40,11 @@ type ladderReport struct {
 
 // jsonHelp is the documentation of the report.
 const jsonHelp = `With --json: {"queues": [{"topic", "queue", "objects": [{"kind", "name", "state", "type",
-"arguments", "argument", "wanted", "found", "detail", "differences", "fix"}]}], "ladders": [{"name",
-"objects"}], "management_api", "summary": {state: number}}. "kind" is main queue, exchange, queue or
-binding; "type" and "arguments" are the planned ones, for a main queue those of its strategy;
-"argument", "wanted" and "found" describe a conflict, "differences" all of a main queue, and "fix" ends
-them. "ladders" is absent without exact delays.`
+"arguments", "argument", "wanted", "found", "where", "detail", "differences", "fix"}]}], "ladders":
+[{"name", "objects"}], "management_api", "summary": {state: number}}. "kind" is main queue, exchange,
+queue or binding; "type" and "arguments" are the planned ones, for a main queue those of its strategy;
+"argument", "wanted" and "found" describe a conflict, "differences" all of a main queue or of a file,
+"where" is the place in a file, and "fix" ends them. "ladders" is absent without exact delays.`
 
 // all are the objects of all queues and ladders.
 func (r *report) all() []object {
@@ -222,22 +222,24 @@ func tellOwners(ctx context.Context, client *httpapi.Client, objects []object) {
 
 // addObsolete adds what is obsolete to the main queues that it belongs to.
 func (r *report) addObsolete(found retire.Found) {
-	add := func(main string, o object) {
-		for i := range r.Queues {
-			if r.Queues[i].Queue == main {
-				r.Queues[i].Objects = append(r.Queues[i].Objects, o)
-				return
-			}
-		}
-	}
 	for _, q := range found.Queues {
 		main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
-		add(main, queueObject(q.Queue).with(inspect.Obsolete, fmt.Sprintf("no policy has its delay of %s: 'amqpretry "+
+		r.add(main, queueObject(q.Queue).with(inspect.Obsolete, fmt.Sprintf("no policy has its delay of %s: 'amqpretry "+
 			"topology prune' deletes it", delayText(q.Queue))))
 	}
 	for _, x := range found.Exchanges {
 		o := object{Kind: kindExchange, Name: x.Name, Type: amqp091.ExchangeHeaders}
-		add(x.Queue, o.with(inspect.Obsolete, "nothing dead-letters to it: 'amqpretry topology prune' deletes it"))
+		r.add(x.Queue, o.with(inspect.Obsolete, "nothing dead-letters to it: 'amqpretry topology prune' deletes it"))
+	}
+}
+
+// add adds an object to a main queue.
+func (r *report) add(main string, o object) {
+	for i := range r.Queues {
+		if r.Queues[i].Queue == main {
+			r.Queues[i].Objects = append(r.Queues[i].Objects, o)
+			return
+		}
 	}
 }
 
@@ -253,6 +255,9 @@ func (r *report) conflicts() []string {
 			}
 			lines = append(lines, fmt.Sprintf("conflict: main queue %q is not as its strategy needs it:\n  %s\n%s",
 				o.Name, strings.Join(found, "\n  "), o.Fix))
+		case o.Where != "":
+			lines = append(lines, fmt.Sprintf("conflict: %s: %s %q is not as planned:\n  %s", o.Where, o.Kind, o.Name,
+				strings.Join(o.Differences, "\n  ")))
 		case o.err != nil:
 			lines = append(lines, "conflict: "+oneLine(o.err.Error()))
 		}
