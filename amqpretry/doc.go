@@ -47,6 +47,7 @@
 // # What happens, and what is left
 //
 // Options.OnEvent is told of everything that happens; package middleware/metrics makes Prometheus
-// series of it, with the depths that Retrier.QueueDepths reads. Retrier.NewDeadLetterSubscriber
-// feeds an ordinary handler from a dead-letter queue.
+// series of it, with the depths that Retrier.QueueDepths reads. Retrier.Health tells what is wrong
+// now; package health serves it to probes. Retrier.NewDeadLetterSubscriber feeds an ordinary
+// handler from a dead-letter queue.
 package amqpretry

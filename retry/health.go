@@ -5,8 +5,9 @@ import "time"
 // Health tells whether a process consumes, and what is wrong with it. It is for probes: package
 // amqpretry/health serves it over HTTP.
 type Health struct {
-	// Ready tells whether the process consumes: each subscription has begun to, and at least one
-	// still does, or did so 10 seconds ago. A process without subscriptions is ready.
+	// Ready tells whether the process consumes: each of its subscribers has begun to, and at least
+	// one subscription still does, or did so within the last 10 seconds. A process without
+	// subscribers is ready.
 	Ready bool
 	// Problems are sorted: first those for which the process is not ready, then by Kind, Queue and
 	// Connection.

@@ -202,7 +202,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		p.publish("ok-0")
 		await.Until(t, func() bool { return p.Calls.count() == 1 }, "a call")
 		reconnect()
-		p.has(retry.ProblemHandlers, true, "[!]", "1 handlers", p.Queue)
+		p.has(retry.ProblemHandlers, true, "[!]", "messages: 1;", p.Queue)
 		close(release)
 		p.recovers()
 	})

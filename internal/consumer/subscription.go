@@ -138,8 +138,8 @@ func (s *subscription) run(session *session) {
 	for began := time.Now(); ; began = time.Now() {
 		if session != nil {
 			s.logger.Info("Consuming", nil)
-			s.emit(retry.EventConsuming)
 			s.health.begin(session)
+			s.emit(retry.EventConsuming)
 			s.serve(session)
 			s.health.end()
 			session.close()

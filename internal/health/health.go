@@ -80,9 +80,9 @@ func (s Subscription) problems(idle bool) (all []retry.Problem) {
 	}
 	if s.Running > 0 {
 		p.Kind, p.Since, p.NotReady, p.Err = retry.ProblemHandlers, s.Since, false, nil
-		p.Text = fmt.Sprintf("%d handlers of queue %q still run although the broker has requeued their messages; end "+
+		p.Text = fmt.Sprintf("handlers of queue %q still run although the broker has requeued their messages: %d; end "+
 			"handlers with the context of their message, and compare their time with the broker's consumer timeout",
-			s.Running, s.Queue)
+			s.Queue, s.Running)
 		all = append(all, p)
 	}
 
