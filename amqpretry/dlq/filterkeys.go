@@ -20,11 +20,13 @@ var (
 	filterKeys = []string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "older-than", "newer-than",
 		"min-calls", "max-calls", "min-replays", "max-replays", "never-replayed", "parked", "error", "error-matches",
 		"text", "header", "json-field"}
+	// waitKeys are for messages that wait.
+	waitKeys = []string{"due-within", "due-after"}
 	repeated = []string{"reason", "topic", "handler", "error-type", "fingerprint", "uuid", "header", "json-field"}
 )
 
 // FilterKeys are the names that ParseFilter knows, which are those of the command line's flags and
-// of the console's URLs.
+// of the console's URLs. For messages that wait, see Waits, it also knows due-within and due-after.
 func FilterKeys() []string { return slices.Clone(filterKeys) }
 
 // ParseFilter reads a filter from texts by name, such as older-than: 36h, and reports everything
@@ -34,7 +36,7 @@ func ParseFilter(values map[string][]string) (Filter, error) {
 	p := &filterParser{values: values}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		switch {
-		case !slices.Contains(filterKeys, key):
+		case !slices.Contains(filterKeys, key) && !slices.Contains(waitKeys, key):
 			p.errs = append(p.errs, &config.FieldError{Path: key, Problem: "is no filter",
 				Wanted: "one of " + strings.Join(filterKeys, ", ")})
 		case len(values[key]) > 1 && !slices.Contains(repeated, key):
@@ -49,6 +51,7 @@ func ParseFilter(values map[string][]string) (Filter, error) {
 		Fingerprints: values["fingerprint"], UUIDs: values["uuid"],
 		ErrorContains: p.one("error"), ErrorMatches: p.expression("error-matches"), Text: p.one("text"),
 		OlderThan: p.age("older-than"), NewerThan: p.age("newer-than"),
+		DueWithin: p.age("due-within"), DueAfter: p.age("due-after"),
 		MinCalls: p.number("min-calls"), MaxCalls: p.number("max-calls"),
 		MinReplays: p.number("min-replays"), MaxReplays: p.number("max-replays"),
 		NeverReplayed: never != "" && never != "false" || p.one("max-replays") == "0", // in a Filter 0 means no bound

@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/publish"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
@@ -72,13 +73,20 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		options.Filter.Where = func(l *DeadLetter) bool { return !there.has(l) && (where == nil || where(l)) }
 	}
 
-	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx,
-		publisher: q.client.publisher(link),
-		into:      into, frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[any]bool{}}
+	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, into: into}
+
+	return i.importAll(ctx, r, link)
+}
+
+// importAll imports a file over a connection.
+func (i *importer) importAll(ctx context.Context, r io.Reader, link *connection.Link) (Report, error) {
+	q, options, into := i.queue, i.options, i.into
+	i.run, i.publisher, i.frame, i.asked = ctx, q.client.publisher(link), link.FrameSize(), map[any]bool{}
+	i.limiter = rate.NewLimiter(rate.Inf, 1)
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
-	err = i.all(ctx, bufio.NewReaderSize(r, 64<<10))
+	err := i.all(ctx, bufio.NewReaderSize(r, 64<<10))
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
 	err = errors.Join(err, i.settle(settle, 0))
@@ -122,7 +130,8 @@ type importer struct {
 	queue     *Queue
 	run       context.Context
 	target    string
-	asTaken   bool // by the exchange of the target, with the routing key of before
+	asTaken   bool              // by the exchange of the target, with the routing key of before
+	places    map[string]*place // by their queues, of messages that are to wait again; else nil
 	options   ImportOptions
 	publisher *publish.QueuePublisher
 	into      *Target
@@ -252,7 +261,13 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 		return cmp.Or(context.Cause(ctx), err)
 	}
 	exchange, key := "", i.target
-	if i.asTaken {
+	switch p := i.places[record.Queue]; {
+	case i.places != nil && (p == nil || !p.serves(d.RoutingKey)):
+		return &LineError{Line: i.lines, Err: fmt.Errorf("it did not wait for %s in a queue that is there, but in %q",
+			i.target, record.Queue)}
+	case i.places != nil:
+		exchange, key = p.waitAgain(&message, d.RoutingKey)
+	case i.asTaken:
 		exchange, key = i.target, d.RoutingKey
 	}
 	published, err := i.publisher.Publish(ctx, exchange, key, message)
@@ -276,6 +291,9 @@ func (i *importer) explain(err error) error {
 	switch {
 	case !i.asTaken || errors.Is(err, publish.ErrRefused):
 		return explain(i.target, err)
+	case errors.Is(err, publish.ErrReturned) && i.places != nil:
+		return fmt.Errorf("cannot let messages of %s wait again: no queue is bound for their delay; declare the retry "+
+			"topology first: %w", i.target, err)
 	case errors.Is(err, publish.ErrReturned):
 		return fmt.Errorf("cannot import into queue %q: the exchange of the same name is not bound to it; declare the "+
 			"ladder first: %w", i.target, err)

@@ -39,7 +39,10 @@ func (s *scan) giveBack(again bool) error {
 		b.sealAndCount()
 	}
 	patience := mostUncounted
-	if s.holder != nil {
+	switch {
+	case s.holder != nil && !s.safety.quorum: // it puts each message back in its place
+		patience = 0
+	case s.holder != nil:
 		patience = 5 * settledWait
 	}
 	returned, _ := s.ready()

@@ -3,6 +3,7 @@ package dlq
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"hash/maphash"
 	"slices"
 	"strconv"
@@ -95,6 +96,22 @@ func (p *place) wait(d *amqp091.Delivery, now time.Time) *Wait {
 	}
 
 	return w
+}
+
+// waitAgain completes a copy that waits here again as long as the queue makes it, and tells where it
+// is published.
+func (p *place) waitAgain(m *amqp091.Publishing, key string) (exchange, _ string) {
+	if m.Headers == nil {
+		m.Headers = amqp091.Table{}
+	}
+	m.Headers[header.ID] = rand.Text()
+	m.Headers[header.Due] = wire.FormatTime(time.Now().Add(p.ttl + p.rest(key)))
+	if p.ladder != nil {
+		return p.ladder.Level(p.level), key
+	}
+	m.Headers[header.Delay] = config.FormatDelay(p.ttl)
+
+	return p.exchange, p.target.Key
 }
 
 // newestDeath is when the message was dead-lettered into this queue; zero if it was published.

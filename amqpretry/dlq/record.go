@@ -64,6 +64,14 @@ func (e *encoder) record(l *DeadLetter, queue string, taken Taken, position *int
 		e.name("position")
 		e.out = strconv.AppendInt(e.out, int64(*position), 10)
 	}
+	if l.Wait != nil && position != nil {
+		wait, err := json.Marshal(l.Wait)
+		if err != nil {
+			return err
+		}
+		e.name("wait")
+		e.out = append(e.out, wait...)
+	}
 	if err := e.failure(l); err != nil {
 		return err
 	}
@@ -102,7 +110,7 @@ func decodeRecord(line []byte) (record, error) {
 	if err := checkVersion(line); err != nil {
 		return record{}, err
 	}
-	value, err := decodeJSON(line, "failure", "position")
+	value, err := decodeJSON(line, "failure", "position", "wait")
 	if err != nil {
 		return record{}, err
 	}
@@ -114,6 +122,7 @@ func decodeRecord(line []byte) (record, error) {
 		{"queue", into(&read.Queue, readText)},
 		{"taken", into(&read.Taken, readTaken)},
 		{"position", nil},
+		{"wait", nil},
 		{"failure", nil},
 		{"unreadable", func(any) error { return errUnreadable }},
 		{"came_by", into(&read.CameBy, readRoute)},

@@ -333,7 +333,7 @@ func TestRecordErrors(t *testing.T) {
 		{`{"v":1}x`, `.: must be JSON, got invalid character 'x' after top-level value at byte 8`},
 		{`{"v":1,}`, `.: must be JSON, got invalid character '}' looking for beginning of object key string at byte 8`},
 		{`{"v":1,"boddy":""}`,
-			`.boddy: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
+			`.boddy: must be one of v, queue, taken, position, wait, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
 		{`{"v":1,"body":"","body":""}`, `.body: must be there once, got it twice`},
 		{`{"v":1,"body":"","body_base64":""}`, `.body_base64: must be the only body, got body and body_base64`},
 		{`{"v":1,"body":{"id":1}}`, `.body: must be a string, got {"id":1}`},
@@ -411,7 +411,7 @@ func TestRecordErrors(t *testing.T) {
 		{`{"failure":` + strings.Repeat("[", 1e6),
 			`.: must be JSON, got invalid character '[' exceeded max depth at byte 10011`},
 		{`{"v":2,"V":1}`,
-			`.V: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
+			`.V: must be one of v, queue, taken, position, wait, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
 		{`{"v":2,"v":1}`, `.v: must be there once, got it twice`},
 		{`null`, `.v: must be 1, the version of the format that is known here, got nothing`},
 	} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"iter"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ import (
 type Wait struct {
 	// Queue is the one in which it waits, Target where it goes then.
 	Queue  string          `json:"queue"`
-	Target topology.Target `json:"-"`
+	Target topology.Target `json:"target"`
 	// Due is when this wait ends, by the clock of who sent the message. NotBefore is when it is to
 	// be handled, if it has to wait again after that; else it is zero.
 	Due       time.Time `json:"due"`
@@ -157,7 +158,11 @@ func (w *Waits) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 }
 
 // isMissing tells that a queue was deleted since it was found.
-func isMissing(err error) bool { return errors.As(err, new(*NoQueueError)) }
+func isMissing(err error) bool {
+	missing := (*NoQueueError)(nil)
+
+	return errors.As(err, &missing) && missing.What != "target"
+}
 
 // Soonest gives the messages that match and end their waits first, at most limit of them in that
 // order, and how many match. A limit of 0 means all.
@@ -232,6 +237,33 @@ func (w *Waits) run(ctx context.Context, plan Plan, dryRun bool) (all Report, er
 	}
 
 	return all, err
+}
+
+// Import lets the messages of an undo file wait again: each in the queue from which it was taken,
+// as long as that queue and the levels below it make it wait. OnlyMissing and To do not apply.
+func (w *Waits) Import(ctx context.Context, r io.Reader, options ImportOptions) (report Report, err error) {
+	defer func() { err = explainWait(explainLost("import into", w.Name(), err)) }()
+	if err := options.validate(); err != nil {
+		return Report{Left: []Left{}}, err
+	}
+	queues, err := w.Queues(ctx)
+	if err != nil {
+		return Report{Left: []Left{}}, err
+	}
+	connection := w.client.connect("import")
+	defer w.client.disconnect(connection)
+	link, err := connection.TryLink(ctx)
+	if err != nil {
+		return Report{Left: []Left{}}, err
+	}
+	i := &importer{queue: w.client.DeadLetterQueue(w.Name(), w.MainQueue()), target: w.target.String(), asTaken: true,
+		options: options, places: map[string]*place{}}
+	i.options.Elsewhere = nil
+	for _, q := range queues {
+		i.places[q.Name] = q.place
+	}
+
+	return i.importAll(ctx, r, link)
 }
 
 // with adds the report of the next queue.

@@ -212,6 +212,15 @@ func TestRunOfWaits(t *testing.T) {
 			report := w.run(plan)
 			assert.Equal(t, 0, report.Done)
 			assert.Equal(t, 1, report.Gone)
+			report, err = w.waits.Import(t.Context(), strings.NewReader(undo.String()), dlq.ImportOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, 1, report.Done)
+			found, _, err := w.waits.Soonest(t.Context(), uuids("cancel"), 0)
+			require.NoError(t, err)
+			require.Len(t, found, 1, "it waits again")
+			assert.WithinDuration(t, time.Now().Add(time.Minute), found[0].Wait.Due, 2*time.Second)
+			plan.Filter, plan.Counted, plan.Undo = uuids("cancel"), nil, nil
+			assert.Equal(t, 1, w.run(plan).Done)
 
 			came := w.came()
 			assert.Equal(t, 1, w.run(dlq.Plan{Kind: dlq.SendNow, Filter: uuids("send")}).Done)
@@ -228,7 +237,7 @@ func TestRunOfWaits(t *testing.T) {
 			report = w.run(dlq.Plan{Kind: dlq.Postpone, Filter: uuids("postpone"), Until: until})
 			assert.Equal(t, []dlq.Left{{Why: dlq.LeftLater, Messages: 1}}, report.Left)
 			assert.ElementsMatch(t, []string{"stays", "stays too", "postpone"}, w.uuids(dlq.Filter{}))
-			found, _, err := w.waits.Soonest(t.Context(), uuids("postpone"), 0)
+			found, _, err = w.waits.Soonest(t.Context(), uuids("postpone"), 0)
 			require.NoError(t, err)
 			assert.WithinDuration(t, until, found[0].Wait.End(), time.Second)
 

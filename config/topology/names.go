@@ -55,9 +55,9 @@ type RetryQueueParams struct {
 // default exchange has an empty name, and its routing key is a queue.
 type Target struct {
 	// Exchange is empty for the default exchange.
-	Exchange string
+	Exchange string `json:"exchange"`
 	// Key is the routing key, and with the default exchange the name of the queue.
-	Key string
+	Key string `json:"key"`
 }
 
 // String is the name of the target's queue or exchange, with the routing key where it has one.

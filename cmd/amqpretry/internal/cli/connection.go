@@ -19,6 +19,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/management"
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 )
@@ -116,11 +117,12 @@ func (s *Session) Again() []string {
 }
 
 // DLQ connects to work with dead letters.
-func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
+func (s *Session) DLQ(ctx context.Context, names topology.Names) (*dlq.Client, error) {
 	conf, err := s.DLQConfig()
 	if err != nil {
 		return nil, err
 	}
+	conf.Names = names
 	conf.OnBlocked = func(why error) {
 		if why == nil {
 			s.Note("The broker accepts messages again.")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -56,7 +57,7 @@ func TestCredentialsAreNeverShown(t *testing.T) {
 		if err == nil {
 			return connection.Close()
 		}
-		_, opened := s.DLQ(cmd.Context())
+		_, opened := s.DLQ(cmd.Context(), topology.Names{})
 
 		return errors.Join(api, policies, err, opened)
 	}

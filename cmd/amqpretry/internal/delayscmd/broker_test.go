@@ -260,7 +260,7 @@ func TestUnroutable(t *testing.T) {
 	var shown delayedJSON
 	d = l.ok("unroutable", "list", "--json", "--target-exchange", "events.x", "--target-key", "paid.*")
 	require.NoError(t, json.Unmarshal([]byte(d.out), &shown), d.out)
-	assert.Equal(t, targetJSON{"events.x", "paid.*"}, shown.Target)
+	assert.Equal(t, topology.Target{Exchange: "events.x", Key: "paid.*"}, shown.Target)
 	assert.EqualValues(t, 100, shown.DelayMS)
 	assert.WithinDuration(t, time.Now(), shown.Due, time.Minute)
 
@@ -311,7 +311,7 @@ func TestUnroutable(t *testing.T) {
 // delayedJSON is a line of list --json.
 type delayedJSON struct {
 	Position int
-	Target   targetJSON
+	Target   topology.Target
 	DelayMS  int64 `json:"delay_ms"`
 	Due      time.Time
 }

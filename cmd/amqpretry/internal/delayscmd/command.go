@@ -1,5 +1,5 @@
-// Package delayscmd is the command delays: how many messages with exact delays wait, and what to do
-// with those that no target takes. The latter is done by the code of the command dlq.
+// Package delayscmd is the command delays: how many messages wait, and what to do with them, and with
+// those that no target takes. The latter two are done by the code of the command dlq.
 package delayscmd
 
 import (
@@ -14,9 +14,9 @@ func Command(s *cli.Session) *cobra.Command {
 	l := &ladders{s}
 	cmd := &cobra.Command{
 		Use:   "delays",
-		Short: "Count messages with exact delays, and list, send on or discard those that no target takes",
-		Long: `Count the messages that wait for an exact delay, and show, send on or discard those that no target
-takes.
+		Short: "Count, list, cancel, send and postpone messages that wait, and handle those that no target takes",
+		Long: `Count the messages that wait for a retry or a delayed publish, list them, and cancel, send or postpone them.
+List, send on or discard those that no target takes.
 
 Messages with exact delays wait in a ladder: queues that all services of a virtual host share. A
 message whose delay is over goes through the landing queue of its target, such as orders.landing. If
@@ -36,6 +36,7 @@ messages were left or not visible; 130 interrupted (^C), possibly after a part w
 	s.PoliciesFlag(cmd)
 	s.LadderFlag(cmd, "")
 	cmd.AddCommand(statCommand(s, l))
+	cmd.AddCommand(dlqcmd.Waits(s, l.topologies)...)
 	cmd.AddCommand(dlqcmd.Unroutable(s, l.withUnroutable))
 
 	return cmd

@@ -86,6 +86,17 @@ func (l *ladders) candidates() ([]candidate, error) {
 	return all, err
 }
 
+// topologies are the candidates.
+func (l *ladders) topologies() ([]topology.Ladder, error) {
+	candidates, err := l.candidates()
+	all := make([]topology.Ladder, len(candidates))
+	for i, c := range candidates {
+		all[i] = c.Ladder
+	}
+
+	return all, err
+}
+
 // withUnroutable are the candidates whose queue for unroutable messages is there, and the one that
 // is named.
 func (l *ladders) withUnroutable(ctx context.Context) ([]dlqcmd.Ladder, error) {

@@ -121,18 +121,11 @@ func (w *waiting) add(o waiting) {
 }
 
 type landingReport struct {
-	Queue  string     `json:"queue"`
-	Target targetJSON `json:"target"`
-	Exists bool       `json:"exists"`
+	Queue  string          `json:"queue"`
+	Target topology.Target `json:"target"`
+	Exists bool            `json:"exists"`
 	// Messages is nil if nobody has told.
 	Messages *int64 `json:"messages"`
-
-	target topology.Target
-}
-
-type targetJSON struct {
-	Exchange string `json:"exchange"`
-	Key      string `json:"key"`
 }
 
 func (s *stat) run(ctx context.Context, queues []string) error {
@@ -207,7 +200,7 @@ func (s *stat) look(ctx context.Context, b *inspect.Broker, api *httpapi.Client,
 	}
 	for _, queue := range queues {
 		target := topology.Target{Key: queue}
-		r.addLanding(&landingReport{Queue: topology.Names{}.WithDefaults().Landing(target), target: target})
+		r.addLanding(&landingReport{Queue: topology.Names{}.WithDefaults().Landing(target), Target: target})
 	}
 
 	return r, r.count(b, told, queues)
@@ -277,7 +270,7 @@ func bound(ctx context.Context, api *httpapi.Client, l topology.Ladder) ([]*land
 	var all []*landingReport
 	for _, b := range bindings {
 		if target, ok := inspect.LandingTarget(l, b); ok {
-			all = append(all, &landingReport{Queue: b.Queue, target: target})
+			all = append(all, &landingReport{Queue: b.Queue, Target: target})
 		}
 	}
 
@@ -286,7 +279,6 @@ func bound(ctx context.Context, api *httpapi.Client, l topology.Ladder) ([]*land
 
 func (r *report) addLanding(landing ...*landingReport) {
 	for _, l := range landing {
-		l.Target = targetJSON{l.target.Exchange, l.target.Key}
 		if !slices.ContainsFunc(r.Landing, func(o *landingReport) bool { return o.Queue == l.Queue }) {
 			r.Landing = append(r.Landing, l)
 		}
@@ -298,7 +290,7 @@ func (r *report) addLanding(landing ...*landingReport) {
 func (r *report) count(b *inspect.Broker, told counts, queues []string) error {
 	kept := []*landingReport{}
 	for _, l := range r.Landing {
-		asked := l.target.Exchange == "" && slices.Contains(queues, l.target.Key)
+		asked := l.Target.Exchange == "" && slices.Contains(queues, l.Target.Key)
 		found, known := told[l.Queue]
 		if l.Messages, l.Exists = found.Messages, known; told == nil || !known {
 			var err error // it may be newer than the list
@@ -397,7 +389,7 @@ func (s *stat) printLanding(p *cli.Printer, r report) {
 		case *l.Messages > 0:
 			full = append(full, l.Queue)
 		}
-		rows = append(rows, []string{l.Queue, l.target.String(), messages})
+		rows = append(rows, []string{l.Queue, l.Target.String(), messages})
 	}
 	p.Table([]string{"landing queue", "target", "messages"}, rows)
 	if p.Err() != nil {

@@ -13,19 +13,25 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
+
+// runner is what an operation needs of a *dlq.Queue, or of *dlq.Waits.
+type runner interface {
+	Name() string
+	MainQueue() string
+	Plan(context.Context, dlq.Plan) (dlq.Plan, error)
+	Run(context.Context, dlq.Plan) (dlq.Report, error)
+}
 
 // queue is what the commands need of a *dlq.Queue.
 type queue interface {
-	Name() string
-	MainQueue() string
+	runner
 	Ready(context.Context) (ready, hidden int, err error)
 	Consumers(context.Context) (int, error)
 	Browse(context.Context, dlq.Filter) iter.Seq2[dlq.DeadLetter, error]
 	Get(ctx context.Context, uuid string) (dlq.DeadLetter, error)
 	Stat(context.Context, dlq.Filter) (dlq.Stat, error)
-	Plan(context.Context, dlq.Plan) (dlq.Plan, error)
-	Run(context.Context, dlq.Plan) (dlq.Report, error)
 	Export(context.Context, io.Writer, dlq.ExportOptions) (dlq.Report, error)
 	Import(context.Context, io.Reader, dlq.ImportOptions) (dlq.Report, error)
 }
@@ -49,7 +55,7 @@ func Command(s *cli.Session) *cobra.Command {
 
 func open(s *cli.Session) func(context.Context, string, string) (queue, io.Closer, error) {
 	return func(ctx context.Context, name, mainQueue string) (queue, io.Closer, error) {
-		client, err := s.DLQ(ctx)
+		client, err := s.DLQ(ctx, topology.Names{})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -15,7 +15,7 @@ func (t *tool) noteUnseenNow(ctx context.Context, q queue, hidden int) {
 
 // noteUnseen says which messages a browse did not see: those that other consumers hold, and those
 // that the broker does.
-func (t *tool) noteUnseen(q queue, consumers, hidden int) {
+func (t *tool) noteUnseen(q runner, consumers, hidden int) {
 	if consumers > 0 {
 		t.Note("%s: it has %s; the messages that are delivered and not acknowledged are not visible", q.Name(),
 			units.Many(consumers, "other consumer"))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type operation struct {
 	remarks     func(dlq.Report) []string // further things to say of what was done; nil for none
 	messages    []dlq.DeadLetter          // those that the command line names; none if it names none
 	byPosition  bool                      // it names one by its position
+	undo        func(path string) string  // what its undo file is good for; nil for an import
 	to          string                    // where to; empty for nowhere
 	filter      *bodyFilter               // nil for none
 }
@@ -122,6 +124,7 @@ With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen
   edited     messages that an edit changes; absent if there are none
   edit_errors  messages that an edit refuses: [{"why", "uuid", "messages"}], "uuid" is the first one;
              absent if there are none
+  gone       counted messages that no longer waited (delays); absent if there are none
   untimed_left_out  messages that tell no time of failure, where --older-than or --newer-than leave
              them out; absent if there are none`
 
@@ -139,8 +142,8 @@ func interrupted(f *undoFlags, undo string, failed error) error {
 }
 
 // run does an operation, or says what it would do.
-func (t *tool) run(ctx context.Context, q queue, e *operation) error {
-	if e.to = e.plan.To; e.plan.Kind == dlq.Replay {
+func (t *tool) run(ctx context.Context, q runner, e *operation) error {
+	if e.to = e.plan.To; e.plan.Kind == dlq.Replay || e.plan.Kind == dlq.SendNow {
 		e.to = cmp.Or(e.to, q.MainQueue())
 	}
 	if !e.yes {
@@ -217,7 +220,9 @@ func (t *tool) run(ctx context.Context, q queue, e *operation) error {
 		return interrupted(&e.undoFlags, path, failed)
 	case failed != nil:
 		return failed
-	case done.Canary.Stopped != "" || done.LeftBehind() > 0:
+	case done.Canary.Stopped != "" || slices.ContainsFunc(done.Left, func(l dlq.Left) bool {
+		return l.Why != dlq.LeftLater // which is as it should be
+	}):
 		return &cli.ExitError{Code: cli.ExitIncomplete}
 	default:
 		return nil
@@ -226,7 +231,7 @@ func (t *tool) run(ctx context.Context, q queue, e *operation) error {
 
 // watch shows how far a run is that takes so many at most, 0 being all, and tells of a wait for its
 // begin.
-func (t *tool) watch(q queue, title string, limit int) (progress func(dlq.Progress), end func()) {
+func (t *tool) watch(q runner, title string, limit int) (progress func(dlq.Progress), end func()) {
 	bar := t.Progress(title+" "+q.Name(), 0)
 	begun := t.tellOfWait(q)
 
@@ -247,7 +252,7 @@ const startWait = time.Second
 
 // tellOfWait tells that a run has not begun, unless begun is called soon: runs on a queue wait for
 // each other.
-func (t *tool) tellOfWait(q queue) (begun func()) {
+func (t *tool) tellOfWait(q runner) (begun func()) {
 	told := make(chan struct{})
 	timer := time.AfterFunc(startWait, func() {
 		defer close(told)
@@ -286,7 +291,7 @@ func (e *operation) where() string {
 }
 
 // printPlan says what would be done.
-func (t *tool) printPlan(q queue, e *operation) error {
+func (t *tool) printPlan(q runner, e *operation) error {
 	o, limit := outcome{Report: *e.plan.Counted, whole: true}, e.plan.Limit
 	if t.JSON {
 		return t.PrintJSON(result(q, e, o, "", true))
@@ -322,7 +327,7 @@ func (t *tool) printPlan(q queue, e *operation) error {
 }
 
 // printOutcome says what was done.
-func (t *tool) printOutcome(q queue, e *operation, o outcome, undo string) error {
+func (t *tool) printOutcome(q runner, e *operation, o outcome, undo string) error {
 	err := t.printDone(q, e, o, undo)
 	if e.remarks != nil {
 		for _, remark := range e.remarks(o.Report) {
@@ -330,15 +335,24 @@ func (t *tool) printOutcome(q queue, e *operation, o outcome, undo string) error
 		}
 	}
 	if undo != "" && !t.JSON {
-		t.Note("%s", e.undoNote(q, o, undo, t.Again()))
+		note := e.undoNote(q, o, undo, t.Again())
+		if e.undo != nil && o.Done > 0 {
+			note = e.undo(undo)
+		}
+		t.Note("%s", note)
 	}
 
 	return err
 }
 
-func (t *tool) printDone(q queue, e *operation, o outcome, undo string) error {
+func (t *tool) printDone(q runner, e *operation, o outcome, undo string) error {
 	if t.JSON {
 		return t.PrintJSON(result(q, e, o, undo, false))
+	}
+	if o.Gone > 0 {
+		if err := t.printSafe("%s: %s no longer waited", q.Name(), units.Many(o.Gone, "message")); err != nil {
+			return err
+		}
 	}
 	if o.Matched == 0 && o.whole {
 		return t.printSafe("%s: no message matches, of %s", q.Name(), units.Thousands(o.Total))
@@ -375,7 +389,7 @@ func (t *tool) printDone(q queue, e *operation, o outcome, undo string) error {
 }
 
 // unsettled says where messages are that were on their way when a run has ended.
-func (e *operation) unsettled(q queue, n int, undo string) string {
+func (e *operation) unsettled(q runner, n int, undo string) string {
 	switch {
 	case e.marks():
 		return fmt.Sprintf("%s more may be in %s twice: their copies were sent, and the removal of the originals is not "+
@@ -392,7 +406,7 @@ func (e *operation) unsettled(q queue, n int, undo string) string {
 }
 
 // undoNote says what an undo file is good for.
-func (e *operation) undoNote(q queue, o outcome, path string, flags []string) string {
+func (e *operation) undoNote(q runner, o outcome, path string, flags []string) string {
 	if o.Done == 0 {
 		return fmt.Sprintf("Undo file: %s. All its messages are still in %s: an import would duplicate them",
 			path, q.Name())
@@ -421,6 +435,10 @@ var ways = map[dlq.LeftReason]string{
 	dlq.LeftEdit:       "another edit or command",
 	dlq.LeftTooLarge:   "--remove-header makes room",
 	dlq.LeftParked:     "--include-parked replays them too",
+	dlq.LeftLater:      "nothing",
+	dlq.LeftExpires:    "an earlier time",
+	dlq.LeftTooLong:    "an earlier time",
+	dlq.LeftByBroker:   "wait until they are due",
 }
 
 func (t *tool) printLeft(r dlq.Report, what string) error {
@@ -463,7 +481,7 @@ type namedMessage struct {
 	UUID     string `json:"uuid"`
 }
 
-func result(q queue, e *operation, o outcome, undo string, dryRun bool) report {
+func result(q runner, e *operation, o outcome, undo string, dryRun bool) report {
 	r := report{Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Report: o.Report, Undo: undo}
 	for _, l := range e.messages {
 		r.Messages = append(r.Messages, namedMessage{l.Position, l.UUID})

@@ -13,8 +13,8 @@ import (
 // flagOf are the flags of the options of package dlq.
 var flagOf = map[string]string{
 	"Filter.Reasons": "reason", "Filter.UUIDs": "uuid", "Filter.OlderThan": "older-than",
-	"Filter.NewerThan": "newer-than",
-	"Filter.MinCalls":  "min-calls", "Filter.MaxCalls": "max-calls", "Filter.MinReplays": "min-replays",
+	"Filter.NewerThan": "newer-than", "Filter.DueWithin": "due-within", "Filter.DueAfter": "due-after",
+	"Filter.MinCalls": "min-calls", "Filter.MaxCalls": "max-calls", "Filter.MinReplays": "min-replays",
 	"Filter.MaxReplays":    "max-replays",
 	"Filter.NeverReplayed": "never-replayed", "Filter.Headers": "header", "Filter.Fields": "json-field",
 	"Note": "note", "To": "to", "Limit": "limit", "Rate": "rate", "Canary.Messages": "canary", "Canary.Watch": "watch",

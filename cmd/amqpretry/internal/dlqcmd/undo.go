@@ -53,7 +53,7 @@ func (f *undoFlags) check() error {
 }
 
 // create makes the file before anything is taken out.
-func (f *undoFlags) create(verb string, q queue, now time.Time) (*undo, error) {
+func (f *undoFlags) create(verb string, q runner, now time.Time) (*undo, error) {
 	if f.none {
 		return nil, nil
 	}

@@ -55,11 +55,24 @@ type selection struct {
 	foreign              bool
 }
 
-func (f *selection) add(cmd *cobra.Command) {
+func (f *selection) addTarget(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.Var(cli.Text(&f.queue), "target", "target `queue` of the messages, such as orders")
 	flags.Var(cli.Text(&f.exchange), "target-exchange", "target `exchange` of the messages")
 	flags.Var(cli.Text(&f.key), "target-key", "routing `key` of the target exchange")
+}
+
+// words are the flags of a target.
+func (f *selection) words() []string {
+	if f.queue != "" {
+		return []string{"--target", f.queue}
+	}
+	return []string{"--target-exchange", f.exchange, "--target-key", f.key}
+}
+
+func (f *selection) add(cmd *cobra.Command) {
+	f.addTarget(cmd)
+	flags := cmd.Flags()
 	flags.BoolVar(&f.foreign, "foreign", false, "messages whose routing key names no target")
 	cmd.MarkFlagsMutuallyExclusive("target", "target-exchange", "foreign")
 }

@@ -158,10 +158,10 @@ func (u *unroutable) printListed(targets *counted, rows [][]string) error {
 
 // delayed is a message that no target has taken.
 type delayed struct {
-	Ladder   string      `json:"ladder"`
-	Position int         `json:"position"`
-	Target   *targetJSON `json:"target,omitempty"`
-	DelayMS  int64       `json:"delay_ms,omitempty"`
+	Ladder   string           `json:"ladder"`
+	Position int              `json:"position"`
+	Target   *topology.Target `json:"target,omitempty"`
+	DelayMS  int64            `json:"delay_ms,omitempty"`
 	// Due is when its delay was over, by the broker's clock.
 	Due        time.Time      `json:"due,omitzero"`
 	RoutingKey string         `json:"routing_key"`
@@ -172,15 +172,10 @@ type delayed struct {
 	known  bool
 }
 
-type targetJSON struct {
-	Exchange string `json:"exchange"`
-	Key      string `json:"key"`
-}
-
 func delayedOf(ladder topology.Ladder, l dlq.DeadLetter) delayed {
 	d := delayed{Ladder: ladder.Name(), Position: l.Position, RoutingKey: l.CameBy.RoutingKey, Message: l}
 	if d.target, d.known = targetOf(ladder, &l); d.known {
-		d.Target = &targetJSON{d.target.Exchange, d.target.Key}
+		d.Target = &d.target
 	}
 	_, d.delay, _ = ladder.ParseKey(l.CameBy.RoutingKey)
 	d.DelayMS = d.delay.Milliseconds()

@@ -187,7 +187,7 @@ func browse(ctx context.Context, s *cli.Session, f Facts) map[string]inspect.See
 
 // targetsIn counts the unroutable messages of a ladder by the targets of their routing keys.
 func targetsIn(ctx context.Context, s *cli.Session, l topology.Ladder) (map[string]int, error) {
-	client, err := s.DLQ(ctx)
+	client, err := s.DLQ(ctx, topology.Names{})
 	if err != nil {
 		return nil, err
 	}
