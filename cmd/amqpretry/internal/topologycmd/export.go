@@ -22,8 +22,8 @@ var (
 
 // mainQueueTypeFlag adds --main-queue-type, and checks it before the command runs.
 func mainQueueTypeFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "main-queue-type", "classic", "type of exported main queues: classic (no argument, as in "+
-		"watermill-amqp's configs) or quorum")
+	cmd.Flags().StringVar(to, "main-queue-type", "classic", "type of exported main queues: classic (no argument, as "+
+		"in watermill-amqp's configs) or quorum")
 	cmd.PreRunE = func(*cobra.Command, []string) error { return choice("--main-queue-type", *to, mainQueueTypes) }
 	_ = cmd.RegisterFlagCompletionFunc("main-queue-type", cobra.FixedCompletions(mainQueueTypes,
 		cobra.ShellCompDirectiveNoFileComp))

@@ -130,8 +130,8 @@ func TestAgainstNamesThePlace(t *testing.T) {
 				found = o
 			}
 		}
-		assert.Equal(t, []string{"orders.retry.1s", "x-message-ttl", "1000", "1000"}, []string{found.Name, found.Argument,
-			found.Wanted, found.Found})
+		assert.Equal(t, []string{"orders.retry.1s", "x-message-ttl", "1000", "1000"},
+			[]string{found.Name, found.Argument, found.Wanted, found.Found})
 		assert.True(t, strings.HasPrefix(found.Where, file) && strings.Contains(found.Where, place), found.Where)
 	}
 }
@@ -162,9 +162,9 @@ const terraform = `{"format_version":"1.2","planned_values":{"root_module":{"res
  "child_modules":[{"resources":[
   {"address":"module.m.rabbitmq_exchange.x","mode":"managed","type":"rabbitmq_exchange","values":{"name":"q.retry",
    "vhost":"/","settings":[{"type":"headers","durable":true,"auto_delete":false,"arguments":{}}]}},
-  {"address":"module.m.rabbitmq_queue.dlq","mode":"managed","type":"rabbitmq_queue","values":{"name":"q.dlq","vhost":"/",
-   "settings":[{"durable":true,"auto_delete":false,
-    "arguments_json":"{\"x-delivery-limit\":2147483647,\"x-queue-leader-locator\":\"balanced\",\"x-queue-type\":\"quorum\"}"}]}},
+  {"address":"module.m.rabbitmq_queue.dlq","mode":"managed","type":"rabbitmq_queue","values":{"name":"q.dlq",
+   "settings":[{"durable":true,"auto_delete":false,"arguments_json":
+    "{\"x-delivery-limit\":2147483647,\"x-queue-leader-locator\":\"balanced\",\"x-queue-type\":\"quorum\"}"}]}},
   {"address":"module.m.rabbitmq_binding.dlq","mode":"managed","type":"rabbitmq_binding","values":{"source":"q.retry",
    "vhost":"/","destination":"q.dlq","destination_type":"queue","routing_key":"","arguments":{"x-match":"all",
    "amqpretry-count":"-1"}}}]}]}}}`
@@ -267,7 +267,8 @@ topics:
 	require.Equal(t, cli.ExitOK, exported.code, exported.errs)
 	all := read(t, "declared", exported.out)
 	for _, q := range all { // apply needs main queues, and leaves them to their services
-		if q.Kind == manifest.Queue && slices.ContainsFunc(queues, func(arg string) bool { return strings.HasSuffix("="+arg, "="+q.Name) }) {
+		isMain := slices.ContainsFunc(queues, func(arg string) bool { return strings.HasSuffix("="+arg, "="+q.Name) })
+		if q.Kind == manifest.Queue && isMain {
 			b.API("PUT", map[string]any{"durable": true, "arguments": q.Arguments}, "queues", "declared", q.Name)
 		}
 	}
@@ -301,7 +302,8 @@ func asOperator(t *testing.T, b *brokertest.Broker, all []manifest.Object) {
 			b.API("PUT", map[string]any{"type": o.Type, "durable": o.Durable, "arguments": floats(o.Arguments)},
 				"exchanges", o.VHost, o.Name)
 		case manifest.Queue:
-			b.API("PUT", map[string]any{"durable": o.Durable, "arguments": floats(o.Arguments)}, "queues", o.VHost, o.Name)
+			b.API("PUT", map[string]any{"durable": o.Durable, "arguments": floats(o.Arguments)}, "queues", o.VHost,
+				o.Name)
 		case manifest.Binding:
 			b.API("POST", map[string]any{"routing_key": o.RoutingKey, "arguments": floats(o.Arguments)}, "bindings",
 				o.VHost, "e", o.Source, o.DestinationType[:1], o.Destination)
