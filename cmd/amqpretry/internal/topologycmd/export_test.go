@@ -149,6 +149,32 @@ func TestAgainstOthers(t *testing.T) {
 	assert.Regexp(t, `conflict +main queue +orders +x-dead-letter-exchange: wanted "", found none`, d.out)
 }
 
+// Of several policies the one with the highest priority applies, of several files all count, and
+// what other main queues have in shared exchanges is not judged.
+func TestAgainstSeveral(t *testing.T) {
+	policies := policyFile(t, "topics: {a: {mode: dead-letter, protect: policy}, b: {strategy: shared}, c: {strategy: "+
+		"shared}}")
+	text, err := os.ReadFile(export(t, "operator", policies, "a", "b", "c"))
+	require.NoError(t, err)
+	const weaker = "\n---\napiVersion: rabbitmq.com/v1beta1\nkind: Policy\nspec: {name: x, pattern: '.*', " +
+		"priority: 99}\n"
+	file := asFile(t, string(text)+weaker)
+	d := against(t, file, policies, "a", "b")
+	assert.Equal(t, cli.ExitOK, d.code, d.out+d.errs)
+	assert.Regexp(t, `\n[0-9]+ present\.\n$`, d.out)
+	d = against(t, asFile(t, string(text)+strings.Replace(weaker, "99", "101", 1)), policies, "a")
+	assert.Equal(t, cli.ExitFound, d.code, d.out)
+
+	other := asFile(t, strings.ReplaceAll(string(text), "balanced", "client-local"))
+	for _, files := range [][]string{{file, other}, {other, file}} {
+		d = against(t, files[0], policies, "--against", files[1], "a")
+		assert.Equal(t, cli.ExitFound, d.code, d.out)
+		assert.Contains(t, d.out, other+":")
+	}
+	d = against(t, other, policies, "--against", other, "a")
+	assert.Equal(t, 2, strings.Count(d.out, "x-queue-leader-locator: "), "in the table and below: %s", d.out)
+}
+
 const terraform = `{"format_version":"1.2","planned_values":{"root_module":{"resources":[
  {"address":"rabbitmq_queue.main","mode":"managed","type":"rabbitmq_queue","values":{"name":"q","vhost":"/","settings":[
   {"durable":true,"auto_delete":false,"arguments":{"x-queue-type":"quorum"},"arguments_json":null}]}},
