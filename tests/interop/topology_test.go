@@ -55,8 +55,8 @@ func amqpretry(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 	policies := filepath.Join(t.TempDir(), "policies.yaml")
 	require.NoError(t, os.WriteFile(policies, []byte(topologies), 0o600))
-	command := exec.CommandContext(t.Context(), commandtest.Path(t), append([]string{"topology", "--policies", policies},
-		args...)...)
+	command := exec.CommandContext(t.Context(), commandtest.Path(t),
+		append([]string{"topology", "--policies", policies}, args...)...)
 	var failed bytes.Buffer
 	command.Stderr = &failed
 	out, err := command.Output()
@@ -91,8 +91,8 @@ func customResources(t *testing.T, version, sum string) map[string]*jsonschema.S
 	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module+"@"+version)
 	download.Dir, download.Env = t.TempDir(), append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	out, err := download.Output()
-	require.NoError(t, err, "this test reads the custom resource definitions of %s %s, and cannot download the module: %s",
-		module, version, out)
+	require.NoError(t, err, "this test reads the custom resource definitions of %s %s, and cannot download the "+
+		"module: %s", module, version, out)
 	var found struct{ Dir, Sum string }
 	require.NoError(t, json.Unmarshal(out, &found))
 	require.Equal(t, sum, found.Sum, "%s %s is another than the one that this test knows", module, version)
@@ -144,8 +144,8 @@ var resourceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]
 
 func TestOperatorTakesManifests(t *testing.T) {
 	text := exportAs(t, "operator", "--cluster", "rabbit", "--cluster-namespace", "brokers", "--namespace", "shop")
-	assert.Equal(t, text, exportAs(t, "operator", "--cluster", "rabbit", "--cluster-namespace", "brokers", "--namespace",
-		"shop"))
+	assert.Equal(t, text, exportAs(t, "operator", "--cluster", "rabbit", "--cluster-namespace", "brokers",
+		"--namespace", "shop"))
 	var documents []map[string]any
 	decoder := yaml3.NewDecoder(strings.NewReader(text))
 	for {

@@ -56,8 +56,9 @@ func (o Object) spec() []field {
 		retained = "retain"
 	}
 	spec := []field{{"name", o.Name}, {"vhost", o.VHost}, {"type", o.Type}, {"durable", o.Durable},
-		{"autoDelete", o.AutoDelete}, {"deletionPolicy", retained}, {"source", o.Source}, {"destination", o.Destination},
-		{"destinationType", o.DestinationType}, {"routingKey", o.RoutingKey}, {"arguments", arguments}}
+		{"autoDelete", o.AutoDelete}, {"deletionPolicy", retained}, {"source", o.Source},
+		{"destination", o.Destination}, {"destinationType", o.DestinationType}, {"routingKey", o.RoutingKey},
+		{"arguments", arguments}}
 	if o.Kind == Policy {
 		spec = append(spec, field{"pattern", o.Pattern}, field{"applyTo", o.ApplyTo}, field{"priority", o.Priority},
 			field{"definition", o.Definition})

@@ -150,7 +150,8 @@ func (w written) ofQueue(o inspect.Object, q manifest.Object) []inspect.Differen
 	queueType, _ := typed(amqp091.QueueTypeArg, q.Arguments[amqp091.QueueTypeArg]).(string)
 	main := httpapi.Queue{Name: q.Name, Type: queueType, Arguments: q.Arguments, Effective: w.policy(q.Name, queueType)}
 	protect := o.Topic.Protect()
-	if o.Topic.Plan.MainArguments != nil || protect != config.ProtectionArguments && protect != config.ProtectionPolicy {
+	protected := protect == config.ProtectionArguments || protect == config.ProtectionPolicy
+	if o.Topic.Plan.MainArguments != nil || !protected {
 		return o.Topic.Differences(main)
 	}
 	found := q.Arguments

@@ -22,8 +22,8 @@ var (
 
 // mainQueueTypeFlag adds --main-queue-type, and checks it before the command runs.
 func mainQueueTypeFlag(cmd *cobra.Command, to *string) {
-	cmd.Flags().StringVar(to, "main-queue-type", "classic", "type of exported main queues: classic (no argument, as in "+
-		"watermill-amqp's configs) or quorum")
+	cmd.Flags().StringVar(to, "main-queue-type", "classic", "type of exported main queues: classic (no argument, as "+
+		"in watermill-amqp's configs) or quorum")
 	cmd.PreRunE = func(*cobra.Command, []string) error { return choice("--main-queue-type", *to, mainQueueTypes) }
 	_ = cmd.RegisterFlagCompletionFunc("main-queue-type", cobra.FixedCompletions(mainQueueTypes,
 		cobra.ShellCompDirectiveNoFileComp))
@@ -46,8 +46,8 @@ command needs no broker. 'verify --against' compares such files with the policie
 
   definitions  a file for 'rabbitmqctl import_definitions'
   operator     manifests of RabbitMQ's Messaging Topology Operator 1.17 or later: Queue, Exchange,
-               Binding and Policy. The policy of deletion of all queues is retain.
-  terraform    resources of the provider cyrilgdn/rabbitmq. All queues have prevent_destroy. A name that
+               Binding and Policy. Queues have "deletionPolicy: retain", and outlive their resource.
+  terraform    resources of the provider cyrilgdn/rabbitmq. Queues have prevent_destroy. A name that
                the provider cannot keep is an error: with @, in a binding with /, and with combining
                characters.
 
@@ -75,11 +75,11 @@ Exit codes: 0 done; 1 the topology cannot be written in this format; 2 wrong usa
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&e.format, "format", "definitions", "definitions, operator or terraform")
-	flags.StringVar(&e.cluster.Name, "cluster", "", "operator: `NAME` of the RabbitmqCluster")
+	flags.StringVar(&e.cluster.Name, "cluster", "", "operator: `name` of the RabbitmqCluster")
 	flags.StringVar(&e.cluster.Namespace, "cluster-namespace", "",
-		"operator: `NAMESPACE` of the RabbitmqCluster (default: that of the resources)")
+		"operator: `namespace` of the RabbitmqCluster (default: that of the resources)")
 	flags.StringVar(&e.cluster.ResourceNamespace, "namespace", "",
-		"operator: `NAMESPACE` of the resources (default: left to kubectl)")
+		"operator: `namespace` of the resources (default: left to kubectl)")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats,
 		cobra.ShellCompDirectiveNoFileComp))
 	mainQueueTypeFlag(cmd, &e.mainQueueType)

@@ -130,8 +130,8 @@ func TestAgainstNamesThePlace(t *testing.T) {
 				found = o
 			}
 		}
-		assert.Equal(t, []string{"orders.retry.1s", "x-message-ttl", "1000", "1000"}, []string{found.Name, found.Argument,
-			found.Wanted, found.Found})
+		assert.Equal(t, []string{"orders.retry.1s", "x-message-ttl", "1000", "1000"},
+			[]string{found.Name, found.Argument, found.Wanted, found.Found})
 		assert.True(t, strings.HasPrefix(found.Where, file) && strings.Contains(found.Where, place), found.Where)
 	}
 }
@@ -149,6 +149,32 @@ func TestAgainstOthers(t *testing.T) {
 	assert.Regexp(t, `conflict +main queue +orders +x-dead-letter-exchange: wanted "", found none`, d.out)
 }
 
+// Of several policies the one with the highest priority applies, of several files all count, and
+// what other main queues have in shared exchanges is not judged.
+func TestAgainstSeveral(t *testing.T) {
+	policies := policyFile(t, "topics: {a: {mode: dead-letter, protect: policy}, b: {strategy: shared}, c: {strategy: "+
+		"shared}}")
+	text, err := os.ReadFile(export(t, "operator", policies, "a", "b", "c"))
+	require.NoError(t, err)
+	const weaker = "\n---\napiVersion: rabbitmq.com/v1beta1\nkind: Policy\nspec: {name: x, pattern: '.*', " +
+		"priority: 99}\n"
+	file := asFile(t, string(text)+weaker)
+	d := against(t, file, policies, "a", "b")
+	assert.Equal(t, cli.ExitOK, d.code, d.out+d.errs)
+	assert.Regexp(t, `\n[0-9]+ present\.\n$`, d.out)
+	d = against(t, asFile(t, string(text)+strings.Replace(weaker, "99", "101", 1)), policies, "a")
+	assert.Equal(t, cli.ExitFound, d.code, d.out)
+
+	other := asFile(t, strings.ReplaceAll(string(text), "balanced", "client-local"))
+	for _, files := range [][]string{{file, other}, {other, file}} {
+		d = against(t, files[0], policies, "--against", files[1], "a")
+		assert.Equal(t, cli.ExitFound, d.code, d.out)
+		assert.Contains(t, d.out, other+":")
+	}
+	d = against(t, other, policies, "--against", other, "a")
+	assert.Equal(t, 2, strings.Count(d.out, "x-queue-leader-locator: "), "in the table and below: %s", d.out)
+}
+
 const terraform = `{"format_version":"1.2","planned_values":{"root_module":{"resources":[
  {"address":"rabbitmq_queue.main","mode":"managed","type":"rabbitmq_queue","values":{"name":"q","vhost":"/","settings":[
   {"durable":true,"auto_delete":false,"arguments":{"x-queue-type":"quorum"},"arguments_json":null}]}},
@@ -162,9 +188,9 @@ const terraform = `{"format_version":"1.2","planned_values":{"root_module":{"res
  "child_modules":[{"resources":[
   {"address":"module.m.rabbitmq_exchange.x","mode":"managed","type":"rabbitmq_exchange","values":{"name":"q.retry",
    "vhost":"/","settings":[{"type":"headers","durable":true,"auto_delete":false,"arguments":{}}]}},
-  {"address":"module.m.rabbitmq_queue.dlq","mode":"managed","type":"rabbitmq_queue","values":{"name":"q.dlq","vhost":"/",
-   "settings":[{"durable":true,"auto_delete":false,
-    "arguments_json":"{\"x-delivery-limit\":2147483647,\"x-queue-leader-locator\":\"balanced\",\"x-queue-type\":\"quorum\"}"}]}},
+  {"address":"module.m.rabbitmq_queue.dlq","mode":"managed","type":"rabbitmq_queue","values":{"name":"q.dlq",
+   "settings":[{"durable":true,"auto_delete":false,"arguments_json":
+    "{\"x-delivery-limit\":2147483647,\"x-queue-leader-locator\":\"balanced\",\"x-queue-type\":\"quorum\"}"}]}},
   {"address":"module.m.rabbitmq_binding.dlq","mode":"managed","type":"rabbitmq_binding","values":{"source":"q.retry",
    "vhost":"/","destination":"q.dlq","destination_type":"queue","routing_key":"","arguments":{"x-match":"all",
    "amqpretry-count":"-1"}}}]}]}}}`
@@ -267,7 +293,8 @@ topics:
 	require.Equal(t, cli.ExitOK, exported.code, exported.errs)
 	all := read(t, "declared", exported.out)
 	for _, q := range all { // apply needs main queues, and leaves them to their services
-		if q.Kind == manifest.Queue && slices.ContainsFunc(queues, func(arg string) bool { return strings.HasSuffix("="+arg, "="+q.Name) }) {
+		isMain := slices.ContainsFunc(queues, func(arg string) bool { return strings.HasSuffix("="+arg, "="+q.Name) })
+		if q.Kind == manifest.Queue && isMain {
 			b.API("PUT", map[string]any{"durable": true, "arguments": q.Arguments}, "queues", "declared", q.Name)
 		}
 	}
@@ -301,7 +328,8 @@ func asOperator(t *testing.T, b *brokertest.Broker, all []manifest.Object) {
 			b.API("PUT", map[string]any{"type": o.Type, "durable": o.Durable, "arguments": floats(o.Arguments)},
 				"exchanges", o.VHost, o.Name)
 		case manifest.Queue:
-			b.API("PUT", map[string]any{"durable": o.Durable, "arguments": floats(o.Arguments)}, "queues", o.VHost, o.Name)
+			b.API("PUT", map[string]any{"durable": o.Durable, "arguments": floats(o.Arguments)}, "queues", o.VHost,
+				o.Name)
 		case manifest.Binding:
 			b.API("POST", map[string]any{"routing_key": o.RoutingKey, "arguments": floats(o.Arguments)}, "bindings",
 				o.VHost, "e", o.Source, o.DestinationType[:1], o.Destination)

@@ -89,7 +89,8 @@ Exit codes: 0 everything exists; 1 the broker could not be reached, or a file co
 			return c.check(cmd.Context(), args, differs)
 		},
 	}
-	cmd.Flags().StringArrayVar(&files, "against", nil, "compare `FILE` in place of the broker (repeatable)")
+	cmd.Flags().StringArrayVar(&files, "against", nil, "compare a `file` in place of the broker (repeatable)")
+	_ = cmd.MarkFlagFilename("against", "yaml", "yml", "json")
 
 	return cmd
 }

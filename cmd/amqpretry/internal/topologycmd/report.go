@@ -224,8 +224,8 @@ func tellOwners(ctx context.Context, client *httpapi.Client, objects []object) {
 func (r *report) addObsolete(found retire.Found) {
 	for _, q := range found.Queues {
 		main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
-		r.add(main, queueObject(q.Queue).with(inspect.Obsolete, fmt.Sprintf("no policy has its delay of %s: 'amqpretry "+
-			"topology prune' deletes it", delayText(q.Queue))))
+		r.add(main, queueObject(q.Queue).with(inspect.Obsolete, fmt.Sprintf("no policy has its delay of %s: "+
+			"'amqpretry topology prune' deletes it", delayText(q.Queue))))
 	}
 	for _, x := range found.Exchanges {
 		o := object{Kind: kindExchange, Name: x.Name, Type: amqp091.ExchangeHeaders}
