@@ -29,6 +29,7 @@ type operation struct {
 	byPosition  bool                      // it names one by its position
 	to          string                    // where to; empty for nowhere
 	filter      *bodyFilter               // nil for none
+	allOrigins  bool
 }
 
 // outcome is what an operation has done.
@@ -119,9 +120,6 @@ With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen
   would_drop messages that would not stay in the target; "warnings" has it and more in words
   dropped    sent messages that are not in the target, although it had no consumer
   consumers  other consumers of the queue; the messages that they hold are not visible
-  edited     messages that an edit changes; absent if there are none
-  edit_errors  messages that an edit refuses: [{"why", "uuid", "messages"}], "uuid" is the first one;
-             absent if there are none
   untimed_left_out  messages that tell no time of failure, where --older-than or --newer-than leave
              them out; absent if there are none`
 
@@ -140,10 +138,13 @@ func interrupted(f *undoFlags, undo string, failed error) error {
 
 // run does an operation, or says what it would do.
 func (t *tool) run(ctx context.Context, q queue, e *operation) error {
-	if e.to = e.plan.To; e.plan.Kind == dlq.Replay {
+	switch e.to = e.plan.To; {
+	case e.plan.ToOrigin:
+		e.to = theirOrigins
+	case e.plan.Kind == dlq.Replay:
 		e.to = cmp.Or(e.to, q.MainQueue())
 	}
-	if !e.yes {
+	if !e.yes || e.allOrigins {
 		var err error
 		progress, end := t.watch(q, "count", 0)
 		e.plan.Progress = progress
@@ -152,12 +153,18 @@ func (t *tool) run(ctx context.Context, q queue, e *operation) error {
 		if err != nil {
 			return err
 		}
+		e.chooseOrigins()
+		if e.yes && e.plan.Counted.Can() > 0 {
+			return t.do(ctx, q, e)
+		}
 		if err := t.printPlan(q, e); err != nil {
 			return err
 		}
 		t.noteUntimed(e.plan.Counted.UntimedLeftOut)
 		t.noteUnseen(q, e.plan.Counted.Consumers, e.plan.Counted.Hidden)
 		switch {
+		case e.plan.Counted.Can() == 0 && e.yes && e.plan.Counted.LeftBehind() > 0:
+			return &cli.ExitError{Code: cli.ExitIncomplete}
 		case e.plan.Counted.Can() == 0:
 			return nil
 		case e.dryRun || t.JSON || !t.InIsTerminal:
@@ -169,6 +176,11 @@ func (t *tool) run(ctx context.Context, q queue, e *operation) error {
 		}
 	}
 
+	return t.do(ctx, q, e)
+}
+
+// do runs a plan.
+func (t *tool) do(ctx context.Context, q queue, e *operation) error {
 	undo, err := e.create(e.verb, q, t.Now())
 	if err != nil {
 		return err
@@ -263,6 +275,9 @@ func (t *tool) tellOfWait(q queue) (begun func()) {
 // question is what is asked before it is done.
 func (e *operation) question(n int) string {
 	verb := strings.ToUpper(e.verb[:1]) + e.verb[1:]
+	if e.plan.ToOrigin {
+		return e.originQuestion(n)
+	}
 	if e.to == "" {
 		return fmt.Sprintf("%s %s?", verb, units.Many(n, "message"))
 	}
@@ -314,6 +329,9 @@ func (t *tool) printPlan(q queue, e *operation) error {
 	if err := t.printWarnings(o.Report); err != nil {
 		return err
 	}
+	if err := t.printOrigins(o.Report, "can go"); err != nil {
+		return err
+	}
 	if err := cmp.Or(t.printFiltered(e, o.Report, o.Can()), t.printSamples(e.filter)); err != nil {
 		return err
 	}
@@ -360,6 +378,9 @@ func (t *tool) printDone(q queue, e *operation, o outcome, undo string) error {
 	}
 	if err == nil {
 		err = t.printDropped(o.Report)
+	}
+	if err == nil {
+		err = t.printOrigins(o.Report, "sent")
 	}
 	if err == nil {
 		err = t.printFiltered(e, o.Report, o.Done)
@@ -420,6 +441,9 @@ var ways = map[dlq.LeftReason]string{
 	dlq.LeftUnreadable: "they can only be shown and counted",
 	dlq.LeftEdit:       "another edit or command",
 	dlq.LeftTooLarge:   "--remove-header makes room",
+	dlq.LeftNoOrigin:   "replay them with --to and a filter",
+	dlq.LeftNoTarget:   "create the queue, or replay them with --to and a filter",
+	dlq.LeftNotChosen:  "--origin chooses more",
 	dlq.LeftParked:     "--include-parked replays them too",
 }
 
@@ -464,7 +488,7 @@ type namedMessage struct {
 }
 
 func result(q queue, e *operation, o outcome, undo string, dryRun bool) report {
-	r := report{Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Report: o.Report, Undo: undo}
+	r := report{Queue: q.Name(), MainQueue: q.MainQueue(), To: strings.TrimPrefix(e.to, theirOrigins), DryRun: dryRun, Report: o.Report, Undo: undo}
 	for _, l := range e.messages {
 		r.Messages = append(r.Messages, namedMessage{l.Position, l.UUID})
 	}
