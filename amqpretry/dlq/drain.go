@@ -53,6 +53,8 @@ type drain struct {
 	copyOf func(f *found, limit int) (amqp091.Publishing, LeftReason)
 	// passes tells dead letters that are not filtered. Nil means none.
 	passes func(f *found) bool
+	// missing tells how many of those that are done are not in their target any more.
+	missing func(r *run, done int) int
 
 	progress func(Progress)
 	settled  func(Report, error)
@@ -111,7 +113,12 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 // guard refuses a run whose target would drop messages. Where the target has a limit that could, it
 // counts first, unless that was done.
 func (r *run) guard(ctx context.Context, p *passage) (err error) {
-	if p.dryRun || p.plan.AllowDrop || !r.target.limited() || !r.target.loses() {
+	mayLose := func(t *Target) bool { return t.limited() && t.loses() }
+	may := mayLose(r.target)
+	for _, o := range p.origins {
+		may = may || mayLose(o.Target)
+	}
+	if p.dryRun || p.plan.AllowDrop || !may {
 		return nil
 	}
 	counted := p.plan.Counted
@@ -123,10 +130,14 @@ func (r *run) guard(ctx context.Context, p *passage) (err error) {
 			return err
 		}
 		counted = &report
+		counted.Origins = p.originReport()
 		p.report.Edited, p.report.EditError, p.report.EditErrors = 0, nil, nil // the run counts anew
+		for _, o := range p.origins {
+			o.Messages, o.bytes = 0, 0
+		}
 	}
 
-	return r.target.Check(counted.most(p.plan.Limit))
+	return cmp.Or(r.target.Check(counted.most(p.plan.Limit)), checkDrops(counted.Origins))
 }
 
 func (r *run) end(c *Client) { c.disconnect(r.connection) }
@@ -160,7 +171,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		err = and(err, failed)
 		tell(d.progress, report.Progress)
 		if err == nil && !d.dryRun { // else the broker may be gone
-			report.Dropped = r.target.missing(r.asker, report.Done)
+			report.Dropped = d.missing(r, report.Done)
 		}
 		d.tellSettled(report, err)
 	}()
@@ -223,6 +234,14 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 
 // errSettling ends a run whose messages cannot be taken out.
 var errSettling = errors.New("cannot acknowledge the messages that were sent")
+
+func (d *drain) targetOf(f *found) string {
+	if f.origin != nil {
+		return f.origin.Queue
+	}
+
+	return d.target
+}
 
 func (d *drain) tellSettled(report Report, err error) {
 	if d.settled != nil {
@@ -307,13 +326,13 @@ func (s *acknowledger) send(ctx context.Context, f *found, message amqp091.Publi
 		if s.drain.holds {
 			s.publisher.Hold()
 		}
-		exchange, key := "", s.drain.target
+		exchange, key := "", s.drain.targetOf(f)
 		if s.drain.route != nil {
 			exchange, key = s.drain.route(f, &message)
 		}
 		if t.published, err = s.publisher.Publish(ctx, exchange, key, message); err != nil {
 			f.keep()
-			return explain(s.drain.target, err)
+			return explain(s.drain.targetOf(f), err)
 		}
 	}
 	s.pending <- t
@@ -457,7 +476,7 @@ func (s *acknowledger) confirm(batch *[]taken) error {
 			continue
 		}
 		if err = t.published.Wait(s.ctx, s.run); err != nil {
-			*batch, err = (*batch)[:i], explain(s.drain.target, err)
+			*batch, err = (*batch)[:i], explain(s.drain.targetOf(t.found), err)
 			break
 		}
 	}
@@ -475,6 +494,7 @@ func (s *acknowledger) record(batch []taken) error {
 		return nil
 	}
 	for _, t := range batch {
+		s.undo.taken.To = s.drain.targetOf(t.found)
 		if err := s.undo.write(t.deadLetter(), s.drain.queue.name); err != nil {
 			return err
 		}

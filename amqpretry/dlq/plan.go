@@ -64,6 +64,12 @@ type Plan struct {
 	To string `json:"to,omitempty"`
 	// Until is when a Postpone ends the wait. A message that is due later stays.
 	Until time.Time `json:"until,omitzero"`
+	// ToOrigin replays each message to the queue in which it failed, by its headers: ours, those of
+	// the broker and of other libraries. It empties a dead-letter queue of several main queues.
+	// Origins are the queues to which messages may go. A run must have some; without them,
+	// Queue.Plan counts all that are there, in Report.Origins. Limit and Rate are for all together.
+	ToOrigin bool     `json:"to_origin,omitempty"`
+	Origins  []string `json:"origins,omitempty"`
 	// Limit is how many at most; 0 means all that match.
 	Limit int `json:"limit,omitempty"`
 	// Rate is how many a second at most; 0 means as fast as the broker confirms them.
@@ -124,6 +130,7 @@ func (p Plan) Validate() error {
 		fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", p.Messages), itoa(p.Tolerate))
 	check(p.Change == nil && p.Edit == nil || p.Kind == Replay, "Change", "nil, or with a replay", "a change")
 	p.checkParking(check)
+	p.checkOrigins(check)
 
 	return errors.Join(errs...)
 }
@@ -233,7 +240,7 @@ func (p Plan) Check() error {
 		return nil
 	}
 
-	return p.Counted.Target.Check(p.Counted.most(p.Limit))
+	return cmp.Or(p.Counted.Target.Check(p.Counted.most(p.Limit)), checkDrops(p.Counted.Origins))
 }
 
 // Run does what a plan says. It can be interrupted at any moment and run again: what was not done

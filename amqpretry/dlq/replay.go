@@ -58,15 +58,19 @@ func (q *Queue) pass(ctx context.Context, plan Plan, dryRun bool) (*passage, *ru
 	if plan.Kind == Replay {
 		p.report.Run = rand.Text()
 	}
-	if plan.Kind == Replay || plan.Kind == Move {
+	if (plan.Kind == Replay || plan.Kind == Move) && !plan.ToOrigin {
 		p.target = cmp.Or(plan.To, q.mainQueue)
 	}
-	if err := errors.Join(plan.Validate(), p.checkTarget()); err != nil {
+	if err := errors.Join(plan.Validate(), p.checkTarget(), p.checkChosen()); err != nil {
 		return p, nil, err
 	}
 	r, err := q.begin(ctx, p.target, dryRun)
 	if err != nil {
 		return p, nil, err
+	}
+	p.ask = func(queue string) *Origin { return q.ask(ctx, r.link, queue) }
+	for _, queue := range plan.Origins {
+		p.origins = append(p.origins, p.ask(queue))
 	}
 	if plan.Kind.marks() { // which the messages do not leave
 		p.target = q.name
@@ -84,6 +88,8 @@ func (p *passage) checkTarget() error {
 	case p.plan.Kind.forWaits():
 		return &config.FieldError{Path: "Plan.Kind", Wanted: "replay, move or purge, as these are dead letters",
 			Found: quoted(string(p.plan.Kind))}
+	case p.plan.ToOrigin:
+		return nil
 	case p.plan.Kind == Replay && p.target == "":
 		return &config.FieldError{Path: "Plan.To", Wanted: "a queue, as the dead-letter queue has no main queue",
 			Found: quoted(p.target)}
@@ -152,6 +158,9 @@ type passage struct {
 	report Report
 	began  time.Time
 	canary *canary // nil while the others go
+
+	origins []*Origin // so far, in a replay to them
+	ask     func(queue string) *Origin
 }
 
 func (p *passage) drain(limit int) *drain {
@@ -160,7 +169,7 @@ func (p *passage) drain(limit int) *drain {
 		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: p.dryRun, undo: o.Undo,
 		progress: o.Progress, settled: p.settled, target: p.target,
 		holds: o.Rate == 0 && o.Edit == nil, // which may take its time
-		taken: Taken{By: string(o.Kind), To: p.target, Run: p.report.Run, At: p.began},
+		taken: Taken{By: string(o.Kind), To: p.target, Run: p.report.Run, At: p.began}, missing: p.missing,
 	}
 	switch o.Kind {
 	case Replay:
@@ -180,9 +189,9 @@ func (p *passage) drain(limit int) *drain {
 
 // whole is a report with what is known of the whole run.
 func (p *passage) whole(r Report, err error) Report {
-	r.Run, r.Canary = p.report.Run, p.report.Canary
+	r.Run, r.Canary, r.Origins = p.report.Run, p.report.Canary, p.originReport()
 	r.Edited, r.EditError, r.EditErrors = p.report.Edited, p.report.EditError, p.report.EditErrors
-	if r.Target != nil {
+	if r.Target != nil || len(r.Origins) > 0 {
 		r.weigh(p.plan.Limit)
 	}
 
@@ -207,7 +216,14 @@ func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	if p.leavesParked(f) {
 		return amqp091.Publishing{}, LeftParked
 	}
-	if !p.plan.Foreign && !wire.Carries(f.delivery.Headers, q.mainQueue) {
+	target := p.target
+	if p.plan.ToOrigin {
+		origin, left := p.origin(f)
+		if left != "" {
+			return amqp091.Publishing{}, left
+		}
+		target, f.origin = origin.Queue, origin
+	} else if !p.plan.Foreign && !wire.Carries(f.delivery.Headers, q.mainQueue) {
 		if origin := f.deadLetter().Queue; origin != q.mainQueue && origin != p.target {
 			return amqp091.Publishing{}, LeftForeign
 		}
@@ -225,13 +241,16 @@ func (p *passage) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 		}
 	}
 
-	r := codec.Replay{MainQueue: q.mainQueue, Target: p.target, Run: p.report.Run, Edits: history}
+	r := codec.Replay{MainQueue: q.mainQueue, Target: target, Run: p.report.Run, Edits: history}
 	if p.canary != nil {
 		r.Canary = p.canary.next()
 	}
 	message, left := fitting(codec.ReplayOf(&d, r, frame))
 	if changed && left == "" {
 		p.report.Edited++
+	}
+	if f.origin != nil && left == "" {
+		f.origin.goes(message.Body)
 	}
 	if p.canary == nil {
 		return message, left

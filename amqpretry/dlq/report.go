@@ -23,6 +23,8 @@ type Report struct {
 	Bytes int64 `json:"-"`
 	// Target is the queue to which the messages go. Nil if they go nowhere.
 	Target *Target `json:"target,omitempty"`
+	// Origins are the queues that messages name, in a replay to them: that with the most first.
+	Origins []Origin `json:"origins,omitempty"`
 	// Warnings say what would become of the messages in the target; WouldDrop is how many would not
 	// stay there.
 	Warnings  []string `json:"warnings,omitempty"`
@@ -164,6 +166,10 @@ func (r *Report) most(limit int) (n int, bytes int64) {
 func (r *Report) weigh(limit int) {
 	n, bytes := r.most(limit)
 	r.Warnings, r.WouldDrop = r.Target.Warnings(n, bytes), r.Target.Excess(n, bytes)
+	for _, o := range r.Origins {
+		r.Warnings = append(r.Warnings, o.Target.Warnings(o.Messages, o.bytes)...)
+		r.WouldDrop += o.Target.Excess(o.Messages, o.bytes)
+	}
 }
 
 func (r *Report) begin(s *scan, target *Target) {

@@ -69,7 +69,8 @@ type found struct {
 	block      *block
 	queue      *Queue
 	position   int
-	unreadable string // names of headers
+	unreadable string  // names of headers
+	origin     *Origin // to which it goes; nil for the target of the run
 
 	read *DeadLetter
 }

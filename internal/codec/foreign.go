@@ -184,3 +184,16 @@ func moment(value any) time.Time {
 
 	return at
 }
+
+// Origin returns the queue in which a dead letter has failed, by our headers, those of other
+// libraries and those of the broker; empty if none tells. Spring AMQP tells the exchange and the
+// routing key, which name a queue where the exchange is the default one.
+func Origin(d *amqp091.Delivery) string {
+	l, _ := DeadLetter(d, ownQueue(d))
+	key := ""
+	if exchange, told := d.Headers["x-original-exchange"]; told && tolerant(exchange) == "" {
+		key = tolerant(d.Headers["x-original-routingKey"])
+	}
+
+	return cmp.Or(l.Queue, wire.Text(key, wire.MaxNameBytes), bounded(d.Headers, header.FirstDeathQueue))
+}

@@ -31,6 +31,7 @@ type operation struct {
 	undo        func(path string) string  // what its undo file is good for; nil for an import
 	to          string                    // where to; empty for nowhere
 	filter      *bodyFilter               // nil for none
+	allOrigins  bool
 }
 
 // outcome is what an operation has done.
@@ -121,9 +122,6 @@ With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen
   would_drop messages that would not stay in the target; "warnings" has it and more in words
   dropped    sent messages that are not in the target, although it had no consumer
   consumers  other consumers of the queue; the messages that they hold are not visible
-  edited     messages that an edit changes; absent if there are none
-  edit_errors  messages that an edit refuses: [{"why", "uuid", "messages"}], "uuid" is the first one;
-             absent if there are none
   gone       counted messages that no longer waited (delays); absent if there are none
   untimed_left_out  messages that tell no time of failure, where --older-than or --newer-than leave
              them out; absent if there are none`
@@ -143,10 +141,13 @@ func interrupted(f *undoFlags, undo string, failed error) error {
 
 // run does an operation, or says what it would do.
 func (t *tool) run(ctx context.Context, q runner, e *operation) error {
-	if e.to = e.plan.To; e.plan.Kind == dlq.Replay || e.plan.Kind == dlq.SendNow {
+	switch e.to = e.plan.To; {
+	case e.plan.ToOrigin:
+		e.to = theirOrigins
+	case e.plan.Kind == dlq.Replay || e.plan.Kind == dlq.SendNow:
 		e.to = cmp.Or(e.to, q.MainQueue())
 	}
-	if !e.yes {
+	if !e.yes || e.allOrigins {
 		var err error
 		progress, end := t.watch(q, "count", 0)
 		e.plan.Progress = progress
@@ -155,12 +156,18 @@ func (t *tool) run(ctx context.Context, q runner, e *operation) error {
 		if err != nil {
 			return err
 		}
+		e.chooseOrigins()
+		if e.yes && e.plan.Counted.Can() > 0 {
+			return t.do(ctx, q, e)
+		}
 		if err := t.printPlan(q, e); err != nil {
 			return err
 		}
 		t.noteUntimed(e.plan.Counted.UntimedLeftOut)
 		t.noteUnseen(q, e.plan.Counted.Consumers, e.plan.Counted.Hidden)
 		switch {
+		case e.plan.Counted.Can() == 0 && e.yes && e.plan.Counted.LeftBehind() > 0:
+			return &cli.ExitError{Code: cli.ExitIncomplete}
 		case e.plan.Counted.Can() == 0:
 			return nil
 		case e.dryRun || t.JSON || !t.InIsTerminal:
@@ -172,6 +179,11 @@ func (t *tool) run(ctx context.Context, q runner, e *operation) error {
 		}
 	}
 
+	return t.do(ctx, q, e)
+}
+
+// do runs a plan.
+func (t *tool) do(ctx context.Context, q queue, e *operation) error {
 	undo, err := e.create(e.verb, q, t.Now())
 	if err != nil {
 		return err
@@ -268,6 +280,9 @@ func (t *tool) tellOfWait(q runner) (begun func()) {
 // question is what is asked before it is done.
 func (e *operation) question(n int) string {
 	verb := strings.ToUpper(e.verb[:1]) + e.verb[1:]
+	if e.plan.ToOrigin {
+		return e.originQuestion(n)
+	}
 	if e.to == "" {
 		return fmt.Sprintf("%s %s?", verb, units.Many(n, "message"))
 	}
@@ -317,6 +332,9 @@ func (t *tool) printPlan(q runner, e *operation) error {
 		return err
 	}
 	if err := t.printWarnings(o.Report); err != nil {
+		return err
+	}
+	if err := t.printOrigins(o.Report, "can go"); err != nil {
 		return err
 	}
 	if err := cmp.Or(t.printFiltered(e, o.Report, o.Can()), t.printSamples(e.filter)); err != nil {
@@ -374,6 +392,9 @@ func (t *tool) printDone(q runner, e *operation, o outcome, undo string) error {
 	}
 	if err == nil {
 		err = t.printDropped(o.Report)
+	}
+	if err == nil {
+		err = t.printOrigins(o.Report, "sent")
 	}
 	if err == nil {
 		err = t.printFiltered(e, o.Report, o.Done)
@@ -434,6 +455,9 @@ var ways = map[dlq.LeftReason]string{
 	dlq.LeftUnreadable: "they can only be shown and counted",
 	dlq.LeftEdit:       "another edit or command",
 	dlq.LeftTooLarge:   "--remove-header makes room",
+	dlq.LeftNoOrigin:   "replay them with --to and a filter",
+	dlq.LeftNoTarget:   "create the queue, or replay them with --to and a filter",
+	dlq.LeftNotChosen:  "--origin chooses more",
 	dlq.LeftParked:     "--include-parked replays them too",
 	dlq.LeftLater:      "nothing",
 	dlq.LeftExpires:    "an earlier time",
@@ -482,7 +506,8 @@ type namedMessage struct {
 }
 
 func result(q runner, e *operation, o outcome, undo string, dryRun bool) report {
-	r := report{Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Report: o.Report, Undo: undo}
+	r := report{Queue: q.Name(), MainQueue: q.MainQueue(), To: strings.TrimPrefix(e.to, theirOrigins), DryRun: dryRun,
+		Report: o.Report, Undo: undo}
 	for _, l := range e.messages {
 		r.Messages = append(r.Messages, namedMessage{l.Position, l.UUID})
 	}

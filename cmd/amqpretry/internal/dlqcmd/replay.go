@@ -33,6 +33,12 @@ A message that failed in another queue, by its headers, is left in place unless 
 Parked messages are left in place: those of "dlq park", and those that have come back from 3 replays.
 MESSAGE, --uuid, --fingerprint, --parked and --include-parked replay them too.
 
+--to-origin empties a dead-letter queue that several queues share. Each message goes to the queue in
+which it failed, by the headers of watermill-retry, NServiceBus, MassTransit or Spring, or by x-death.
+The command prints these queues, and asks; with --yes it needs --origin for each queue to which
+messages may go, or --all-origins. Messages stay if they name no queue, another one, or one that does
+not exist.
+
 A target that would drop messages, because of a length limit or a message TTL, is refused unless
 --allow-drop is set. Limits that a policy sets are visible only with the management API; without it,
 the command reports dropped messages afterwards.
@@ -47,6 +53,11 @@ runs the command, once for each message and one at a time. When it fails, or tak
 --filter-timeout, the message stays, and the report has the first 500 bytes of its standard error. The
 command gets bodies with the content encoding gzip unpacked. A dry run also runs it, and prints the
 first 3 changes.` + operationJSON + `
+  edited     messages that an edit changes; absent if there are none
+  edit_errors  messages that an edit refuses: [{"why", "uuid", "messages"}], "uuid" is the first one;
+             absent if there are none
+  origins    with --to-origin: [{"queue", "messages", "target", "problem"}]; "problem" says why no
+             message can go there
   run        the value of the header amqpretry-replay in the replayed messages
   canary     {"sent", "handled", "dead_lettered", "dropped", "unresolved", "retried", "watched",
              "stopped"}; absent without --canary. "unresolved" counts messages without a final result,
@@ -77,9 +88,13 @@ func (t *tool) replay() *cobra.Command {
 		"or dropped")
 	cmd.Flags().BoolVar(&p.Foreign, "foreign", false, "include messages that failed in another queue, by their headers")
 	cmd.Flags().BoolVar(&p.IncludeParked, "include-parked", false, "include parked messages")
+	e.addOrigins(cmd)
 	edits.add(cmd)
 	check := func(m messages, _ []string) error {
 		if err := checkCanary(cmd, &p.Canary); err != nil {
+			return err
+		}
+		if err := e.checkOrigins(); err != nil {
 			return err
 		}
 		if m.given() && p.Messages > 0 {

@@ -182,6 +182,16 @@ func (w *world) fixture(name string) {
 		}
 		rabbit.New(w.t, w.broker.URI).Publish(shop.Topic, messages...)
 		require.NoError(w.t, w.shop.Dead(ctx, len(messages)))
+	case "several services share an error queue":
+		client := rabbit.New(w.t, w.broker.URI)
+		for _, queue := range []string{"error", "billing", "shipping"} {
+			client.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
+		}
+		for i, queue := range []string{"billing", "shipping", "billing", "legacy", "billing", "shipping", ""} {
+			m := rabbit.Message(fmt.Sprintf("order-%d", i+1), "{}")
+			m.Headers["NServiceBus.FailedQ"], m.Headers["NServiceBus.ExceptionInfo.Message"] = queue, "Timed out"
+			client.Publish("error", m)
+		}
 	case "the payment provider answers":
 		w.shop.Repair()
 	case "the dead-letter queue is empty":
