@@ -174,7 +174,7 @@ func (c *change) drain(ctx context.Context) error {
 				wait = max(wait, c.waits(p))
 			}
 		}
-		if consumers > 0 {
+		if consumers > 0 && c.to != "" {
 			quiet = time.Now()
 		}
 		rest := wait - time.Since(quiet)
@@ -205,13 +205,17 @@ func (c *change) drain(ctx context.Context) error {
 	return nil
 }
 
-// waits is how long messages of a topic may come back from queues of all services.
+// waits is how long messages of a topic may come back from queues of all services: to be moved, after the last
+// instance has ended; to be handled for the last time, after the queue was unbound.
 func (c *change) waits(p *part) time.Duration {
-	if c.wait >= 0 {
+	switch {
+	case c.wait >= 0:
 		return c.wait
+	case c.to == "":
+		return p.policy.TotalWait()
+	default:
+		return slices.Max(append(p.policy.DistinctDelays(), 0))
 	}
-
-	return slices.Max(append(p.policy.DistinctDelays(), 0))
 }
 
 func (c *change) waitsFor(messages, consumers int, rest time.Duration) string {
@@ -219,7 +223,7 @@ func (c *change) waitsFor(messages, consumers int, rest time.Duration) string {
 	case consumers > 0 && c.to != "":
 		return fmt.Sprintf("Deploy the services with group %s now. Waiting until the instances with group %s end.",
 			c.to, c.from)
-	case consumers > 0 && messages > 0:
+	case consumers > 0 && (messages > 0 || rest > 0):
 		return fmt.Sprintf("Waiting until the instances of group %s have handled its messages.", c.from)
 	case consumers > 0:
 		return fmt.Sprintf("Stop the instances of group %s now. No message is left.", c.from)

@@ -26,9 +26,8 @@ Without --yes, the command prints its steps. On a terminal it then asks for conf
 interrupt it at any moment, or it can be killed: run it again to continue. It waits as long as
 instances of %[1]s consume.
 
-Messages with exact delays and those in shared retry queues wait in queues of all services. The command
-cannot count them. So it waits for the longest delay of the policies after the last consumer has ended.
---wait sets another time.
+Messages with exact delays and those in shared retry queues wait in queues of all services, where the
+command cannot count them. So it waits %[2]s. --wait sets another time.
 
 A queue is deleted after newer statistics of the broker have proven that it is empty, as "topology
 prune" does. A queue with messages, consumers or foreign bindings is never deleted.
@@ -59,7 +58,8 @@ and then deploy the services with the new name. For each topic, the command does
 6. Delete the old queues.
 
 No message is lost. Messages can be duplicated: those published while both queues are bound, and up to
-64 messages that are being moved if the command is killed.` + fmt.Sprintf(changeHelp, "OLD"),
+64 messages that are being moved if the command is killed.` + fmt.Sprintf(changeHelp, "OLD",
+			"for the longest delay of the policies after\nthe last consumer has ended"),
 		Example: `  amqpretry group rename billing invoicing --topics orders --policies retry.yaml
   amqpretry group rename billing invoicing --topics orders,refunds --policies retry.yaml --yes`,
 		Args: cobra.ExactArgs(2),
@@ -83,7 +83,8 @@ func (g *groups) removeCommand() *cobra.Command {
 2. Wait until the instances of the group have handled its messages, also those in retry queues, and ask
    you to stop the instances. If messages are left and nobody consumes them, the command ends with 4.
 3. Delete the queues. If there are dead letters, nothing of the topic is deleted: replay them, or run
-   "amqpretry dlq purge", which writes them to a file.` + fmt.Sprintf(changeHelp, "GROUP"),
+   "amqpretry dlq purge", which writes them to a file.` + fmt.Sprintf(changeHelp, "GROUP",
+			"for the sum of the delays of the policies\nafter it has unbound the queue"),
 		Example: `  amqpretry group remove billing --topics orders
   amqpretry group remove billing --topics orders,refunds --yes`,
 		Args: cobra.ExactArgs(1),
@@ -112,7 +113,7 @@ type change struct {
 
 // part is what is done for one topic.
 type part struct {
-	topic, queue, to string // the main queues
+	topic, queue, to string        // the main queues
 	plan             topology.Plan // of the new queue
 	policy           config.Policy
 	held             held // when the command began
@@ -146,8 +147,8 @@ const (
 func (c *change) flags(cmd *cobra.Command) *cobra.Command {
 	c.session.PoliciesFlag(cmd)
 	cmd.Flags().StringSliceVar(&c.topics, "topics", nil, "`topics` of the group, separated by commas")
-	cmd.Flags().DurationVar(&c.wait, "wait", -1, "time after the last consumer in which messages may come back from "+
-		"queues of all\nservices (default: the longest delay of the policies)")
+	cmd.Flags().DurationVar(&c.wait, "wait", -1, "time in which messages may come back from queues of all services "+
+		"(default: by the policies)")
 	cmd.Flags().BoolVar(&c.yes, "yes", false, "run without asking for confirmation")
 	_ = cmd.MarkFlagRequired("topics") // it fails for flags that are not there
 

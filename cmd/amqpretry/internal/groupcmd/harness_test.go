@@ -61,9 +61,15 @@ type lab struct {
 	environ  map[string]string
 
 	mu        sync.Mutex
-	published map[string]time.Time // by id
+	published map[string]span // by id
 	calls     map[string][]call
+	both      span // in which both queues may be bound
 }
+
+// span is from a request to its answer, or between two requests.
+type span struct{ from, to time.Time }
+
+func (s span) meets(o span) bool { return !s.to.Before(o.from) && !s.from.After(o.to) }
 
 // call of a handler.
 type call struct {
@@ -77,7 +83,7 @@ func newLab(t *testing.T, broker *brokertest.Broker, s setting) *lab {
 	policies, err := policyfile.Load(s.policies)
 	require.NoError(t, err)
 	l := &lab{Client: rabbit.New(t, broker.URI), t: t, broker: broker, setting: s, policies: policies,
-		topic: "topic-" + strings.ToLower(rand.Text())[:6], published: map[string]time.Time{}, calls: map[string][]call{},
+		topic: "topic-" + strings.ToLower(rand.Text())[:6], published: map[string]span{}, calls: map[string][]call{},
 		environ: map[string]string{cli.EnvURI: broker.URI, cli.EnvManagement: broker.ManagementURL,
 			cli.EnvPolicies: s.policies}}
 
@@ -134,12 +140,13 @@ func (l *lab) load() (stop func()) {
 		defer close(ended)
 		for i := 0; ctx.Err() == nil; i++ {
 			id := fmt.Sprintf("%s-%d", fates[i%len(fates)], i)
+			began := time.Now()
 			confirm, err := channel.PublishWithDeferredConfirm(l.topic, "", true, false, rabbit.Message(id, id))
 			if assert.NoError(l.t, err) {
 				assert.True(l.t, confirm.Wait())
 			}
 			l.mu.Lock()
-			l.published[id] = time.Now()
+			l.published[id] = span{began, time.Now()}
 			l.mu.Unlock()
 			<-time.After(10 * time.Millisecond)
 		}
@@ -174,11 +181,13 @@ type running struct {
 	code      chan int
 }
 
-func (l *lab) start(args ...string) *running {
+func (l *lab) start(args ...string) *running { return l.startWith(l.t.Context(), args...) }
+
+func (l *lab) startWith(ctx context.Context, args ...string) *running {
 	r := &running{code: make(chan int, 1)}
 	s := &cli.Session{In: strings.NewReader(""), Out: &r.out, Err: &r.errs, Now: time.Now,
 		Getenv: func(key string) string { return l.environ[key] }}
-	go func() { r.code <- cli.Run(l.t.Context(), s, append([]string{"group"}, args...), Command) }()
+	go func() { r.code <- cli.Run(ctx, s, append([]string{"group"}, args...), Command) }()
 
 	return r
 }
@@ -222,6 +231,7 @@ func (l *lab) names(prefix string) (names []string) {
 
 // mortal is a management API that ends, as the process would, after some requests that change something.
 type mortal struct {
+	lab   *lab
 	left  atomic.Int64
 	proxy *httputil.ReverseProxy
 }
@@ -232,7 +242,7 @@ func (l *lab) mortal(changes int64) {
 	require.NoError(l.t, err)
 	user := target.User
 	target.User = nil
-	m := &mortal{proxy: httputil.NewSingleHostReverseProxy(target)}
+	m := &mortal{lab: l, proxy: httputil.NewSingleHostReverseProxy(target)}
 	m.left.Store(changes)
 	server := newServer(l.t, m)
 	address, err := url.Parse(server)
@@ -246,5 +256,16 @@ func (m *mortal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
+	l, binds := m.lab, strings.Contains(r.URL.Path, "/e/"+m.lab.topic+"/q/")
+	l.mu.Lock()
+	if binds && r.Method == http.MethodPost && l.both.from.IsZero() {
+		l.both.from = time.Now()
+	}
+	l.mu.Unlock()
 	m.proxy.ServeHTTP(w, r)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if binds && r.Method == http.MethodDelete {
+		l.both.to = time.Now()
+	}
 }
