@@ -23,8 +23,8 @@ type Queue struct {
 	topology.Queue
 	// RetryExchange routes messages to the queue; empty if nothing does.
 	RetryExchange string
-	// Whole tells that everything of the main queue goes, and that this is the main queue itself, its landing
-	// queue or its dead-letter queue: messages do not leave it after a delay.
+	// Whole tells that everything of the main queue goes, and that this is the main queue itself,
+	// its landing queue or its dead-letter queue: messages do not leave it after a delay.
 	Whole bool
 }
 

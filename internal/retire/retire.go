@@ -21,7 +21,8 @@ const (
 	// retirePatience is how long beyond its delay a queue is waited for: more than the 3 minutes
 	// after which a quorum queue tries again to hand over what the main queue did not take.
 	retirePatience = 4 * time.Minute
-	// wholePatience is how long statistics of a queue are waited for in which nothing waits for a delay.
+	// wholePatience is how long statistics of a queue are waited for in which nothing waits for a
+	// delay.
 	wholePatience = time.Minute
 	retireCleanup = 5 * time.Second // for the mark when the context is over
 
@@ -100,8 +101,8 @@ func Delete(ctx context.Context, client *httpapi.Client, queue Queue) error {
 	return err
 }
 
-// DeleteAll deletes queues, up to 16 at a time, as each waits for its own messages and statistics. It calls begun
-// before each, and done after each, one at a time.
+// DeleteAll deletes queues, up to 16 at a time, as each waits for its own messages and statistics.
+// It calls begun before each, and done after each, one at a time.
 func DeleteAll(ctx context.Context, client *httpapi.Client, queues []Queue, begun func(int), done func(int, error)) {
 	var all sync.WaitGroup
 	var mu sync.Mutex

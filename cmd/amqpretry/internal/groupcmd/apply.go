@@ -1,6 +1,7 @@
 package groupcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,13 +163,16 @@ func (c *change) look(queue string) (d depth, err error) {
 
 // drain waits until the old queues are empty and have no consumers.
 func (c *change) drain(ctx context.Context) error {
-	said, quiet := "", time.Now()
+	said, full, quiet := "", "", time.Now()
 	for {
 		messages, consumers, wait := 0, 0, time.Duration(0)
 		for _, p := range c.parts {
 			d, shared, err := c.drainOnce(ctx, p)
 			if err != nil {
 				return err
+			}
+			if d.ready > 0 {
+				full = p.queue
 			}
 			if messages, consumers = messages+d.ready, consumers+d.consumers; shared {
 				wait = max(wait, c.waits(p))
@@ -182,9 +186,9 @@ func (c *change) drain(ctx context.Context) error {
 			break
 		}
 		if consumers == 0 && messages > 0 && c.to == "" {
-			return &cli.ExitError{Code: cli.ExitIncomplete, Err: fmt.Errorf("%s of group %q are left, and nobody consumes "+
-				"them: start an instance of the group, or move or purge them (amqpretry dlq purge --dead-letter-queue "+
-				"QUEUE QUEUE), and run the same command again", cli.Times(messages, "message"), c.from)}
+			return &cli.ExitError{Code: cli.ExitIncomplete, Err: fmt.Errorf("group %q has %s, and queue %q no "+
+				"consumer: start an instance of the group, or run `amqpretry dlq purge --all --dead-letter-queue %s`; then "+
+				"run the same command again", c.from, cli.Times(messages, "message"), full, full+" "+full)}
 		}
 		if text := c.waitsFor(messages, consumers, rest); text != said {
 			said = text
@@ -205,8 +209,8 @@ func (c *change) drain(ctx context.Context) error {
 	return nil
 }
 
-// waits is how long messages of a topic may come back from queues of all services: to be moved, after the last
-// instance has ended; to be handled for the last time, after the queue was unbound.
+// waits is how long messages of a topic may come back from queues of all services: to be moved,
+// after the last instance has ended; to be handled for the last time, after the queue was unbound.
 func (c *change) waits(p *part) time.Duration {
 	switch {
 	case c.wait >= 0:
@@ -235,8 +239,8 @@ func (c *change) waitsFor(messages, consumers int, rest time.Duration) string {
 	}
 }
 
-// drainOnce moves what is there, if nobody consumes it. It returns what was left, and whether more may come from
-// queues of all services.
+// drainOnce moves what is there, if nobody consumes it. It returns what was left, and whether more
+// may come from queues of all services.
 func (c *change) drainOnce(ctx context.Context, p *part) (left depth, shared bool, err error) {
 	if err := c.unbind(ctx, p); err != nil {
 		return left, false, err
@@ -264,8 +268,9 @@ func (c *change) drainOnce(ctx context.Context, p *part) (left depth, shared boo
 	return left, p.held.returns || p.held.landing != nil, nil
 }
 
-// retire deletes what nobody needs any more: the retry queues, the main queues, and the rest. Under the strategy
-// cycle, the main queue must go before its rejected exchange, and that before the retry queues.
+// retire deletes what nobody needs any more: the retry queues, the main queues, and the rest. Under
+// the strategy cycle, the main queue must go before its rejected exchange, and that before the
+// retry queues.
 func (c *change) retire(ctx context.Context) error {
 	first, err := c.targets(ctx, func(h held, p *part) []retire.Queue {
 		if h.foreign() != "" && h.main != nil {
@@ -273,8 +278,8 @@ func (c *change) retire(ctx context.Context) error {
 		}
 		if p.to == "" && h.deadLetters != nil && h.dead != nil {
 			if d, err := c.look(h.dead.Name); err != nil || d.ready > 0 {
-				p.mark(deletes, h.dead.Name, cmpErr(err, fmt.Errorf("dead letters: %d; replay them, or `amqpretry dlq purge "+
-					"%s`", d.ready, p.queue)))
+				p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq purge "+
+					"--all %s`", d.ready, p.queue)))
 			}
 		}
 		if p.kept || h.cycles(p.queue) {
@@ -333,14 +338,6 @@ func (c *change) moveDeadLetters(ctx context.Context, p *part, queue string) err
 	}
 
 	return c.forward(ctx, queue, p.movedDead)
-}
-
-func cmpErr(err, otherwise error) error {
-	if err != nil {
-		return err
-	}
-
-	return otherwise
 }
 
 func some(q *retire.Queue) []retire.Queue {

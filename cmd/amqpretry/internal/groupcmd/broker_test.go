@@ -53,8 +53,8 @@ func TestGroup_OwnBroker(t *testing.T) {
 	})
 }
 
-// A group is renamed while messages are published, fail, wait and die. No message is lost, and those that were
-// duplicated were published while both queues were bound.
+// A group is renamed while messages are published, fail, wait and die. No message is lost, and
+// those that were duplicated were published while both queues were bound.
 func renamesUnderLoad(t *testing.T, l *lab, name string) {
 	killed := name == "killed"
 	stopOld := l.serve("billing")
@@ -189,7 +189,7 @@ func removes(t *testing.T, l *lab) {
 	r.says(t, "Stop the instances of group billing now")
 	stop()
 	r.ends(t, cli.ExitIncomplete)
-	assert.Contains(t, r.out.String(), "amqpretry dlq purge "+l.queue("billing"))
+	assert.Contains(t, r.out.String(), "amqpretry dlq purge --all "+l.queue("billing"))
 	assert.Contains(t, l.names(l.queue("billing")), l.queue("billing"))
 
 	require.NotEmpty(t, l.Drain(l.queue("billing")+".dlq"))
@@ -198,11 +198,15 @@ func removes(t *testing.T, l *lab) {
 	assert.NotEmpty(t, l.names(l.queue("shipping")))
 }
 
-// A run that is killed while it moves messages may have duplicated those that were on their way.
+// A run that is killed while it moves messages may have duplicated those that were on their way. It
+// has the permissions of docs/how-to/permissions.md.
 func TestKilledWhileMoving_OwnBroker(t *testing.T) {
 	broker := newBroker(t)
 	l := newLab(t, broker, settings["quorum"])
 	l.serve("billing")() // declares
+	l.permit("regroup", "policymaker", "^"+l.topic+`_(billing|invoicing)(\..*)?$`,
+		"^("+l.topic+`_(billing|invoicing)(\..*)?|amq\.default)$`,
+		"^("+l.topic+`(_(billing|invoicing)(\..*)?)?|amq\.headers)$`)
 	const n, kills = 3000, 3
 	ids := rabbit.Numbered("ok", n)
 	l.PublishTo(l.topic, "", rabbit.Messages(ids...)...)

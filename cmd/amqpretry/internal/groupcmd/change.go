@@ -242,7 +242,7 @@ func (p *part) planned(h held) *part {
 		add(unbinds, p.queue, "from exchange "+b.Exchange, true)
 	}
 	if h.main != nil {
-		detail := fmt.Sprintf("%s messages, %s waiting, %s consumers", number(h.counts.Messages), number(sum(h.sources)),
+		detail := fmt.Sprintf("messages %s, waiting %s, consumers %s", number(h.counts.Messages), number(sum(h.sources)),
 			number(h.counts.Consumers))
 		if policy := h.counts.Policy; policy != nil && *policy != "" && rename {
 			detail += fmt.Sprintf("; the broker's policy %q applies to it: check that one applies to %s", *policy, p.to)
@@ -251,7 +251,7 @@ func (p *part) planned(h held) *part {
 		add(drains, p.queue, detail, !rename)
 	}
 	if h.dead != nil {
-		add(moves, h.dead.Name, number(h.deadLetters)+" dead letters, to "+p.plan.DeadLetterQueue, rename)
+		add(moves, h.dead.Name, "messages "+number(h.deadLetters)+", to "+p.plan.DeadLetterQueue, rename)
 	}
 	for _, q := range h.whole() {
 		add(deletes, q.Name, "", true)
@@ -278,6 +278,8 @@ func (p *part) mark(action action, object string, err error) {
 		if s.Action == action && (object == "" || s.Object == object) {
 			if s.State = stateDone; err != nil {
 				s.State, s.Detail = stateKept, err.Error()
+			} else if action == drains { // how many were there before is of no interest
+				s.Detail = ""
 			}
 			return
 		}
@@ -345,7 +347,8 @@ func (h held) whole() (all []retire.Queue) {
 	return all
 }
 
-// foreign is a queue that is not of this library, from which messages go to the main queue; empty if there is none.
+// foreign is a queue that is not of this library, from which messages go to the main queue; empty
+// if there is none.
 func (h held) foreign() string {
 	for _, s := range h.sources {
 		if !slices.ContainsFunc(h.whole(), func(q retire.Queue) bool { return q.Name == s.Queue }) {
@@ -356,7 +359,8 @@ func (h held) foreign() string {
 	return ""
 }
 
-// cycles tells whether the main queue dead-letters by a rejected exchange, which must go before the retry queues.
+// cycles tells whether the main queue dead-letters by a rejected exchange, which must go before the
+// retry queues.
 func (h held) cycles(queue string) bool {
 	exchange, _ := h.counts.InForce()["x-dead-letter-exchange"].(string)
 

@@ -1,5 +1,5 @@
-// Package groupcmd is the command group: what consumer groups have on the broker, and how they are renamed and
-// removed without losing messages.
+// Package groupcmd is the command group: what consumer groups have on the broker, and how they are
+// renamed and removed without losing messages.
 package groupcmd
 
 import (

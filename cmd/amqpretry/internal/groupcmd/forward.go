@@ -18,7 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// window is how many messages are on their way at a time, and how many can be in both queues after a kill.
+// window is how many messages are on their way at a time, and how many can be in both queues after
+// a kill.
 const window = 64
 
 // idle is how long a queue must give nothing to count as empty.
@@ -31,8 +32,8 @@ type copied struct {
 	fits          bool // into a frame
 }
 
-// forward moves the messages of a queue until it gives none. A message leaves the queue after the broker has confirmed
-// its copy.
+// forward moves the messages of a queue until it gives none. A message leaves the queue after the
+// broker has confirmed its copy.
 func (c *change) forward(ctx context.Context, queue string, copyOf func(*amqp091.Delivery, int) copied) error {
 	channel, err := c.connection.Channel()
 	if err != nil {
@@ -115,9 +116,9 @@ func (c *change) publish(ctx context.Context, channel *amqp091.Channel, batch []
 	}
 }
 
-// moved makes what is published in place of a message of the old queue. One that has come back from a retry queue
-// waits once more, for the shortest delay: the services trust the count of a message only behind a retry queue of its
-// own.
+// moved makes what is published in place of a message of the old queue. One that has come back from
+// a retry queue waits once more, for the shortest delay: the services trust the count of a message
+// only behind a retry queue of its own.
 func (p *part) moved(names topology.Names) func(*amqp091.Delivery, int) copied {
 	delays := p.policy.DistinctDelays()
 	return func(d *amqp091.Delivery, limit int) copied {
@@ -145,8 +146,8 @@ func (p *part) moved(names topology.Names) func(*amqp091.Delivery, int) copied {
 	}
 }
 
-// movedDead makes what is published in place of a dead letter of the old queue: one of the new queue, so that a replay
-// sends it there.
+// movedDead makes what is published in place of a dead letter of the old queue: one of the new
+// queue, so that a replay sends it there.
 func (p *part) movedDead(d *amqp091.Delivery, limit int) copied {
 	m := copied{key: p.plan.DeadLetterQueue}
 	m.message, m.fits = codec.MovedOf(d, p.queue, limit)

@@ -229,7 +229,22 @@ func (l *lab) names(prefix string) (names []string) {
 	return names
 }
 
-// mortal is a management API that ends, as the process would, after some requests that change something.
+// permit lets the commands run as a user with these permissions.
+func (l *lab) permit(user, tag, configure, write, read string) {
+	l.t.Helper()
+	l.broker.API(http.MethodPut, map[string]string{"password": user, "tags": tag}, "users", user)
+	l.broker.API(http.MethodPut, map[string]string{"configure": configure, "write": write, "read": read},
+		"permissions", "/", user)
+	for _, name := range []string{cli.EnvURI, cli.EnvManagement} {
+		address, err := url.Parse(l.environ[name])
+		require.NoError(l.t, err)
+		address.User = url.UserPassword(user, user)
+		l.environ[name] = address.String()
+	}
+}
+
+// mortal is a management API that ends, as the process would, after some requests that change
+// something.
 type mortal struct {
 	lab   *lab
 	left  atomic.Int64
