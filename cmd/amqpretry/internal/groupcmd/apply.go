@@ -268,76 +268,89 @@ func (c *change) drainOnce(ctx context.Context, p *part) (left depth, shared boo
 	return left, p.held.returns || p.held.landing != nil, nil
 }
 
-// retire deletes what nobody needs any more: the retry queues, the main queues, and the rest. Under
-// the strategy cycle, the main queue must go before its rejected exchange, and that before the
-// retry queues.
+// retire deletes what nobody needs any more, in the order of these stages. Nothing more is deleted of
+// a topic of which something was kept.
 func (c *change) retire(ctx context.Context) error {
-	first, err := c.targets(ctx, func(h held, p *part) []retire.Queue {
-		if h.foreign() != "" && h.main != nil {
-			p.mark(deletes, p.queue, fmt.Errorf("messages go to it from queue %q: delete that first", h.foreign()))
-		}
-		if p.to == "" && h.deadLetters != nil && h.dead != nil {
-			if d, err := c.look(h.dead.Name); err != nil || d.ready > 0 {
-				p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq purge "+
-					"--all %s`", d.ready, p.queue)))
+	for _, stage := range []func(context.Context, held, *part) []retire.Queue{
+		c.retryQueues, c.mainQueue, c.deadLetterQueue, c.retryExchange,
+	} {
+		var queues []retire.Queue
+		var owners []*part
+		for _, p := range c.parts {
+			if p.kept {
+				continue
+			}
+			h, err := c.held(ctx, p)
+			if err != nil {
+				return err
+			}
+			for _, q := range stage(ctx, h, p) {
+				queues, owners = append(queues, q), append(owners, p)
 			}
 		}
-		if p.kept || h.cycles(p.queue) {
-			return nil
-		}
-		return append(h.retries, some(h.landing)...)
-	})
-	if err != nil {
-		return err
-	}
-	c.delete(ctx, first)
-	mains, err := c.targets(ctx, func(h held, p *part) []retire.Queue {
-		if h.main != nil && p.to != "" {
-			if err := c.forward(ctx, p.queue, p.moved(c.names())); err != nil {
-				p.mark(moves, p.queue, err)
-				return nil
+		retire.DeleteAll(ctx, c.client, queues, func(i int) {
+			c.session.Note("%s: waiting until it is proven empty, 20s or more", queues[i].Name)
+		}, func(i int, err error) {
+			if owners[i].mark(deletes, queues[i].Name, err) {
+				c.session.Note("%s: deleted", queues[i].Name)
 			}
-			p.mark(moves, p.queue, nil)
-		}
-		return some(h.main)
-	})
-	if err != nil {
-		return err
+		})
 	}
-	c.delete(ctx, mains)
-	rest, err := c.targets(ctx, func(h held, p *part) []retire.Queue {
-		for _, x := range h.rejected {
-			p.mark(deletes, x.Name, retire.DeleteExchange(ctx, c.client, x))
-		}
-		if h.dead != nil && p.to != "" {
-			if err := c.moveDeadLetters(ctx, p, h.dead.Name); err != nil {
-				p.mark(moves, h.dead.Name, err)
-				return nil
-			}
-			p.mark(moves, h.dead.Name, nil)
-		}
-		return append(h.retries, some(h.dead)...)
-	})
-	if err != nil {
-		return err
-	}
-	c.delete(ctx, rest)
-	_, err = c.targets(ctx, func(h held, p *part) []retire.Queue {
-		for _, x := range h.exchanges {
-			p.mark(deletes, x, retire.DeleteExchange(ctx, c.client, retire.Exchange{Name: x, Queue: p.queue}))
-		}
-		return nil
-	})
 
-	return err
+	return nil
 }
 
-func (c *change) moveDeadLetters(ctx context.Context, p *part, queue string) error {
-	if p.plan.DeadLetterQueue == "" {
-		return errors.New("the policy of the new group has no dead-letter queue")
+// retryQueues are first, as messages go from there to the main queue. Under the strategy cycle the
+// main queue must go before its rejected exchange, and that before the retry queues.
+func (c *change) retryQueues(_ context.Context, h held, p *part) []retire.Queue {
+	if foreign := h.foreign(); foreign != "" && h.main != nil {
+		p.mark(deletes, p.queue, fmt.Errorf("messages go to it from queue %q: delete that first", foreign))
+	}
+	if h.dead != nil && p.to == "" {
+		if d, err := c.look(h.dead.Name); err != nil || d.ready > 0 {
+			p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq purge "+
+				"--all %s`", d.ready, p.queue)))
+		}
+	}
+	if p.kept || h.cycles(p.queue) {
+		return nil
 	}
 
-	return c.forward(ctx, queue, p.movedDead)
+	return append(h.retries, some(h.landing)...)
+}
+
+func (c *change) mainQueue(ctx context.Context, h held, p *part) []retire.Queue {
+	if h.main != nil && p.to != "" && !p.mark(moves, p.queue, c.forward(ctx, p.queue, p.moved(c.names()))) {
+		return nil
+	}
+
+	return some(h.main)
+}
+
+// deadLetterQueue is behind the main queue, which may dead-letter to it.
+func (c *change) deadLetterQueue(ctx context.Context, h held, p *part) []retire.Queue {
+	for _, x := range h.rejected {
+		p.mark(deletes, x.Name, retire.DeleteExchange(ctx, c.client, x))
+	}
+	if h.dead != nil && p.to != "" {
+		err := errors.New("the policy of the new group has no dead-letter queue")
+		if p.plan.DeadLetterQueue != "" {
+			err = c.forward(ctx, h.dead.Name, p.movedDead)
+		}
+		if !p.mark(moves, h.dead.Name, err) {
+			return nil
+		}
+	}
+
+	return append(h.retries, some(h.dead)...)
+}
+
+func (c *change) retryExchange(ctx context.Context, h held, p *part) []retire.Queue {
+	for _, x := range h.exchanges {
+		p.mark(deletes, x, retire.DeleteExchange(ctx, c.client, retire.Exchange{Name: x, Queue: p.queue}))
+	}
+
+	return nil
 }
 
 func some(q *retire.Queue) []retire.Queue {
@@ -346,43 +359,4 @@ func some(q *retire.Queue) []retire.Queue {
 	}
 
 	return []retire.Queue{*q}
-}
-
-// target is a queue to delete.
-type target struct {
-	part  *part
-	queue retire.Queue
-}
-
-// targets chooses among what there is of each topic of which nothing was kept.
-func (c *change) targets(ctx context.Context, choose func(held, *part) []retire.Queue) (all []target, err error) {
-	for _, p := range c.parts {
-		if p.kept {
-			continue
-		}
-		h, err := c.held(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		for _, q := range choose(h, p) {
-			all = append(all, target{p, q})
-		}
-	}
-
-	return all, nil
-}
-
-func (c *change) delete(ctx context.Context, all []target) {
-	queues := make([]retire.Queue, len(all))
-	for i, t := range all {
-		queues[i] = t.queue
-	}
-	retire.DeleteAll(ctx, c.client, queues, func(i int) {
-		c.session.Note("%s: waiting until it is proven empty, 20s or more", queues[i].Name)
-	}, func(i int, err error) {
-		all[i].part.mark(deletes, queues[i].Name, err)
-		if err == nil {
-			c.session.Note("%s: deleted", queues[i].Name)
-		}
-	})
 }

@@ -271,24 +271,23 @@ func (c *change) steps() (all []*step) {
 	return all
 }
 
-// mark notes how a step, or all of an action, has ended.
-func (p *part) mark(action action, object string, err error) {
-	p.kept = p.kept || err != nil
-	for _, s := range p.steps {
-		if s.Action == action && (object == "" || s.Object == object) {
-			if s.State = stateDone; err != nil {
-				s.State, s.Detail = stateKept, err.Error()
-			} else if action == drains { // how many were there before is of no interest
-				s.Detail = ""
-			}
-			return
-		}
+// mark notes how a step has ended, and tells whether it is done.
+func (p *part) mark(action action, object string, err error) (done bool) {
+	at := slices.IndexFunc(p.steps, func(s *step) bool { return s.Action == action && s.Object == object })
+	if at < 0 { // it was not there before
+		at = len(p.steps)
+		p.steps = append(p.steps, &step{Topic: p.topic, Action: action, Object: object})
 	}
-	s := &step{p.topic, action, object, stateDone, ""} // it was not there before
-	if err != nil {
-		s.State, s.Detail = stateKept, err.Error()
+	s := p.steps[at]
+	s.State = stateDone
+	switch {
+	case err != nil:
+		s.State, s.Detail, p.kept = stateKept, err.Error(), true
+	case action == drains:
+		s.Detail = "" // how many messages there were before
 	}
-	p.steps = append(p.steps, s)
+
+	return err == nil
 }
 
 func (c *change) print(done bool) error {
