@@ -268,8 +268,8 @@ func (c *change) drainOnce(ctx context.Context, p *part) (left depth, shared boo
 	return left, p.held.returns || p.held.landing != nil, nil
 }
 
-// retire deletes what nobody needs any more, in the order of these stages. Nothing more is deleted of
-// a topic of which something was kept.
+// retire deletes what nobody needs any more, in the order of these stages. Nothing more is deleted
+// of a topic of which something was kept.
 func (c *change) retire(ctx context.Context) error {
 	for _, stage := range []func(context.Context, held, *part) []retire.Queue{
 		c.retryQueues, c.mainQueue, c.deadLetterQueue, c.retryExchange,
@@ -300,7 +300,7 @@ func (c *change) retire(ctx context.Context) error {
 	return nil
 }
 
-// retryQueues are first, as messages go from there to the main queue. Under the strategy cycle the
+// retryQueues are first, as messages go from there to the main queue. Under the strategy cycle, the
 // main queue must go before its rejected exchange, and that before the retry queues.
 func (c *change) retryQueues(_ context.Context, h held, p *part) []retire.Queue {
 	if foreign := h.foreign(); foreign != "" && h.main != nil {
