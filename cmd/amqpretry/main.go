@@ -20,8 +20,8 @@ import (
 )
 
 var commands = []func(*cli.Session) *cobra.Command{
-	topologycmd.Command, groupcmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, servecmd.Command, doctor.Command,
-	simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
+	topologycmd.Command, groupcmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, servecmd.Command,
+	doctor.Command, simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
 }
 
 func main() {

@@ -169,7 +169,8 @@ func (r *retirement) awaitEmpty(ctx context.Context) error {
 
 // check finds what is wrong before anything is changed.
 func (r *retirement) check(ctx context.Context) error {
-	if ms := r.queue.Delay.Milliseconds(); !r.queue.Whole && (ms < 1 || r.queue.Arguments[amqp.QueueMessageTTLArg] != ms) {
+	ms := r.queue.Delay.Milliseconds()
+	if !r.queue.Whole && (ms < 1 || r.queue.Arguments[amqp.QueueMessageTTLArg] != ms) {
 		return r.inUse("it is no retry queue, whose x-message-ttl is its delay", "retire only what Obsolete returns")
 	}
 	if disabled, err := r.client.StatisticsDisabled(ctx); err != nil {

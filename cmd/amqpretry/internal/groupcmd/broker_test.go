@@ -245,8 +245,10 @@ func TestList_OwnBroker(t *testing.T) {
 		r := l.run(cli.ExitOK, "list", "billing", "--json")
 		found.Queues = nil
 		assert.NoError(t, json.Unmarshal([]byte(r.out.String()), &found))
-		assert.True(t, len(found.Queues) == 1 && found.Queues[0].DeadLetters != nil && *found.Queues[0].DeadLetters == 1 &&
-			found.Queues[0].Consumers != nil && *found.Queues[0].Consumers == 0)
+		if assert.Len(t, found.Queues, 1) {
+			assert.Equal(t, "1", number(found.Queues[0].DeadLetters))
+			assert.Equal(t, "0", number(found.Queues[0].Consumers))
+		}
 	}, await.Bound, time.Second)
 	q := found.Queues[0]
 	assert.Equal(t, []string{"billing", l.topic, l.queue("billing"), l.queue("billing") + ".dlq"},

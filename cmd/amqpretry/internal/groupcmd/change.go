@@ -242,8 +242,8 @@ func (p *part) planned(h held) *part {
 		add(unbinds, p.queue, "from exchange "+b.Exchange, true)
 	}
 	if h.main != nil {
-		detail := fmt.Sprintf("messages %s, waiting %s, consumers %s", number(h.counts.Messages), number(sum(h.sources)),
-			number(h.counts.Consumers))
+		detail := fmt.Sprintf("messages %s, waiting %s, consumers %s", number(h.counts.Messages),
+			number(sum(h.sources)), number(h.counts.Consumers))
 		if policy := h.counts.Policy; policy != nil && *policy != "" && rename {
 			detail += fmt.Sprintf("; the broker's policy %q applies to it: check that one applies to %s", *policy, p.to)
 		}

@@ -104,7 +104,9 @@ func (l *lab) serve(group string) (stop func()) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(l.t, err)
 	router.AddMiddleware(retrier.Middleware)
-	router.AddConsumerHandler(group, l.topic, subscriber, func(msg *message.Message) error { return l.handle(group, msg) })
+	router.AddConsumerHandler(group, l.topic, subscriber, func(msg *message.Message) error {
+		return l.handle(group, msg)
+	})
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.WithoutCancel(l.t.Context())) }()
 	<-router.Running()
