@@ -150,6 +150,7 @@ func (c *change) flags(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().DurationVar(&c.wait, "wait", -1, "time in which messages may come back from queues of all services "+
 		"(default: by the policies)")
 	cmd.Flags().BoolVar(&c.yes, "yes", false, "run without asking for confirmation")
+	cmd.Flags().Lookup("wait").DefValue = "0s" // the help leaves it out
 	_ = cmd.MarkFlagRequired("topics") // it fails for flags that are not there
 
 	return cmd
