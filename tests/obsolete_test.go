@@ -401,7 +401,7 @@ func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
 	require.False(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}))
 	return func(t *testing.T) {
-		inUse(t, <-retired, "again, as an instance with the old policy does")
+		inUse(t, <-retired, "again, as an old instance does")
 		assert.Equal(t, 1, b.ready(t, queue.Name))
 		bindings := b.bindings(t, queue.Name)
 		require.Len(t, bindings, 1, "the instance's own, without the mark")

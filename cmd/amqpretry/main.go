@@ -12,6 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/delayscmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/doctor"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/groupcmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/processorcmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/servecmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/simulate"
@@ -19,8 +20,8 @@ import (
 )
 
 var commands = []func(*cli.Session) *cobra.Command{
-	topologycmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, servecmd.Command, doctor.Command,
-	simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
+	topologycmd.Command, groupcmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, servecmd.Command,
+	doctor.Command, simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
 }
 
 func main() {

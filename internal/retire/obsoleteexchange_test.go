@@ -120,7 +120,7 @@ func TestObsoleteExchanges(t *testing.T) {
 			var kept *retire.Error
 			require.ErrorAs(t, err, &kept)
 			assert.True(t, kept.InUse)
-			assert.ErrorContains(t, err, `rejected exchange "orders.rejected.30s" was not deleted`)
+			assert.ErrorContains(t, err, `exchange "orders.rejected.30s" was not deleted`)
 			assert.ErrorContains(t, err, test.usedBy)
 			assert.Empty(t, test.api.deleted)
 		})

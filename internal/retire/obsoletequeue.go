@@ -21,8 +21,11 @@ import (
 // messages wait in them and old instances may still use them. [Delete] deletes them.
 type Queue struct {
 	topology.Queue
-	// RetryExchange routes messages to the queue.
+	// RetryExchange routes messages to the queue; empty if nothing does.
 	RetryExchange string
+	// Whole tells that everything of the main queue goes, and that this is the main queue itself,
+	// its landing queue or its dead-letter queue: messages do not leave it after a delay.
+	Whole bool
 }
 
 // Obsolete returns the retry queues of old plans that no current plan uses, in the order of the old

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -20,14 +21,17 @@ const (
 	// retirePatience is how long beyond its delay a queue is waited for: more than the 3 minutes
 	// after which a quorum queue tries again to hand over what the main queue did not take.
 	retirePatience = 4 * time.Minute
-	retireCleanup  = 5 * time.Second // for the mark when the context is over
+	// wholePatience is how long statistics of a queue are waited for in which nothing waits for a
+	// delay.
+	wholePatience = time.Minute
+	retireCleanup = 5 * time.Second // for the mark when the context is over
 
 	settling   = 2 * time.Second  // that a copy may need from the exchange into the queue
 	renewals   = 3                // of the statistics that prove what they say
 	classicLag = 12 * time.Second // of the statistics of a classic queue: 5 s to report, 5 s to collect, and some
 )
 
-// Error says why a retry queue, or a rejected exchange, was not deleted. It has lost nothing: what
+// Error says why a queue, or an exchange, was not deleted. It has lost nothing: what
 // waits in it still comes back. A queue may be unbound by now, which an instance that still needs
 // it undoes by itself.
 type Error struct {
@@ -41,9 +45,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	object := fmt.Sprintf("retry queue %q", e.Queue)
+	object := fmt.Sprintf("queue %q", e.Queue)
 	if e.Exchange != "" {
-		object = fmt.Sprintf("rejected exchange %q", e.Exchange)
+		object = fmt.Sprintf("exchange %q", e.Exchange)
 	}
 	text := fmt.Sprintf("%s was not deleted: %s; %s", object, e.Found, e.Do)
 	if e.Err != nil {
@@ -74,7 +78,11 @@ func (e *Error) Unwrap() error { return e.Err }
 // its name, without a binding.
 func Delete(ctx context.Context, client *httpapi.Client, queue Queue) error {
 	r := &retirement{client: client, queue: queue, token: rand.Text()}
-	bounded, cancel := context.WithTimeout(ctx, queue.Delay+retirePatience)
+	patience := queue.Delay + retirePatience
+	if queue.Whole {
+		patience = wholePatience
+	}
+	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := r.awaitEmpty(bounded)
 	if err == nil {
@@ -91,6 +99,28 @@ func Delete(ctx context.Context, client *httpapi.Client, queue Queue) error {
 		r.unmark(cleanup)
 	}
 	return err
+}
+
+// DeleteAll deletes queues, up to 16 at a time, as each waits for its own messages and statistics.
+// It calls begun before each, and done after each, one at a time.
+func DeleteAll(ctx context.Context, client *httpapi.Client, queues []Queue, begun func(int), done func(int, error)) {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	turns := make(chan struct{}, 16) // requests of each come every second
+	for i, q := range queues {
+		all.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			mu.Lock()
+			begun(i)
+			mu.Unlock()
+			err := Delete(ctx, client, q)
+			mu.Lock()
+			defer mu.Unlock()
+			done(i, err)
+		})
+	}
+	all.Wait()
 }
 
 // errRetired means that the queue is gone.
@@ -139,7 +169,8 @@ func (r *retirement) awaitEmpty(ctx context.Context) error {
 
 // check finds what is wrong before anything is changed.
 func (r *retirement) check(ctx context.Context) error {
-	if ms := r.queue.Delay.Milliseconds(); ms < 1 || r.queue.Arguments[amqp.QueueMessageTTLArg] != ms {
+	ms := r.queue.Delay.Milliseconds()
+	if !r.queue.Whole && (ms < 1 || r.queue.Arguments[amqp.QueueMessageTTLArg] != ms) {
 		return r.inUse("it is no retry queue, whose x-message-ttl is its delay", "retire only what Obsolete returns")
 	}
 	if disabled, err := r.client.StatisticsDisabled(ctx); err != nil {
@@ -196,7 +227,7 @@ func (r *retirement) unbind(ctx context.Context) error {
 	var marks, routes []httpapi.Binding
 	for _, b := range bindings {
 		switch {
-		case isMark(b):
+		case IsMark(b):
 			marks = append(marks, b)
 		case b.Exchange == r.queue.RetryExchange:
 			routes = append(routes, b)
@@ -221,6 +252,8 @@ func (r *retirement) unbind(ctx context.Context) error {
 	return nil
 }
 
+const amqHeaders = "amq.headers"
+
 // mark adds a binding that no message matches, with a token of its own. As long as the mark exists,
 // the queue is the one that was unbound: not deleted and declared again, and not unbound by
 // somebody else after it was in use again.
@@ -228,7 +261,7 @@ func (r *retirement) mark(ctx context.Context) (err error) {
 	r.marked = true
 	// If somebody has deleted the retry exchange, there is still one of its type in every virtual
 	// host.
-	for _, exchange := range []string{r.queue.RetryExchange, "amq.headers"} {
+	for _, exchange := range []string{cmp.Or(r.queue.RetryExchange, amqHeaders), amqHeaders} {
 		err = r.client.Bind(ctx, httpapi.Binding{Exchange: exchange, Queue: r.queue.Name, Key: r.token,
 			Arguments: httpapi.Arguments{"x-match": "all", header.Retire: r.token}})
 		if !httpapi.NotFound(err) {
@@ -238,7 +271,8 @@ func (r *retirement) mark(ctx context.Context) (err error) {
 	return cmp.Or(r.look(ctx), err) // with neither exchange it is the queue that is not there
 }
 
-func isMark(b httpapi.Binding) bool { return b.Arguments[header.Retire] != nil }
+// IsMark tells a binding that Delete has made, and that matches no message.
+func IsMark(b httpapi.Binding) bool { return b.Arguments[header.Retire] != nil }
 
 func (r *retirement) isOwnMark(b httpapi.Binding) bool {
 	return b.Arguments[header.Retire] == r.token
@@ -261,9 +295,9 @@ func (r *retirement) untouched(ctx context.Context) error {
 		return err
 	}
 	for _, b := range bindings {
-		if !isMark(b) {
-			return r.inUse(fmt.Sprintf("it was bound to exchange %q again, as an instance with the old policy does",
-				b.Exchange), "end all instances with the old policy")
+		if !IsMark(b) {
+			return r.inUse(fmt.Sprintf("it was bound to exchange %q again, as an old instance does", b.Exchange),
+				"end all old instances")
 		}
 	}
 	if len(bindings) != 1 || !r.isOwnMark(bindings[0]) {
@@ -311,6 +345,8 @@ func (r *retirement) notInTime(cause error) error {
 	case some(q.Delayed):
 		return r.kept(cause, fmt.Sprintf("messages in it: %d; held by the broker until their x-opt-delivery-time: %d",
 			*q.Messages, *q.Delayed), "wait until then")
+	case some(q.Messages) && r.queue.Whole:
+		return r.kept(cause, fmt.Sprintf("messages in it: %d", *q.Messages), "let a consumer handle them, or move them")
 	case some(q.Messages):
 		return r.kept(cause, fmt.Sprintf("waiting messages: %d", *q.Messages),
 			"give it more time than its delay of "+config.FormatDelay(r.queue.Delay))

@@ -5,6 +5,7 @@ package docs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -31,7 +33,7 @@ const docs = "../../../../docs"
 // pages are those with command lines, in the order in which they are run: each finds what the one
 // before has left.
 var pages = []string{"reference/command-line/README.md", "reference/command-line/dlq.md",
-	"reference/command-line/topology.md", "reference/command-line/doctor.md",
+	"reference/command-line/topology.md", "reference/command-line/doctor.md", "reference/command-line/group.md",
 	"how-to/operate-exact-delays.md", "how-to/topology-as-code.md", "reference/package-dlq.md",
 	"how-to/work-with-dead-letters.md"}
 
@@ -214,6 +216,8 @@ func (w *world) fixture(name string) {
 			assert.Len(t, stat.Landing, 1)
 			assert.True(t, len(stat.Landing) == 1 && stat.Landing[0].Messages != nil)
 		}, await.Bound, 500*time.Millisecond)
+	case "the group billing has refunds":
+		w.group("refunds", "refunds_billing")
 	case "there is a queue reports":
 		rabbit.New(w.t, w.broker.URI).Declare("reports", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":
@@ -233,6 +237,25 @@ func (w *world) fixture(name string) {
 	default:
 		require.FailNow(w.t, "no such fixture", name)
 	}
+}
+
+// group makes what a group has for a topic: two messages and a dead letter.
+func (w *world) group(topic, queue string) {
+	w.t.Helper()
+	client := rabbit.New(w.t, w.broker.URI)
+	client.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	client.Do(func(ch *amqp091.Channel) error {
+		return errors.Join(ch.ExchangeDeclare(topic, amqp091.ExchangeFanout, true, false, false, false, nil),
+			ch.QueueBind(queue, "", topic, false, nil))
+	})
+	out, exit := w.shell("amqpretry topology apply --policies retry.yaml " + topic + "=" + queue)
+	require.Zero(w.t, exit, out)
+	client.PublishTo(topic, "", rabbit.Messages("refund-1", "refund-2")...)
+	client.Publish(queue+".dlq", deadletter.New(queue, 1))
+	require.EventuallyWithT(w.t, func(t *assert.CollectT) {
+		out, _ := w.shell("amqpretry group list billing")
+		assert.Regexp(t, queue+` +2 +0 +1 +0 `, out)
+	}, await.Bound, statisticsInterval)
 }
 
 // delay publishes messages that wait for a target.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
@@ -189,39 +188,27 @@ func listed(ctx context.Context, client *httpapi.Client, found retire.Found) (pr
 	return r, nil
 }
 
-// retire deletes all of them at the same time, as each waits for its own messages and statistics.
+// retire deletes all of them that are there.
 func (p *prune) retire(ctx context.Context, client *httpapi.Client, obsolete []retire.Queue, r pruned) error {
-	var wg sync.WaitGroup
-	var mu sync.Mutex // of Note
-	note := func(format string, args ...any) {
-		mu.Lock()
-		defer mu.Unlock()
-		p.session.Note(format, args...)
-	}
-	turns := make(chan struct{}, 16) // requests of each come every second
+	var there []retire.Queue
+	var lines []*prunedQueue
 	for i, q := range obsolete {
-		line := &r.Queues[i]
-		if line.State == stateDeleted {
-			continue
+		if line := &r.Queues[i]; line.State != stateDeleted {
+			there, lines = append(there, q), append(lines, line)
 		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			turns <- struct{}{}
-			defer func() { <-turns }()
-
-			note("%s: waiting until it is proven empty, 20s or more", q.Name)
-			if err := retire.Delete(ctx, client, q); err != nil {
-				line.State, line.Detail = stateKept, keptText(ctx, err)
-				note("%s: kept: %s", q.Name, line.Detail)
-
-				return
-			}
-			line.State, line.Messages = stateDeleted, nil
-			note("%s: deleted", q.Name)
-		}()
 	}
-	wg.Wait()
+	retire.DeleteAll(ctx, client, there, func(i int) {
+		p.session.Note("%s: waiting until it is proven empty, 20s or more", there[i].Name)
+	}, func(i int, err error) {
+		line := lines[i]
+		if err != nil {
+			line.State, line.Detail = stateKept, keptText(ctx, err)
+			p.session.Note("%s: kept: %s", line.Name, line.Detail)
+			return
+		}
+		line.State, line.Messages = stateDeleted, nil
+		p.session.Note("%s: deleted", line.Name)
+	})
 
 	r.Deleted = true
 	if err := cli.Read(r.print(p.session)); err != nil {
