@@ -15,12 +15,13 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/processorcmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/servecmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/simulate"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/sizecmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/topologycmd"
 )
 
 var commands = []func(*cli.Session) *cobra.Command{
 	topologycmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, servecmd.Command, doctor.Command,
-	simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
+	simulate.Command, sizecmd.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
 }
 
 func main() {

@@ -168,7 +168,7 @@ func BenchmarkSizeWaiting(b *testing.B) {
 			once(b, func() {
 				messages := report.Scaled(b, c.messages, 1000)
 				broker := newBroker(b)
-				queue := retryQueue(b, c.queueType, time.Hour)
+				_, queue := retryQueue(b, c.queueType, time.Hour)
 				empty := restart(b, broker, []string{queue}, 0)
 				memory, disk := brokerMiB(b, broker), diskMiB(b, broker)
 				began := time.Now()
@@ -183,14 +183,14 @@ func BenchmarkSizeWaiting(b *testing.B) {
 	t.WriteOn(b, brokertest.URI(b))
 }
 
-// retryQueue declares a main queue with one retry queue, and gives the name of that.
-func retryQueue(b *testing.B, queueType string, delay time.Duration) string {
+// retryQueue declares a main queue with one retry queue, and gives the names of both.
+func retryQueue(b *testing.B, queueType string, delay time.Duration) (main, retry string) {
 	b.Helper()
 	policy := config.Policy{Delays: []time.Duration{delay}, ClassicQueues: queueType == "classic"}.WithDefaults()
 	plan := planOf(b, newQueue(b, queueType, policy), policy)
 	newClient(b).Do(func(channel *amqp091.Channel) error { return plan.Declare(channel) })
 
-	return plan.Queues[0].Name
+	return plan.Queue, plan.Queues[0].Name
 }
 
 // fillKiB publishes persistent messages of 1 KiB with confirms.
@@ -207,54 +207,54 @@ func fillKiB(b *testing.B, queue string, messages int) {
 	}
 }
 
-// BenchmarkSizeReturn measures how fast one retry queue hands back a burst.
+// BenchmarkSizeReturn measures how fast one retry queue hands back messages that are due.
 func BenchmarkSizeReturn(b *testing.B) {
 	t := report.Table{
-		Title: "Size: return of a burst",
+		Title: "Size: return of messages that are due",
 		Notes: []string{
-			"Messages of 1 KiB that were published to retry queues of 15 s within that time, each queue with a main queue " +
-				"of its own: from the first to the last in the main queues. Medians.",
+			"Messages of 1 KiB in one retry queue became due while the broker was stopped: from a tenth of them to nine " +
+				"tenths in the main queue, which has no consumer. A single run each, on a broker of its own.",
 		},
-		Head: []string{"type", "retry queues", "messages", "returned/s"},
+		Head: []string{"type", "messages", "returned/s"},
 	}
-	for _, c := range []struct {
-		queueType string
-		queues    int
-	}{{"quorum", 1}, {"quorum", 4}, {"classic", 1}} {
-		b.Run(fmt.Sprintf("%s-%d", c.queueType, c.queues), func(b *testing.B) {
-			name, messages := "returned", report.Scaled(b, 40_000, 1000)
-			r := report.Compare(b, contender{Name: name, Run: func(b *testing.B) figures {
-				return figures{"msg/s": returnRate(b, c.queueType, c.queues, messages)}
-			}})
-			t.Add(c.queueType, c.queues, messages, r.Median(name, "msg/s"))
+	for _, queueType := range queueTypes {
+		b.Run(queueType, func(b *testing.B) {
+			once(b, func() {
+				messages := report.Scaled(b, 200_000, portion)
+				t.Add(queueType, messages, returnRate(b, queueType, messages))
+			})
 		})
 	}
 	t.WriteOn(b, brokertest.URI(b))
 }
 
-func returnRate(b *testing.B, queueType string, queues, messages int) float64 {
+func returnRate(b *testing.B, queueType string, messages int) float64 {
 	b.Helper()
-	const delay = 15 * time.Second
+	broker := brokertest.Start(b, brokertest.ConfirmTimeout(b, 5*time.Second))
+	b.Setenv("AMQP_URI", broker.URI)
+	const delay = 30 * time.Second
+	main, queue := retryQueue(b, queueType, delay)
+	due := time.After(delay)
+	for range messages / portion {
+		fillKiB(b, queue, portion)
+		due = time.After(delay)
+	}
+	broker.Stop()
+	<-due
+	broker.Start()
 	client := newClient(b)
-	var mains []string
-	for range queues {
-		policy := config.Policy{Delays: []time.Duration{delay}, ClassicQueues: queueType == "classic"}.WithDefaults()
-		plan := planOf(b, newQueue(b, queueType, policy), policy)
-		client.Do(func(channel *amqp091.Channel) error { return plan.Declare(channel) })
-		mains = append(mains, plan.Queue)
-		fillKiB(b, plan.Queues[0].Name, messages/queues)
-	}
-	back := func() (n int) {
-		for _, main := range mains {
-			n += client.Depth(main)
-		}
-		return n
-	}
-	await.Within(b, delay+time.Minute, func() bool { return back() > messages/10 })
-	from, began := back(), time.Now()
-	await.Within(b, delay+5*time.Minute, func() bool { return back() > messages*9/10 })
+	arrived := func(share int) (n int, at time.Time) {
+		await.Within(b, 5*time.Minute, func() bool {
+			n, at = client.Depth(main), time.Now()
+			return n > messages*share/10
+		})
 
-	return float64(back()-from) / time.Since(began).Seconds()
+		return n, at
+	}
+	first, began := arrived(1)
+	last, ended := arrived(9)
+
+	return float64(last-first) / ended.Sub(began).Seconds()
 }
 
 // BenchmarkSizeRetry measures the broker's processor time for a retry, by strategy.
