@@ -23,22 +23,24 @@ const (
 // retryMicros is the processor time of a retry, with a single wait.
 var retryMicros = map[string]float64{"queues": 177, "queues, classic": 269, "shared": 188, "ladder": 284, "cycle": 189}
 
-// kind is what queues of a type take.
+// kind is what queues of a type take; idleMicros is processor time in a second.
 type kind struct {
-	kiB, diskKiB                             float64 // each queue
-	idleMicros, declareMillis, restartMillis float64 // each queue; idle is processor time in a second
-	messageKiB, overheadKiB, restartMicros   float64 // each waiting message; the overhead is on the disk
+	kiB, diskKiB                             float64 // of a queue
+	idleMicros, declareMillis, restartMillis float64 // of a queue
+	messageKiB, overheadKiB, restartMicros   float64 // of a waiting message; the overhead is on the disk
 	journalMiB                               float64 // of the disk is kept in memory as well
 	perSecond                                float64 // retries that one retry queue hands back
 }
 
 // A node of RabbitMQ keeps in memory what quorum queues have written last: 512 MiB by default.
 var (
-	quorum  = kind{77, 138, 50, 5, 5, 0.2, 0.34, 24, 512, 8800}
-	classic = kind{17, 7, 4, 1, 3, 2.1, 0.24, 0, 0, 31900}
+	quorum = kind{kiB: 77, diskKiB: 138, idleMicros: 50, declareMillis: 5, restartMillis: 5, messageKiB: 0.2,
+		overheadKiB: 0.34, restartMicros: 24, journalMiB: 512, perSecond: 8800}
+	classic = kind{kiB: 17, diskKiB: 7, idleMicros: 4, declareMillis: 1, restartMillis: 3, messageKiB: 2.1,
+		overheadKiB: 0.24, perSecond: 31900}
 )
 
-// Load is that of a team.
+// load is the load of a broker, as the flags say it.
 type load struct {
 	Rate     float64 `json:"rate"`     // messages a second, in all main queues together
 	Failures float64 `json:"failures"` // percentage of messages that fail
@@ -50,7 +52,7 @@ type load struct {
 	Services int     `json:"services"` // processes, each of which consumes from every main queue
 }
 
-// Estimate is what a load takes with one way to retry.
+// estimate is what a load takes with one way to retry.
 type estimate struct {
 	Way         string   `json:"way"`
 	Queues      int      `json:"queues"` // main queues included
