@@ -36,8 +36,8 @@ add their results up.
 Memory and disk are for the queues and the waiting messages, above those of an empty broker, and
 without messages in main queues and dead-letter queues. "cores" is all processor time of the broker,
 "retry cores" its part for retries and dead letters. The busiest retry queue is compared with the
-measured rate at which one retry queue hands messages back. Channels are the most that all services
-open together.
+measured rate at which one retry queue hands messages back. A service has a connection to consume and
+one for copies; its publishers have others. Channels are the most that all services open together.
 
 With --json: {"load": {...}, "ways": [{"way", "queues", "retries_per_second",
 "dead_letters_per_second", "busiest_queue_per_second", "ceiling_per_second", "waiting", "memory_mib",
