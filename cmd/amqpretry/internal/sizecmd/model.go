@@ -34,9 +34,9 @@ type kind struct {
 
 // A node of RabbitMQ keeps in memory what quorum queues have written last: 512 MiB by default.
 var (
-	quorum = kind{kiB: 77, diskKiB: 138, idleMicros: 50, declareMillis: 5, restartMillis: 5, messageKiB: 0.2,
+	quorum = kind{kiB: 77, diskKiB: 138, idleMicros: 60, declareMillis: 7, restartMillis: 7.4, messageKiB: 0.2,
 		overheadKiB: 0.34, restartMicros: 24, journalMiB: 512, perSecond: 8800}
-	classic = kind{kiB: 17, diskKiB: 7, idleMicros: 4, declareMillis: 1, restartMillis: 3, messageKiB: 2.1,
+	classic = kind{kiB: 45, diskKiB: 21, idleMicros: 8, declareMillis: 0.5, restartMillis: 4.4, messageKiB: 2.1,
 		overheadKiB: 0.24, perSecond: 31900}
 )
 
