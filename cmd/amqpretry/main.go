@@ -16,12 +16,13 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/processorcmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/servecmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/simulate"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/sizecmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/topologycmd"
 )
 
 var commands = []func(*cli.Session) *cobra.Command{
 	topologycmd.Command, groupcmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, servecmd.Command,
-	doctor.Command, simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
+	doctor.Command, simulate.Command, sizecmd.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
 }
 
 func main() {

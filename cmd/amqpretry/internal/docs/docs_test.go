@@ -1,5 +1,5 @@
 // Package docs runs the command lines of docs/reference/command-line, of
-// docs/reference/package-dlq.md and of three pages of docs/how-to.
+// docs/reference/package-dlq.md and of pages of docs/how-to and docs/concepts.
 package docs
 
 import (
@@ -34,7 +34,7 @@ const docs = "../../../../docs"
 // before has left.
 var pages = []string{"reference/command-line/README.md", "reference/command-line/dlq.md",
 	"reference/command-line/topology.md", "reference/command-line/doctor.md", "reference/command-line/group.md",
-	"how-to/operate-exact-delays.md", "how-to/topology-as-code.md", "reference/package-dlq.md",
+	"concepts/sizing.md", "how-to/operate-exact-delays.md", "how-to/topology-as-code.md", "reference/package-dlq.md",
 	"how-to/work-with-dead-letters.md"}
 
 // update writes what the commands have printed into the page, and draws the pictures anew.

@@ -151,7 +151,7 @@ func (c *change) flags(cmd *cobra.Command) *cobra.Command {
 		"(default: by the policies)")
 	cmd.Flags().BoolVar(&c.yes, "yes", false, "run without asking for confirmation")
 	cmd.Flags().Lookup("wait").DefValue = "0s" // the help leaves it out
-	_ = cmd.MarkFlagRequired("topics") // it fails for flags that are not there
+	_ = cmd.MarkFlagRequired("topics")         // it fails for flags that are not there
 
 	return cmd
 }
