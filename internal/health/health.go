@@ -75,7 +75,8 @@ func (s Subscription) problems(idle bool) (all []retry.Problem) {
 	case !s.Unknown.IsZero():
 		p.Kind, p.Since = retry.ProblemLeader, s.Unknown
 		p.Text = fmt.Sprintf("queue %q gets no messages: the broker knows of no consumer, as of a quorum queue "+
-			"without leader; bring the nodes up that have its members (`rabbitmqctl list_unresponsive_queues`)", s.Queue)
+			"without leader; bring the nodes up that have its members (`rabbitmqctl list_unresponsive_queues`)",
+			s.Queue)
 		all = append(all, p)
 	}
 	if s.Running > 0 {
