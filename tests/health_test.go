@@ -85,9 +85,8 @@ func (p *patient) has(kind retry.ProblemKind, ready bool, words ...string) retry
 
 		return status == map[bool]int{true: 200, false: 503}[ready] && slices.ContainsFunc(lines,
 			func(line string) bool {
-				return strings.Contains(line, "]"+string(kind)+" ") && !slices.ContainsFunc(words, func(word string) bool {
-					return !strings.Contains(line, word)
-				})
+				misses := func(word string) bool { return !strings.Contains(line, word) }
+				return !misses("]"+string(kind)+" ") && !slices.ContainsFunc(words, misses)
 			})
 	}, "%s, ready: %t, with %q; the probe says: %q", kind, ready, words, &lines)
 	assert.NotContains(p.t, strings.Join(lines, " "), "guest:guest")
@@ -185,7 +184,8 @@ func TestHealth_OwnBroker(t *testing.T) {
 
 	t.Run("dead-letter queue full", func(t *testing.T) {
 		p := newPatient(t, broker, setup{})
-		broker.Ctl("set_policy", "--apply-to", "queues", "full", `\.dlq$`, `{"max-length":1,"overflow":"reject-publish"}`)
+		broker.Ctl("set_policy", "--apply-to", "queues", "full", `\.dlq$`,
+			`{"max-length":1,"overflow":"reject-publish"}`)
 		await.Until(t, func() bool { // the queue takes a few more than its limit
 			p.publish(fmt.Sprint("never-", time.Now().UnixNano()))
 			return len(p.Held()) > 0
@@ -212,8 +212,8 @@ func TestHealth_OwnBroker(t *testing.T) {
 		kind          retry.ProblemKind
 		mark, words   string
 	}{
-		"password changed": {[]string{"change_password", "guest", "other"}, []string{"change_password", "guest", "guest"},
-			retry.ProblemCredentials, "[!]", "username or password"},
+		"password changed": {[]string{"change_password", "guest", "other"},
+			[]string{"change_password", "guest", "guest"}, retry.ProblemCredentials, "[!]", "username or password"},
 		"permission revoked": {[]string{"set_permissions", "guest", ".*", ".*", "^$"},
 			[]string{"set_permissions", "guest", ".*", ".*", ".*"}, retry.ProblemConsumer, "[-]", "permission"},
 		"no access": {[]string{"clear_permissions", "guest"},

@@ -26,8 +26,9 @@ type Source interface {
 
 // kinds in the order in which they are shown.
 var kinds = []retry.ProblemKind{
-	retry.ProblemProgress, retry.ProblemRunning, retry.ProblemConsumer, retry.ProblemConnection, retry.ProblemCredentials,
-	retry.ProblemAlarm, retry.ProblemLeader, retry.ProblemCopies, retry.ProblemHandlers, retry.ProblemMainQueue,
+	retry.ProblemProgress, retry.ProblemRunning, retry.ProblemConsumer, retry.ProblemConnection,
+	retry.ProblemCredentials, retry.ProblemAlarm, retry.ProblemLeader, retry.ProblemCopies, retry.ProblemHandlers,
+	retry.ProblemMainQueue,
 }
 
 // mostLines is how many problems of a kind are shown.
@@ -120,7 +121,8 @@ var userInfo = regexp.MustCompile(`://\S*@`)
 func text(p retry.Problem) string {
 	t := userInfo.ReplaceAllString(strings.Join(strings.Fields(p.Text), " "), "://")
 	if !p.Since.IsZero() {
-		t += fmt.Sprintf(" (since %s, for %s)", p.Since.UTC().Format(time.RFC3339), time.Since(p.Since).Round(time.Second))
+		t += fmt.Sprintf(" (since %s, for %s)", p.Since.UTC().Format(time.RFC3339),
+			time.Since(p.Since).Round(time.Second))
 	}
 
 	return t

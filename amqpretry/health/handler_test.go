@@ -145,11 +145,12 @@ func TestPage(t *testing.T) {
 	require.NoError(t, err)
 	go func() { _ = router.Run(t.Context()) }()
 	<-router.Running()
-	defer router.Close()
+	defer func() { require.NoError(t, router.Close()) }()
 	lost := source{Problems: []retry.Problem{
 		judge.Judge(time.Now(), []judge.Subscription{{Queue: "orders", Stopped: since}}, nil).Problems[0],
-		{Kind: retry.ProblemConnection, Since: since, Text: `connection "subscriber" is lost: cannot connect to RabbitMQ: ` +
-			`dial tcp 10.0.0.7:5672: connect: connection refused; it comes back by itself when the broker answers`},
+		{Kind: retry.ProblemConnection, Since: since, Text: `connection "subscriber" is lost: cannot connect to ` +
+			`RabbitMQ: dial tcp 10.0.0.7:5672: connect: connection refused; it comes back by itself when the ` +
+			`broker answers`},
 	}}
 	_, body, _ := ask(health.Handler(lost, router), http.MethodGet, "/readyz?verbose")
 	assert.Equal(t, sample, strings.ReplaceAll(body, since.UTC().Format(time.RFC3339), "2026-03-02T09:15:04Z"))

@@ -70,9 +70,9 @@ func (p *Processor) Health() retry.Health {
 			shards[s.shard] = true
 		}
 		if !s.began {
-			problems = append(problems, retry.Problem{Kind: retry.ProblemConsumer, Queue: name, Since: s.since, Err: s.err,
-				NotReady: s.err == nil || s.target.listed,
-				Text:     fmt.Sprintf("cannot consume from failed queue %q: %v", name, cmp.Or(s.err, errNotYet))})
+			problems = append(problems, retry.Problem{Kind: retry.ProblemConsumer, Queue: name, Since: s.since,
+				Err: s.err, NotReady: s.err == nil || s.target.listed,
+				Text: fmt.Sprintf("cannot consume from failed queue %q: %v", name, cmp.Or(s.err, errNotYet))})
 		}
 		for main, err := range s.missing {
 			problems = append(problems, retry.Problem{Kind: retry.ProblemMainQueue, Queue: name, Topic: main, Err: err,

@@ -61,11 +61,12 @@ func (c *Connection) problem() retry.Problem {
 		return retry.Problem{}
 	case isRefusal:
 		p.Kind = retry.ProblemCredentials
-		p.Text = fmt.Sprintf("the broker refuses the credentials of connection %q: %v; correct the user, its password or "+
-			"its permissions for the virtual host", p.Connection, err)
+		p.Text = fmt.Sprintf("the broker refuses the credentials of connection %q: %v; correct the user, its password "+
+			"or its permissions for the virtual host", p.Connection, err)
 	case err != nil:
 		p.Kind = retry.ProblemConnection
-		p.Text = fmt.Sprintf("connection %q is lost: %v; it comes back by itself when the broker answers", p.Connection, err)
+		p.Text = fmt.Sprintf("connection %q is lost: %v; it comes back by itself when the broker answers",
+			p.Connection, err)
 	default:
 		p.Kind = retry.ProblemConnection
 		p.Text = fmt.Sprintf("connection %q is not open yet: waiting for the broker's answer", p.Connection)

@@ -50,8 +50,8 @@ func Judge(now time.Time, subscriptions []Subscription, problems []retry.Problem
 		if a.NotReady != b.NotReady {
 			return map[bool]int{true: -1, false: 1}[a.NotReady]
 		}
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Connection, b.Connection),
-			a.Since.Compare(b.Since))
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue),
+			cmp.Compare(a.Connection, b.Connection), a.Since.Compare(b.Since))
 	})
 
 	return retry.Health{Ready: len(problems) == 0 || !problems[0].NotReady, Problems: problems}
@@ -74,8 +74,9 @@ func (s Subscription) problems(idle bool) (all []retry.Problem) {
 		all = append(all, p)
 	case !s.Unknown.IsZero():
 		p.Kind, p.Since = retry.ProblemLeader, s.Unknown
-		p.Text = fmt.Sprintf("queue %q gets no messages: the broker knows of no consumer, as of a quorum queue without "+
-			"leader; bring the nodes up that have its members (`rabbitmqctl list_unresponsive_queues`)", s.Queue)
+		p.Text = fmt.Sprintf("queue %q gets no messages: the broker knows of no consumer, as of a quorum queue "+
+			"without leader; bring the nodes up that have its members (`rabbitmqctl list_unresponsive_queues`)",
+			s.Queue)
 		all = append(all, p)
 	}
 	if s.Running > 0 {

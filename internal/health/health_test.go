@@ -35,12 +35,16 @@ func TestJudge(t *testing.T) {
 		problems      []retry.Problem
 		want          []found
 	}{
-		"nothing":           {},
-		"well":              {[]Subscription{well}, nil, nil},
-		"one of two":        {[]Subscription{well, lost}, nil, []found{consumer("lost", false)}},
-		"the only one":      {[]Subscription{lost}, nil, []found{consumer("lost", true)}},
-		"within the grace":  {[]Subscription{lately, lost}, nil, []found{consumer("lately", false), consumer("lost", false)}},
-		"no leader":         {[]Subscription{well, leaderless}, nil, []found{{retry.ProblemLeader, "leaderless", false}}},
+		"nothing":      {},
+		"well":         {[]Subscription{well}, nil, nil},
+		"one of two":   {[]Subscription{well, lost}, nil, []found{consumer("lost", false)}},
+		"the only one": {[]Subscription{lost}, nil, []found{consumer("lost", true)}},
+		"within the grace": {[]Subscription{lately, lost}, nil, []found{
+			consumer("lately", false), consumer("lost", false),
+		}},
+		"no leader": {[]Subscription{well, leaderless}, nil, []found{
+			{retry.ProblemLeader, "leaderless", false},
+		}},
 		"no leader for any": {[]Subscription{leaderless}, nil, []found{{retry.ProblemLeader, "leaderless", true}}},
 		"refused":           {[]Subscription{well, refused}, nil, []found{consumer("refused", true)}},
 		"handlers run on":   {[]Subscription{withdrawn}, nil, []found{{retry.ProblemHandlers, "withdrawn", false}}},
@@ -64,7 +68,8 @@ func TestJudge(t *testing.T) {
 	}
 
 	text := Judge(now, []Subscription{lost}, nil).Problems[0]
-	assert.Equal(t, `queue "lost" has no consumer: no route to the broker; the service tries again by itself`, text.Text)
+	assert.Equal(t, `queue "lost" has no consumer: no route to the broker; the service tries again by itself`,
+		text.Text)
 	assert.Equal(t, lost.Err, text.Err)
 	assert.Equal(t, "t", text.Topic)
 	assert.Equal(t, lost.Stopped, text.Since)

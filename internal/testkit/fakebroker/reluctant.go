@@ -122,7 +122,7 @@ func (r *Reluctant) answer(p *Peer, channel uint16, method uint32) {
 		}()
 	case 50<<16 | 10: // declare a queue
 		r.Looks.Add(1)
-		p.Method(channel, 50, 11, "\x00\x00\x00\x00\x00\x00\x00\x00"+string(rune(r.Consumers.Load())))
+		p.Method(channel, 50, 11, "\x00\x00\x00\x00\x00\x00\x00\x00"+string(r.Consumers.Load()))
 	case 60<<16 | 30: // cancel
 		if r.Slow == 0 {
 			p.Method(channel, 60, 31, "\x03tag")
