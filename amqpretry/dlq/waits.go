@@ -213,7 +213,7 @@ func (w *Waits) run(ctx context.Context, plan Plan, dryRun bool) (all Report, er
 	if plan.Progress != nil {
 		plan.Progress = func(p Progress) { tell(progress, before.with(Report{Progress: p}).Progress) }
 	}
-	made := map[string]bool{}
+	made := &madeCopies{map[string]bool{}, map[uint64]string{}}
 	for _, q := range queues {
 		if q.Ready == 0 {
 			continue
