@@ -183,7 +183,7 @@ func (t *tool) run(ctx context.Context, q runner, e *operation) error {
 }
 
 // do runs a plan.
-func (t *tool) do(ctx context.Context, q queue, e *operation) error {
+func (t *tool) do(ctx context.Context, q runner, e *operation) error {
 	undo, err := e.create(e.verb, q, t.Now())
 	if err != nil {
 		return err
