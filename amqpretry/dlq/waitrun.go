@@ -45,9 +45,10 @@ func (r *waitRun) run(ctx context.Context, limit int, dryRun bool) (report Repor
 		taken: Taken{By: string(r.plan.Kind), At: time.Now()}}
 	switch r.plan.Kind {
 	case SendNow:
-		d.taken.To = r.target.String()
-		d.copyOf, d.reject = r.sendNow, r.queue.place.ladder == nil
-		d.target = r.client.config.Names.Landing(r.target)
+		d.copyOf, d.reject, d.target = r.sendNow, true, r.target.String()
+		if r.queue.place.ladder != nil {
+			d.reject, d.target = false, r.client.config.Names.Landing(r.target)
+		}
 	case Postpone:
 		if err := r.postpone(d); err != nil {
 			return report, err
