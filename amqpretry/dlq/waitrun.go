@@ -22,6 +22,7 @@ type waitRun struct {
 	queue *Queue
 	plan  Plan
 	*madeCopies
+	others int // messages for other targets
 }
 
 // madeCopies are what a run has sent, which it may see again.
@@ -55,16 +56,23 @@ func (r *waitRun) run(ctx context.Context, limit int, dryRun bool) (report Repor
 		}
 	}
 
-	return run.drain(ctx, d)
+	report, err = run.drain(ctx, d)
+	report.Total, report.Seen = report.Total-r.others, report.Seen-r.others
+
+	return report, err
 }
 
 // passes tells messages of other targets, and what this run has sent.
 func (r *waitRun) passes(f *found) bool {
+	if !r.queue.place.serves(f.delivery.RoutingKey) {
+		r.others++
+		return true
+	}
 	id, _ := f.delivery.Headers[header.ID].(string)
 	key, attempts := attemptsOf(f)
 	sent, known := r.counts[key]
 
-	return !r.queue.place.serves(f.delivery.RoutingKey) || r.ids[id] || known && sent != attempts
+	return r.ids[id] || known && sent != attempts
 }
 
 // attemptsOf is the identity of a message, with how often it was handled.
