@@ -43,8 +43,8 @@ type Filter struct {
 	// not tell it is neither: see Untimed.
 	OlderThan time.Duration
 	NewerThan time.Duration
-	// DueWithin and DueAfter are about the time until Wait.End of a message that waits. Dead letters
-	// are neither.
+	// DueWithin and DueAfter are about the time until Wait.End of a message that waits. Dead
+	// letters are neither.
 	DueWithin, DueAfter time.Duration
 	// MinCalls and MaxCalls are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
 	MinCalls, MaxCalls     int

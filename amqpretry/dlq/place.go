@@ -98,8 +98,8 @@ func (p *place) wait(d *amqp091.Delivery, now time.Time) *Wait {
 	return w
 }
 
-// waitAgain completes a copy that waits here again as long as the queue makes it, and tells where it
-// is published.
+// waitAgain completes a copy that waits here again as long as the queue makes it, and tells where
+// it is published.
 func (p *place) waitAgain(m *amqp091.Publishing, key string) (exchange, _ string) {
 	if m.Headers == nil {
 		m.Headers = amqp091.Table{}

@@ -3,6 +3,7 @@ package dlq
 import (
 	"context"
 	"crypto/rand"
+	"hash/maphash"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -20,7 +21,16 @@ type waitRun struct {
 	*Waits
 	queue *Queue
 	plan  Plan
-	made  map[string]bool // the ids of copies that wait again, which may be seen again
+	*madeCopies
+	others int // messages for other targets
+}
+
+// madeCopies are what a run has sent, which it may see again.
+type madeCopies struct {
+	ids map[string]bool // of copies that wait again
+	// counts are the attempts of messages that were sent: those that fail again, and wait in
+	// another queue, are not sent twice.
+	counts map[uint64]string
 }
 
 func (r *waitRun) run(ctx context.Context, limit int, dryRun bool) (report Report, err error) {
@@ -36,23 +46,40 @@ func (r *waitRun) run(ctx context.Context, limit int, dryRun bool) (report Repor
 		taken: Taken{By: string(r.plan.Kind), At: time.Now()}}
 	switch r.plan.Kind {
 	case SendNow:
-		d.taken.To = r.target.String()
-		d.copyOf, d.reject = r.sendNow, r.queue.place.ladder == nil
-		d.target = r.client.config.Names.Landing(r.target)
+		d.copyOf, d.reject, d.target = r.sendNow, true, r.target.String()
+		if r.queue.place.ladder != nil {
+			d.reject, d.target = false, r.client.config.Names.Landing(r.target)
+		}
 	case Postpone:
 		if err := r.postpone(d); err != nil {
 			return report, err
 		}
 	}
 
-	return run.drain(ctx, d)
+	report, err = run.drain(ctx, d)
+	report.Total, report.Seen = report.Total-r.others, report.Seen-r.others
+
+	return report, err
 }
 
-// passes tells messages of other targets, and copies of this run.
+// passes tells messages of other targets, and what this run has sent.
 func (r *waitRun) passes(f *found) bool {
+	if !r.queue.place.serves(f.delivery.RoutingKey) {
+		r.others++
+		return true
+	}
 	id, _ := f.delivery.Headers[header.ID].(string)
+	key, attempts := attemptsOf(f)
+	sent, known := r.counts[key]
 
-	return !r.queue.place.serves(f.delivery.RoutingKey) || r.made[id]
+	return r.ids[id] || known && sent != attempts
+}
+
+// attemptsOf is the identity of a message, with how often it was handled.
+func attemptsOf(f *found) (key uint64, attempts string) {
+	attempts, _ = f.delivery.Headers[header.Attempts].(string)
+
+	return maphash.String(seed, codec.Identity(f.delivery.Headers, f.delivery.MessageId)), attempts
 }
 
 // sendNow makes the copy for a landing queue. It tells no end of a wait, so that the service that
@@ -61,6 +88,8 @@ func (r *waitRun) sendNow(f *found, limit int) (amqp091.Publishing, LeftReason) 
 	if r.byBroker(f) {
 		return amqp091.Publishing{}, LeftByBroker
 	}
+	key, attempts := attemptsOf(f)
+	r.counts[key] = attempts
 	message, left := fitting(again(f, limit))
 	delete(message.Headers, header.Due)
 	delete(message.Headers, header.NotBefore)
@@ -102,7 +131,7 @@ func (r *waitRun) postpone(d *drain) error {
 	d.copyOf = func(f *found, limit int) (amqp091.Publishing, LeftReason) { return r.postponed(f, limit, plan) }
 	d.route = func(f *found, m *amqp091.Publishing) (exchange, key string) {
 		id, _ := m.Headers[header.ID].(string)
-		r.made[id] = true
+		r.ids[id] = true
 		if plan.Ladder == nil {
 			return plan.RetryExchange, plan.Queue
 		}

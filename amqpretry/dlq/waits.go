@@ -14,6 +14,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Wait is what is known of the wait of a message, which is in a retry queue or in a ladder.
@@ -213,7 +214,7 @@ func (w *Waits) run(ctx context.Context, plan Plan, dryRun bool) (all Report, er
 	if plan.Progress != nil {
 		plan.Progress = func(p Progress) { tell(progress, before.with(Report{Progress: p}).Progress) }
 	}
-	made := map[string]bool{}
+	made := &madeCopies{map[string]bool{}, map[uint64]string{}}
 	for _, q := range queues {
 		if q.Ready == 0 {
 			continue
@@ -221,7 +222,7 @@ func (w *Waits) run(ctx context.Context, plan Plan, dryRun bool) (all Report, er
 		if limit > 0 && before.Done >= limit && !dryRun {
 			break
 		}
-		report, failed := (&waitRun{w, w.queue(q), plan, made}).run(ctx, max(0, limit-before.Done), dryRun)
+		report, failed := (&waitRun{Waits: w, queue: w.queue(q), plan: plan, madeCopies: made}).run(ctx, max(0, limit-before.Done), dryRun)
 		before = before.with(report)
 		if failed != nil && !isMissing(failed) {
 			err = failed
@@ -393,36 +394,48 @@ func (w *Waits) Queues(ctx context.Context) ([]WaitQueue, error) {
 		}
 	}
 
-	var found []WaitQueue
-	for _, p := range places {
-		ready, err := counted(a, p.queue)
-		if isMissing(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		q := WaitQueue{Name: p.queue, Delay: p.ttl, Ready: ready, place: p}
-		if p.ladder != nil {
-			q.Ladder = p.ladder.Name()
-		}
-		found = append(found, q)
+	found, err := counted(a, places)
+	if err != nil {
+		return nil, err
 	}
 	slices.SortStableFunc(found, func(a, b WaitQueue) int { return cmp.Compare(b.Delay, a.Delay) })
 
 	return found, nil
 }
 
-// counted is how many messages a queue has to give. A quorum queue that does not answer at once is
-// said to have none: so a 0 must be said twice.
-func counted(a asker, queue string) (n int, err error) {
-	for range 2 {
-		if n, err = depth(a, "queue", queue); err != nil || n > 0 {
-			return n, err
+// counted are the queues that are there, with how many messages each has to give. A quorum queue
+// that does not answer at once is said to have none: so a 0 must be said twice. One channel asks
+// for all queues, until one is missing.
+func counted(a asker, places []*place) (found []WaitQueue, err error) {
+	for len(places) > 0 {
+		err := a.onChannel(func(channel *amqp091.Channel) error {
+			for ; len(places) > 0; places = places[1:] {
+				p, ready := places[0], 0
+				for again := 0; again < 2 && ready == 0; again++ {
+					q, err := channel.QueueDeclarePassive(p.queue, true, false, false, false, nil)
+					if err != nil {
+						return err
+					}
+					ready = q.Messages
+				}
+				q := WaitQueue{Name: p.queue, Delay: p.ttl, Ready: ready, place: p}
+				if p.ladder != nil {
+					q.Ladder = p.ladder.Name()
+				}
+				found = append(found, q)
+			}
+			return nil
+		})
+		if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
+			places = places[1:]
+			continue
+		}
+		if err != nil {
+			return nil, explainAccess(rabbitmq.KindQueue, places[0].queue, err)
 		}
 	}
 
-	return 0, nil
+	return found, nil
 }
 
 func exists(a asker, exchange string) (bool, error) {

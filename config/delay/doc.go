@@ -68,7 +68,8 @@
 // bound. The broker tries again after dead_letter_worker_publisher_confirm_timeout, which is 3
 // minutes by default.
 //
-// A message that waits cannot be cancelled. Let the handler look whether it is still wanted.
+// `amqpretry delays cancel` and package dlq cancel a message that waits. If its handler can look
+// whether it is still wanted, that is simpler.
 //
 // Retrier.QueueDepths counts what waits. With AssumeTopology an operator provides the ladder, the
 // landing queues and the exchanges: [topology.Ladder] has them as values.

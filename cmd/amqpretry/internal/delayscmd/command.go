@@ -1,5 +1,5 @@
-// Package delayscmd is the command delays: how many messages wait, and what to do with them, and with
-// those that no target takes. The latter two are done by the code of the command dlq.
+// Package delayscmd is the command delays: how many messages wait, and what to do with them, and
+// with those that no target takes. The latter two are done by the code of the command dlq.
 package delayscmd
 
 import (

@@ -57,7 +57,7 @@ func TestWaits(t *testing.T) {
 
 	undo := filepath.Join(t.TempDir(), "undo.jsonl")
 	d = run("cancel", "--uuid", "id-b,id-x")
-	assert.Contains(t, d.out, "waits of "+l.queue+": 4 messages, of which 1 matches; 1 can be cancelled")
+	assert.Contains(t, d.out, "waits of "+l.queue+": 3 messages, of which 1 matches; 1 can be cancelled")
 	assert.Contains(t, d.errs, "This was a dry run: nothing was cancelled. --yes does it.")
 	d = run("cancel", "--uuid", "id-b,id-x", "--yes", "--undo", undo)
 	assert.Contains(t, d.out, "1 of 1 matching message cancelled")
@@ -105,7 +105,6 @@ func TestWaits(t *testing.T) {
 	l.Has(l.ladder.WaitQueue(1, 1), 1)
 	d = l.run("list", "--target", l.queue)
 	assert.Equal(t, cli.ExitFailed, d.code)
-	assert.Contains(t, d.errs, "waiting to begin: another command may be working on this queue")
 	assert.Contains(t, d.errs, "another list, cancel, send or postpone is at work")
 	assert.NotContains(t, d.errs, "dead-letter")
 }

@@ -44,6 +44,18 @@ func (w *waits) of(cmd *cobra.Command) *selection {
 	return &chosen
 }
 
+// words are the flags that say where messages wait.
+func (w *waits) words() (words []string) {
+	if file := w.PolicyFile(); file != "" {
+		words = append(words, "--policies", file)
+	}
+	if w.shared != "" {
+		words = append(words, "--shared-name", w.shared)
+	}
+
+	return words
+}
+
 // dueFlags are the filters that only messages that wait have.
 func dueFlags(cmd *cobra.Command) *filters {
 	f := filterFlags(cmd)
@@ -135,9 +147,7 @@ most. "not_before" is when the message is to be handled, if it waits again after
 }
 
 func (w *waits) printList(ctx context.Context, of *dlq.Waits, filter dlq.Filter, limit int) error {
-	begun := w.tellOfWait(of)
 	found, matched, failed := of.Soonest(ctx, filter, limit)
-	begun()
 	var rows [][]string
 	for _, l := range found {
 		if w.JSON {
@@ -218,7 +228,7 @@ func (w *waits) take(cmd *cobra.Command, e *operation, check func() error) *cobr
 			e.undo = func(path string) string {
 				return fmt.Sprintf("Undo file: %s. To let copies wait again%s: amqpretry delays restore %s", path,
 					map[bool]string{true: " (those that were sent stay)"}[e.plan.Kind != dlq.Cancel],
-					typed(slices.Concat(w.Again(), chosen.words(), []string{"--yes"}), path))
+					typed(slices.Concat(w.Again(), w.words(), chosen.words(), []string{"--yes"}), path))
 			}
 			return w.run(cmd.Context(), of, e)
 		})

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/docs/shop"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -26,6 +27,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/commandtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 const docs = "../../../../docs"
@@ -35,7 +37,7 @@ const docs = "../../../../docs"
 var pages = []string{"reference/command-line/README.md", "reference/command-line/dlq.md",
 	"reference/command-line/topology.md", "reference/command-line/doctor.md", "reference/command-line/group.md",
 	"concepts/sizing.md", "how-to/operate-exact-delays.md", "how-to/topology-as-code.md", "reference/package-dlq.md",
-	"how-to/work-with-dead-letters.md"}
+	"how-to/work-with-dead-letters.md", "how-to/messages-that-wait.md"}
 
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""
@@ -218,6 +220,8 @@ func (w *world) fixture(name string) {
 		}, await.Bound, 500*time.Millisecond)
 	case "the group billing has refunds":
 		w.group("refunds", "refunds_billing")
+	case "bills wait":
+		w.bills()
 	case "there is a queue reports":
 		rabbit.New(w.t, w.broker.URI).Declare("reports", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":
@@ -259,6 +263,24 @@ func (w *world) group(topic, queue string) {
 }
 
 // delay publishes messages that wait for a target.
+// bills lets two retries of the queue bills wait.
+func (w *world) bills() {
+	w.t.Helper()
+	client := rabbit.New(w.t, w.broker.URI)
+	client.Declare("bills", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	plan, err := topology.New("bills", config.Policy{Delays: []time.Duration{30 * time.Minute}}, topology.Names{})
+	require.NoError(w.t, err)
+	client.Do(func(channel *amqp091.Channel) error { return plan.Declare(channel) })
+	now := time.Now()
+	for i, text := range []string{"no answer from the bank", "account 7 is closed"} {
+		s := wire.State{Count: 1, Attempts: 1, Queue: "bills", Topic: "bills", Handler: "pay", Delay: "30m", Error: text,
+			FirstFailure: now, LastFailure: now, Since: now, Due: now.Add(30 * time.Minute)}
+		m := deadletter.Message(s, fmt.Sprintf("bill-%d", i+1), "{}")
+		exchange, key := plan.Route(1, 30*time.Minute, &m)
+		require.NoError(w.t, client.TryPublish(exchange, key, m))
+	}
+}
+
 func (w *world) delay(target topology.Target, delay time.Duration, ids ...string) {
 	w.t.Helper()
 	for _, id := range ids {

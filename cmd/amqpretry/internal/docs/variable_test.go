@@ -20,6 +20,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\(\d+[sm] ago\)`), "(AGE ago)"},
 	{regexp.MustCompile(`(?m)^(\d+ +order-\d+ +)\d+[sm] `), "${1}AGE "},                // in a list
 	{regexp.MustCompile(`(?m)^(\d+ +\w+ +\w+ +)\d+[sm]( +invoice-\d+ )`), "${1}AGE$2"}, // in a list of delays
+	{regexp.MustCompile(`(?m)^\d+m\d\ds +bill-`), "AGE bill-"},                         // in a list of what waits
 	{regexp.MustCompile(`\b[A-Z2-7]{26}\b`), "ID"},                                     // of a message or a run
 	{regexp.MustCompile(`RabbitMQ \d+\.\d+\.\d+`), "RabbitMQ VERSION"},
 	{regexp.MustCompile(`(?m)^amqpretry \S+,.*$`), "amqpretry VERSION"},

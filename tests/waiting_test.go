@@ -1,0 +1,114 @@
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// waits are the messages that wait for a service.
+func (s *service) waits(policies config.Policies) *dlq.Waits {
+	s.t.Helper()
+	client := must(dlq.Open(s.t.Context(), dlq.Config{URI: s.Broker.URI, NoDeliveryLimitPolicy: true}))(s.t)
+	s.t.Cleanup(func() { _ = client.Close() })
+
+	return must(client.Waits(topology.Target{Key: s.Queue}, policies.For(s.Queue)))(s.t)
+}
+
+func (s *service) doWith(waits *dlq.Waits, plan dlq.Plan) dlq.Report {
+	s.t.Helper()
+
+	return must(waits.Run(s.t.Context(), plan))(s.t)
+}
+
+// A retry that is sent at once is the next attempt, and is not taken for one that came too early.
+func TestWaitingRetriesSentAtOnce(t *testing.T) {
+	t.Parallel()
+	each(t, map[string]config.Policy{
+		"queues": {Strategy: config.StrategyQueues}, "shared": {Strategy: config.StrategyShared},
+		"classic": {Strategy: config.StrategyQueues, ClassicQueues: true},
+		"ladder":  {Strategy: config.StrategyLadder, Ladder: commonLadder},
+		"cycle":   {Strategy: config.StrategyCycle},
+	}, func(t *testing.T, name string, policy config.Policy) {
+		const n = 20
+		policy.Delays = []time.Duration{time.Minute, time.Minute}
+		var s seen
+		c := setup{QueueType: "quorum", Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+			if attempt, _ := retry.AttemptFromContext(msg.Context()); msg.UUID == "0" && attempt.Number == 1 {
+				return retry.RetryAfter(90*time.Second, errNever) // in retry queues it waits twice
+			}
+			return errNever
+		})}
+		c.Options.Policies = config.Policies{Default: policy}
+		svc := start(t, c)
+		waits := svc.waits(c.Options.Policies)
+		var ids []string
+		for i := range n {
+			ids = append(ids, fmt.Sprint(i))
+		}
+		svc.publish(ids...)
+		for failures := 1; failures <= 2; failures++ {
+			await.Until(t, func() bool {
+				found, matched, err := waits.Soonest(t.Context(), dlq.Filter{}, 0)
+				return err == nil && matched == n && found[0].Wait.DueBy != dlq.DueAtMost &&
+					!slices.ContainsFunc(found, func(l dlq.DeadLetter) bool { return name != "cycle" && l.Calls != failures })
+			}, "all of them wait")
+			report := svc.doWith(waits, dlq.Plan{Kind: dlq.SendNow})
+			if name == "cycle" {
+				assert.Equal(t, []dlq.Left{{Why: dlq.LeftByBroker, Messages: n - 1}}, report.Left)
+				assert.Equal(t, 1, report.Done, "the one that a copy brings back")
+				assert.GreaterOrEqual(t, svc.doWith(waits, dlq.Plan{Kind: dlq.Cancel}).Done, n-1)
+				return
+			}
+			assert.Equal(t, n, report.Done)
+		}
+		for _, dead := range svc.Broker.Take(svc.dlq(), n) {
+			assert.Equal(t, "3", dead.Headers["amqpretry-attempts"])
+		}
+		for _, id := range ids {
+			var numbers []int
+			for _, c := range s.of(id) {
+				numbers = append(numbers, c.Attempt.Number)
+			}
+			assert.Equal(t, []int{1, 2, 3}, numbers)
+		}
+	})
+}
+
+// A retry that is postponed is the next attempt at that time, also where it has to wait several
+// times.
+func TestWaitingRetriesPostponed(t *testing.T) {
+	t.Parallel()
+	each(t, map[string]config.Policy{
+		"queues": {Strategy: config.StrategyQueues}, "ladder": {Strategy: config.StrategyLadder, Ladder: commonLadder},
+	}, func(t *testing.T, _ string, policy config.Policy) {
+		policy.Delays = ms(2000)
+		var s seen
+		c := setup{QueueType: "quorum", Handler: s.handler(failing(1))}
+		c.Options.Policies = config.Policies{Default: policy}
+		svc := start(t, c)
+		waits := svc.waits(c.Options.Policies)
+		svc.publish("1", "2")
+		await.Until(t, func() bool { return len(s.of("1")) == 1 && len(s.of("2")) == 1 })
+		until := time.Now().Add(5 * time.Second)
+		postpone := dlq.Plan{Kind: dlq.Postpone, Until: until, Filter: dlq.Filter{UUIDs: []string{"1"}}}
+		await.Until(t, func() bool { return svc.doWith(waits, postpone).Done == 1 })
+		await.Until(t, func() bool { return len(s.of("1")) == 2 })
+		calls := s.of("1")
+		assert.WithinRange(t, calls[1].At, until, until.Add(3*time.Second))
+		assert.Equal(t, 2, calls[1].Attempt.Number)
+		require.Len(t, s.of("2"), 2)
+		assert.Less(t, gaps(s.of("2"))[0], 4*time.Second)
+	})
+}
