@@ -53,8 +53,8 @@ type drain struct {
 	copyOf func(f *found, limit int) (amqp091.Publishing, LeftReason)
 	// passes tells dead letters that are not filtered. Nil means none.
 	passes func(f *found) bool
-	// missing tells how many of those that are done are not in their target any more. Nil for
-	// nobody who could.
+	// missing tells how many of those that are done are not in their target any more. Nil if nobody
+	// knows.
 	missing func(r *run, done int) int
 
 	progress func(Progress)
@@ -495,7 +495,9 @@ func (s *acknowledger) record(batch []taken) error {
 		return nil
 	}
 	for _, t := range batch {
-		s.undo.taken.To = s.drain.targetOf(t.found)
+		if t.origin != nil {
+			s.undo.taken.To = t.origin.Queue
+		}
 		if err := s.undo.write(t.deadLetter(), s.drain.queue.name); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ func keys(of reflect.Type) (all []string) {
 		switch {
 		case field.Anonymous:
 			all = append(all, keys(field.Type)...)
-		case name != "" && name != "-" && name != "truncated": // which only an import has
+		case name != "" && name != "-" && name != "truncated" && name != "gone": // of an import, and of waits
 			all = append(all, name)
 		}
 	}
