@@ -72,9 +72,9 @@ type estimate struct {
 	Beyond      []string `json:"beyond"`
 }
 
-// estimates are those of the ways that a policy allows.
+// estimates are those of the ways that a policy allows; last, the one that may lose messages.
 func (l load) estimates(policy config.Policy) (all []estimate) {
-	for _, way := range []string{"queues", "queues, classic", "shared", "ladder", "cycle"} {
+	for _, way := range []string{"queues", "shared", "ladder", "cycle", "queues, classic"} {
 		p := policy
 		strategy, _, isClassic := strings.Cut(way, ", ")
 		p.Strategy, p.ClassicQueues = config.Strategy(strategy), isClassic

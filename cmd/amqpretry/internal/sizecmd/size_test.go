@@ -121,6 +121,9 @@ func TestLimits(t *testing.T) {
 	assert.Contains(t, out, "\nshared: a retry queue gets 25000 retries/s and hands back ")
 	assert.NotContains(t, out, "\nqueues: ")
 
+	_, out, _ = size(t, "--queues", "1000")
+	assert.Contains(t, out, "\nThe first way within the measured limits: shared\n", "not the one that may lose messages")
+
 	_, out, _ = size(t, "--queues", "3000")
 	assert.Contains(t, out, "\nqueues: 21000 quorum queues; measured up to ")
 	assert.Contains(t, out, "\nshared: a service opens up to 6000 channels on a connection, which has 2047: ")
