@@ -23,7 +23,7 @@ func Command(s *cli.Session) *cobra.Command {
 retries per second, waiting messages, memory, disk, processor time, connections and channels, and the
 time to declare the queues and to restart. It needs no broker.
 
-The costs are measured on single nodes of two versions of RabbitMQ, with two cores; the higher one of
+The costs are measured on single nodes of two versions of RabbitMQ, with two cores; the worse one of
 both counts. The page docs/concepts/sizing.md has the measurements, and the limits of the model: it
 knows neither your disks nor your network nor clusters.
 

@@ -9,7 +9,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
-// The costs of a single node, the higher ones of two versions of RabbitMQ. Those without another
+// The costs of a single node, the worse ones of two versions of RabbitMQ. Those without another
 // source are measured by BenchmarkSize in tests/bench; docs/concepts/sizing.md has the tables.
 const (
 	healthyMicros    = 51.0  // processor time of a message that succeeds
@@ -35,9 +35,9 @@ type kind struct {
 // A node of RabbitMQ keeps in memory what quorum queues have written last: 512 MiB by default.
 var (
 	quorum = kind{kiB: 77, diskKiB: 138, idleMicros: 60, declareMillis: 7, restartMillis: 7.4, messageKiB: 0.2,
-		overheadKiB: 0.34, restartMicros: 24, journalMiB: 512, perSecond: 8800}
+		overheadKiB: 0.34, restartMicros: 24, journalMiB: 512, perSecond: 5670}
 	classic = kind{kiB: 45, diskKiB: 21, idleMicros: 8, declareMillis: 0.5, restartMillis: 4.4, messageKiB: 2.1,
-		overheadKiB: 0.24, perSecond: 31900}
+		overheadKiB: 0.24, perSecond: 14170}
 )
 
 // load is the load of a broker, as the flags say it.
@@ -72,9 +72,9 @@ type estimate struct {
 	Beyond      []string `json:"beyond"`
 }
 
-// estimates are those of the ways that a policy allows.
+// estimates are those of the ways that a policy allows; last, the one that may lose messages.
 func (l load) estimates(policy config.Policy) (all []estimate) {
-	for _, way := range []string{"queues", "queues, classic", "shared", "ladder", "cycle"} {
+	for _, way := range []string{"queues", "shared", "ladder", "cycle", "queues, classic"} {
 		p := policy
 		strategy, _, isClassic := strings.Cut(way, ", ")
 		p.Strategy, p.ClassicQueues = config.Strategy(strategy), isClassic
