@@ -92,17 +92,9 @@ func (c *Console) apiQueue(r *http.Request, who visitor) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups := found.Groups
-	if groups == nil {
-		groups = []*snapshot.Group{}
-	}
-	if !who.CanView() {
-		groups = slices.Clone(groups)
-		for i, g := range groups {
-			without := *g
-			without.Pattern = ""
-			groups[i] = &without
-		}
+	groups := make([]*snapshot.Group, len(found.Groups))
+	for i, g := range found.Groups {
+		groups[i] = groupFor(g, who)
 	}
 
 	return struct {

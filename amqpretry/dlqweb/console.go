@@ -30,7 +30,6 @@ type Console struct {
 
 	snapshots *snapshots
 	runs      *runs
-	parks     *parks
 	refusals  refusals
 	sampler   *sampler
 	uploads   uploads
@@ -69,10 +68,6 @@ func New(config Config) (*Console, error) {
 	c.snapshots = &snapshots{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles},
 		reads: make(chan struct{}, mostReads)}
 	c.runs = &runs{console: c, journal: journal}
-	if c.parks, err = openParks(folder); err != nil {
-		journal.close()
-		return nil, err
-	}
 	c.sampler = &sampler{console: c, visited: make(chan struct{}, 1),
 		first: make(chan struct{})}
 	if err := c.runs.restore(); err != nil {
@@ -212,7 +207,6 @@ func (c *Console) routes() http.Handler {
 		page("GET /plan", withKeys(c.pagePlan, planKeys...))
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
-		page("POST /park", c.postPark)
 		page("POST /confirm", c.postConfirm)
 		page("POST /stop", postRun(c.runs.end))
 		page("POST /undo", postRun(c.undoRun))

@@ -18,7 +18,7 @@ var (
 	queueKeys   = []string{"queue", "main-queue", "sort", "page", "since", "refresh", "search", "live"}
 	messageKeys = append([]string{"position", "snapshot", "as"}, queueKeys...)
 	planKeys    = []string{"kind", "queue", "main-queue", "to", "limit", "rate", "canary", "tolerate", "foreign",
-		"allow-drop", "snapshot", "rest-of"}
+		"include-parked", "allow-drop", "note", "snapshot", "rest-of"}
 	formKeys = append([]string{"edit", "expect", "typed"}, planKeys...)
 )
 

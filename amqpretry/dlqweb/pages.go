@@ -87,6 +87,7 @@ func wishFrom(form url.Values) (wish, error) {
 	w := wish{Queue: form.Get("queue"), MainQueue: form.Get("main-queue"), Filter: filterValues(form),
 		Snapshot: form.Get("snapshot"), RestOf: form.Get("rest-of"),
 		Plan: dlq.Plan{Kind: dlq.Kind(form.Get("kind")), To: strings.TrimSpace(form.Get("to")),
+			Note: strings.TrimSpace(form.Get("note")), IncludeParked: form.Get("include-parked") != "",
 			Foreign: form.Get("foreign") != "", AllowDrop: form.Get("allow-drop") != ""}}
 	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.Messages, "tolerate": &w.Tolerate} {
 		if text := strings.TrimSpace(form.Get(key)); text != "" {

@@ -22,9 +22,8 @@ import (
 // planPage asks how a run is to be done, and says what it would do as far as a snapshot tells.
 type planPage struct {
 	wish
-	To, Limit, Rate, Canary, Tolerate string
-	Foreign, AllowDrop                bool
-	Causes                            []string // that are chosen, in words
+	Limit, Rate, Canary, Tolerate string
+	Causes                        []string // that are chosen, in words
 	// Preview is what the run would do as the form is now; nil if that must be counted first.
 	Preview *preview
 	Command string
@@ -51,17 +50,19 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 		return notFound("A plan of an import without a file")
 	}
 	asked := wanted
-	if wanted.Kind == dlq.Move && wanted.To == "" {
-		asked.To = "?" // which nobody has given yet
+	switch { // what nobody has given yet
+	case wanted.Kind == dlq.Move && wanted.To == "":
+		asked.To = "?"
+	case wanted.Kind == dlq.Park && wanted.Note == "":
+		asked.Note = "?"
 	}
 	plan, err := c.parse(&asked, who)
 	if err != nil {
 		return err
 	}
 	wanted.MainQueue = asked.MainQueue
-	p := planPage{wish: wanted, To: query.Get("to"), Limit: query.Get("limit"), Rate: query.Get("rate"),
-		Canary: query.Get("canary"), Tolerate: query.Get("tolerate"), Foreign: query.Get("foreign") != "",
-		AllowDrop: query.Get("allow-drop") != "", Command: wanted.command()}
+	p := planPage{wish: wanted, Limit: query.Get("limit"), Rate: query.Get("rate"), Canary: query.Get("canary"),
+		Tolerate: query.Get("tolerate"), Command: wanted.command()}
 	now := c.snapshots.view(target{wanted.Queue, wanted.MainQueue}, wantNothing, "")
 	for _, id := range wanted.Filter["fingerprint"] {
 		if now.Snapshot == nil {
@@ -234,7 +235,8 @@ func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visito
 // command is the command line that does the same; empty if there is none.
 func (w wish) command() string {
 	name := string(w.Kind)
-	if w.Kind == kindImport || w.Change != nil || w.UndoOf != "" || w.RestOf != "" {
+	if w.Kind == kindImport || w.Change != nil || w.UndoOf != "" || w.RestOf != "" ||
+		w.Kind == dlq.Park && (len(w.Filter) == 0 || w.Note == "") { // which it does not take
 		return ""
 	}
 	words := []string{"amqpretry", "dlq", name, quoteWord(w.MainQueue)}
@@ -255,18 +257,23 @@ func (w wish) command() string {
 			}
 		}
 	}
-	if w.Kind == dlq.Purge && len(w.Filter) == 0 {
+	switch {
+	case w.Kind == dlq.Purge && len(w.Filter) == 0:
 		words = append(words, "--all")
+	case w.Kind == dlq.Unpark && len(w.Filter) == 0:
+		words = append(words, "--parked")
 	}
 	add("to", w.To)
+	add("note", w.Note)
 	add("limit", positive(w.Limit))
 	if w.Rate > 0 {
 		add("rate", units.Rate(w.Rate))
 	}
 	add("canary", positive(w.Messages))
 	add("tolerate", positive(w.Tolerate))
-	for flag, set := range map[string]bool{"foreign": w.Foreign, "allow-drop": w.AllowDrop} {
-		if set {
+	switches := w.switches()
+	for _, flag := range sortedKeys(switches) {
+		if switches[flag] {
 			words = append(words, "--"+flag)
 		}
 	}

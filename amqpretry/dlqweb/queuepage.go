@@ -154,23 +154,16 @@ type queuePage struct {
 // causeRow is a group in the table of causes.
 type causeRow struct {
 	*snapshot.Group
-	New    bool
-	Parked *parked // nil if it is not
+	New bool
 	// Replay is the query of a careful replay of it.
 	Replay url.Values
 }
 
+// IsParked tells that all of its messages are parked.
+func (r causeRow) IsParked() bool { return r.Group.Parked == r.Messages }
+
 // AddressOf is the query of the page of a message in the view.
 func (p queuePage) AddressOf(position int) url.Values { return placeOf(p.viewOf, p.seen, position) }
-
-// OneCause is the cause that the view is about; nil if it is about several.
-func (p queuePage) OneCause() *causeRow {
-	if len(p.Filter["fingerprint"]) != 1 || len(p.Causes) != 1 {
-		return nil
-	}
-
-	return &p.Causes[0]
-}
 
 // Turn is the query of the page so many further on, To that of a page.
 func (p queuePage) Turn(by int) url.Values { return p.To(p.Page + by) }
@@ -233,7 +226,6 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	p.Chips, p.Choices = v.chips(now.Snapshot, who), choices(now.Snapshot, who)
 	if p.Result != nil {
 		p.fill(who)
-		p.park(c.parks.of(v.Queue))
 	}
 	if p.Result != nil && p.State.Messages != nil && p.Busy == "" && sample.At.After(now.Ended) {
 		p.Arrived = *p.State.Messages - int64(now.Len())
@@ -252,17 +244,15 @@ func (p *queuePage) fill(who visitor) {
 		p.Rows[i] = forRole(p.Rows[i], who)
 	}
 	for _, g := range p.Result.Groups {
-		row := causeRow{Group: g, Replay: careful(p.viewOf, p.ID(), g)}
-		if !who.CanView() {
-			without := *g
-			without.Pattern, row.Group = "", &without
-		}
+		row := causeRow{Group: groupFor(g, who), Replay: careful(p.viewOf, p.ID(), g)}
 		if row.New = !p.Since.IsZero() && !g.Oldest.IsZero() && !g.Oldest.Before(p.Since); row.New {
 			p.New++
 		}
 		p.Causes = append(p.Causes, row)
 	}
-	slices.SortStableFunc(p.Causes, func(a, b causeRow) int { return rank(a.New) - rank(b.New) })
+	slices.SortStableFunc(p.Causes, func(a, b causeRow) int {
+		return cmp.Or(rank(!a.IsParked())-rank(!b.IsParked()), rank(a.New)-rank(b.New))
+	})
 	p.Bars = p.bars()
 }
 
@@ -295,6 +285,17 @@ func careful(v viewOf, snapshotID string, g *snapshot.Group) url.Values {
 	}
 
 	return query
+}
+
+// groupFor is what somebody may see of a cause.
+func groupFor(g *snapshot.Group, who visitor) *snapshot.Group {
+	if who.CanView() {
+		return g
+	}
+	shown := *g
+	shown.Pattern, shown.Parking = "", nil
+
+	return &shown
 }
 
 // forRole is what somebody may see of a dead letter in a list.

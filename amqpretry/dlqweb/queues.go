@@ -352,10 +352,10 @@ func (c *Console) known(queue string) knownOf {
 	if newest == nil {
 		return k
 	}
-	all, parked := newest.Everything(), c.parks.of(queue)
+	all := newest.Everything()
 	k = knownOf{Oldest: all.Oldest, Newest: all.Newest, ReadAt: newest.Ended}
 	for _, top := range all.Groups {
-		if _, is := parked[top.ID]; !is {
+		if top.Parked < top.Messages {
 			k.TopCause, k.ErrorType, k.Fingerprint = top.Pattern, top.ErrorType, top.ID
 			k.Share = float64(top.Messages) / float64(all.Matched)
 			break

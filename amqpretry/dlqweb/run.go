@@ -20,10 +20,17 @@ const (
 	kindImport dlq.Kind = "import"
 )
 
-var kinds = []dlq.Kind{dlq.Replay, dlq.Move, dlq.Purge, kindExport, kindImport}
+var kinds = []dlq.Kind{dlq.Replay, dlq.Move, dlq.Purge, dlq.Park, dlq.Unpark, kindExport, kindImport}
 
 // takes tells whether it takes messages out of the dead-letter queue.
-func (w wish) takes() bool { return w.Kind != kindExport && w.Kind != kindImport }
+func (w wish) takes() bool { return w.Kind == dlq.Replay || w.Kind == dlq.Move || w.Kind == dlq.Purge }
+
+// NamesParked tells that its filters name messages or their cause, so that parked ones go as well.
+func (w wish) NamesParked() bool {
+	parked, _ := strconv.ParseBool(w.Filter.Get("parked"))
+
+	return parked || len(w.Filter["uuid"])+len(w.Filter["fingerprint"]) > 0
+}
 
 // role is what it needs.
 func (w wish) role() Role {
@@ -40,7 +47,7 @@ func (w wish) role() Role {
 // Past is what has happened to a message then.
 func (w wish) Past() string {
 	return map[dlq.Kind]string{dlq.Replay: "replayed", dlq.Move: "moved", dlq.Purge: "deleted", kindExport: "exported",
-		kindImport: "put back"}[w.Kind]
+		kindImport: "put back", dlq.Park: "parked", dlq.Unpark: "unparked"}[w.Kind]
 }
 
 // runState is how far a run is.
@@ -106,9 +113,10 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	if plan.Filter, err = parseFilter(w.Filter, who); err != nil {
 		return plan, err
 	}
-	if !w.takes() {
+	if w.Kind == kindExport || w.Kind == kindImport {
 		plan.Kind = dlq.Purge // to count what is in the queue
 	}
+	plan.IncludeParked = plan.IncludeParked || w.NamesParked() // counts and runs get other filters
 	if w.RestOf != "" {
 		if plan.Filter, err = c.runs.restOf(w.RestOf, *w); err != nil {
 			return plan, err
@@ -226,13 +234,18 @@ func (r Run) Rest() url.Values {
 			rest.Set(key, value)
 		}
 	}
-	for key, set := range map[string]bool{"foreign": r.Foreign, "allow-drop": r.AllowDrop} {
+	for key, set := range r.switches() {
 		if set {
 			rest.Set(key, "yes")
 		}
 	}
 
 	return rest
+}
+
+// switches are the fields that are true or false, by the names that they have in a form.
+func (w wish) switches() map[string]bool {
+	return map[string]bool{"foreign": w.Foreign, "include-parked": w.IncludeParked, "allow-drop": w.AllowDrop}
 }
 
 func positive(n int) string {

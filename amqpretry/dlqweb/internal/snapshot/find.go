@@ -176,7 +176,7 @@ func (m *matcher) chunk(n int) (p part, err error) {
 		if untimed {
 			l.LastFailure = m.s.Began.Add(-m.anAge())
 		}
-		if !m.row.Matches(&l, m.s.Began) ||
+		if !m.row.Matches(&l, m.s.Began) || m.filter.Parked != nil && *m.filter.Parked != r.parked ||
 			m.uuids && !slices.ContainsFunc(m.filter.UUIDs, func(uuid string) bool { return m.s.isUUID(i, uuid) }) {
 			continue
 		}
