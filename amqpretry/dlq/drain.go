@@ -170,7 +170,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		err = and(err, failed)
 		tell(d.progress, report.Progress)
-		if err == nil && !d.dryRun { // else the broker may be gone
+		if err == nil && !d.dryRun && d.missing != nil { // else the broker may be gone
 			report.Dropped = d.missing(r, report.Done)
 		}
 		d.tellSettled(report, err)
