@@ -24,6 +24,10 @@ type Config struct {
 	// Queues are the main queues whose dead-letter queues are shown, beside those that the
 	// management API knows.
 	Queues []string
+	// Policy returns the policy of a main queue, whose retry queues hold the messages that wait for
+	// it. Nil means the default policy. With Broker.Management, retry queues of other delays are
+	// found as well.
+	Policy func(mainQueue string) config.Policy
 	// Prefix is the path under which the handler is mounted without http.StripPrefix, such as
 	// /dead-letters. Default: none. A reverse proxy that cuts a prefix off needs none: all links
 	// are relative.

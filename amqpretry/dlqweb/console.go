@@ -192,10 +192,12 @@ func (c *Console) routes() http.Handler {
 
 	page("GET /{$}", c.pageOverview)
 	page("GET /queue", withKeys(c.pageQueue, queueKeys...))
+	page("GET /waiting", withKeys(c.pageQueue, waitingKeys...))
 	page("GET /message", withKeys(c.pageMessage, messageKeys...))
 	page("GET /body", c.getBody)
 	api("GET /api/v1/queues", c.apiQueues)
 	api("GET /api/v1/queues/{queue}", c.apiQueue)
+	api("GET /api/v1/queues/{queue}/waiting", c.apiWaiting)
 	api("GET /api/v1/queues/{queue}/dead-letters", c.apiDeadLetters)
 	api("GET /api/v1/queues/{queue}/dead-letters/{uuid}", c.apiDeadLetter)
 	api("GET /api/v1/queues/{queue}/snapshots/{snapshot}/dead-letters/{position}", c.apiDeadLetter)

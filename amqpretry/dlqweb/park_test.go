@@ -58,7 +58,7 @@ func TestPark(t *testing.T) {
 	f.role = dlqweb.RoleView
 	assert.Equal(t, http.StatusForbidden, f.post("/plan", form).Status)
 	f.role = dlqweb.RoleReplay
-	run := f.marked(form)
+	run := f.ran(form)
 	assert.Equal(t, 3, run.Done)
 	assert.False(t, run.Undo)
 	records := f.auditLog.records(t)
@@ -91,24 +91,12 @@ func TestPark(t *testing.T) {
 		assert.NotContains(t, page, `name="include-parked"`)
 	}
 
-	assert.Equal(t, 3, f.marked(url.Values{"kind": {"unpark"}, "queue": {f.dead}}).Done, "no others")
+	assert.Equal(t, 3, f.ran(url.Values{"kind": {"unpark"}, "queue": {f.dead}}).Done, "no others")
 	page = f.looked(queue, nil).Body
 	assert.Equal(t, before, causesOn(page))
 	assert.NotContains(t, page, "Unpark…")
 	assert.Contains(t, f.get("/message?uuid=downi&queue="+f.dead).Body, "Unparked by ada")
 	drain.N(t, f.Client, f.dead, 5)
-}
-
-// marked does a run that parks or unparks.
-func (f *fixture) marked(form url.Values) run {
-	f.t.Helper()
-	a := f.post("/plan", form)
-	require.Equal(f.t, http.StatusSeeOther, a.Status, a.Body)
-	id := strings.TrimPrefix(a.Header.Get("Location"), "run?id=")
-	f.await(id, "ready")
-	require.Equal(f.t, http.StatusOK, f.confirm(id).Status)
-
-	return f.await(id, "done")
 }
 
 // A cause that was not there before is told once, without anything of a message but the pattern of

@@ -319,7 +319,7 @@ func (s *sampler) lookAround(ctx context.Context) {
 		if newest != nil && (int64(newest.Len()) == *q.Messages || visit.Sub(newest.Ended) < unaskedAgain) {
 			continue
 		}
-		t := target{q.Queue, q.MainQueue}
+		t := target{Queue: q.Queue, MainQueue: q.MainQueue}
 		s.console.snapshots.wait(ctx, t, s.console.snapshots.view(t, wantAnother, anySnapshot), sampleEvery)
 	}
 }

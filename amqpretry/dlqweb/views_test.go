@@ -113,7 +113,7 @@ func TestRunOfASnapshot(t *testing.T) {
 	f.fill(200, 5)
 	f.confirm(r.ID)
 	r = f.await(r.ID, "done")
-	assert.Equal(t, 55, r.Done, "but for one that is parked, one that cannot be read, and one whose headers are too large")
+	assert.Equal(t, 55, r.Done, "but for one parked, one that cannot be read, and one whose headers are too large")
 	f.Has(f.main, 55)
 	f.Has(f.dead, 8)
 }

@@ -40,10 +40,11 @@ type Snapshot struct {
 
 const chunkRows = 4096
 
-// chunk has some rows, and the UUIDs of these.
+// chunk has some rows, the UUIDs of these, and of messages that wait the ends in milliseconds.
 type chunk struct {
 	rows  []row
 	uuids []byte
+	dues  []int64
 }
 
 // row is one dead letter in the index: 56 bytes, and its UUID.
@@ -103,6 +104,9 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 		}
 	}
 	c.rows = append(c.rows, r)
+	if l.Wait != nil {
+		c.dues = append(c.dues, l.Wait.End().UnixMilli())
+	}
 	s.n++
 	s.Bytes += int64(len(l.Message.Body))
 }
@@ -272,6 +276,8 @@ type Summary struct {
 	Bytes       int          `json:"bytes"`
 	Unreadable  string       `json:"unreadable,omitempty"`
 	Parked      bool         `json:"parked,omitempty"`
+	// Wait is set of a message that waits.
+	Wait *dlq.Wait `json:"wait,omitempty"`
 	// Cut tells that the UUID is longer, so that only the position leads to the message.
 	Cut bool `json:"-"`
 }
@@ -284,8 +290,9 @@ func (s *Snapshot) Summary(position int) Summary {
 		Error: s.texts.errors[r.error], Handler: k.handler, Topic: k.topic,
 		Fingerprint: s.texts.fingerprints[k.fingerprint].ID, Calls: int(r.calls), Replays: int(r.replays),
 		LastFailure: r.time(), Bytes: int(r.size), Parked: r.parked}
-	if r.kind == 0 || r.error == 0 || r.unreadable {
+	if u.Wait = s.wait(position - 1); u.Wait != nil || r.kind == 0 || r.error == 0 || r.unreadable {
 		if l, err := s.Load(position); err == nil {
+			u.Wait = l.Wait
 			u.Reason, u.ErrorType, u.Error, u.Handler, u.Topic = l.Reason, l.ErrorType, l.Error, l.Handler, l.Topic
 			u.Fingerprint, u.Unreadable = l.Fingerprint().ID, cut(l.Unreadable, mostText)
 		}
@@ -295,6 +302,16 @@ func (s *Snapshot) Summary(position int) Summary {
 	}
 
 	return u
+}
+
+// wait is what the index has of the wait of a row; nil of a dead letter.
+func (s *Snapshot) wait(i int) *dlq.Wait {
+	dues := s.chunks[i/chunkRows].dues
+	if dues == nil {
+		return nil
+	}
+
+	return &dlq.Wait{Due: time.UnixMilli(dues[i%chunkRows]).UTC()}
 }
 
 func (r *row) time() time.Time {
