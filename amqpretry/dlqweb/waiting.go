@@ -6,7 +6,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb/internal/snapshot"
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
@@ -42,12 +41,8 @@ func (c *Console) waits(ctx context.Context, t target) (*dlq.Waits, error) {
 	if err != nil {
 		return nil, err
 	}
-	var policy config.Policy
-	if c.config.Policy != nil {
-		policy = c.config.Policy(t.MainQueue)
-	}
 
-	return client.Waits(topology.Target{Key: t.MainQueue}, policy)
+	return client.Waits(topology.Target{Key: t.MainQueue}, c.config.Policies.For(t.MainQueue))
 }
 
 // reader reads dead letters as Queue.Read does, or messages that wait.

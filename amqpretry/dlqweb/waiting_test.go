@@ -30,7 +30,7 @@ func startDelayed(t *testing.T, change func(*dlqweb.Config)) *delayed {
 	t.Helper()
 	policy := config.Policy{Delays: []time.Duration{time.Minute, time.Hour}}
 	d := &delayed{fixture: start(t, func(c *dlqweb.Config) {
-		c.Policy = func(string) config.Policy { return policy }
+		c.Policies.Default = policy
 		if change != nil {
 			change(c)
 		}
@@ -182,7 +182,8 @@ func TestRunsOfWaiting(t *testing.T) {
 	d.confirm(counted.ID)
 	assert.Equal(t, 0, d.await(counted.ID, "done").Done)
 	assert.Contains(t, d.get("/run?id="+counted.ID).Body, "1 message no longer waited.")
-	a := d.send(http.MethodPost, "/api/v1/runs", "application/json", `{"kind":"send","snapshot":"x","queue":"`+d.dead+`"}`)
+	a := d.send(http.MethodPost, "/api/v1/runs", "application/json",
+		`{"kind":"send","snapshot":"x","queue":"`+d.dead+`"}`)
 	assert.Equal(t, http.StatusBadRequest, a.Status)
 	d.Has(d.dead, 0)
 }
