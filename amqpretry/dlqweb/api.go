@@ -10,6 +10,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -44,7 +45,8 @@ const apiPatience = 25 * time.Second
 
 // results waits for a snapshot, and gives what matches. refresh reads the queue anew if it names
 // that snapshot.
-func (c *Console) results(r *http.Request, who visitor, others ...string) (viewOf, seen, *snapshot.Result, error) {
+func (c *Console) results(r *http.Request, who visitor, waits bool, others ...string) (viewOf, seen,
+	*snapshot.Result, error) {
 	query := r.URL.Query()
 	if err := checkKeys(query, append(others, "main-queue", "refresh")...); err != nil {
 		return viewOf{}, seen{}, nil, err
@@ -58,6 +60,7 @@ func (c *Console) results(r *http.Request, who visitor, others ...string) (viewO
 	if query.Has("refresh") {
 		wanted = wantAnother
 	}
+	v.Waits = waits
 	now, err := c.awaited(r, v.target, wanted)
 	if err != nil {
 		return v, now, nil, err
@@ -88,50 +91,70 @@ func (c *Console) awaited(r *http.Request, t target, wanted want) (seen, error) 
 
 // apiQueue counts the dead letters of a queue, as dlq stat does, and groups them by fingerprint.
 func (c *Console) apiQueue(r *http.Request, who visitor) (any, error) {
-	v, now, found, err := c.results(r, who)
+	v, now, found, err := c.results(r, who, false)
 	if err != nil {
 		return nil, err
 	}
-	groups := found.Groups
-	if groups == nil {
-		groups = []*snapshot.Group{}
-	}
-	if !who.CanView() {
-		groups = slices.Clone(groups)
-		for i, g := range groups {
-			without := *g
-			without.Pattern = ""
-			groups[i] = &without
-		}
+	groups := make([]*snapshot.Group, len(found.Groups))
+	for i, g := range found.Groups {
+		groups[i] = groupFor(g, who)
 	}
 
 	return struct {
-		Queue     string    `json:"queue"`
-		MainQueue string    `json:"main_queue"`
-		Snapshot  string    `json:"snapshot"`
-		At        time.Time `json:"at"`
+		queueHead
 		snapshot.Numbers
 		Groups []*snapshot.Group `json:"groups"`
 		Others int               `json:"others"`
-	}{v.Queue, v.MainQueue, now.ID(), now.Began, found.Numbers, groups, found.Others}, nil
+	}{headOf(v, now), found.Numbers, groups, found.Others}, nil
+}
+
+// queueHead is the beginning of answers about a queue.
+type queueHead struct {
+	Queue     string    `json:"queue"`
+	MainQueue string    `json:"main_queue"`
+	Snapshot  string    `json:"snapshot"`
+	At        time.Time `json:"at"`
+}
+
+func headOf(v viewOf, now seen) queueHead {
+	return queueHead{v.Queue, v.MainQueue, now.ID(), now.Began}
+}
+
+// pageLimit is how many messages somebody wants.
+func pageLimit(query url.Values) (int, error) {
+	size, err := number(query, "limit", pageSize)
+	if err == nil && (size < 1 || size > mostPage) {
+		err = badRequest("limit", "1 to "+strconv.Itoa(mostPage), strconv.Itoa(size))
+	}
+
+	return size, err
+}
+
+// number reads a number that may be missing.
+func number(query url.Values, name string, missing int) (int, error) {
+	text := query.Get(name)
+	if text == "" {
+		return missing, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, badRequest(name, "a number, 0 or more", strconv.Quote(text))
+	}
+
+	return n, nil
 }
 
 // apiDeadLetters lists dead letters, the oldest first.
 func (c *Console) apiDeadLetters(r *http.Request, who visitor) (any, error) {
-	query := r.URL.Query()
-	size, after := pageSize, 0
-	for name, n := range map[string]*int{"limit": &size, "after": &after} {
-		if text := query.Get(name); text != "" {
-			var err error
-			if *n, err = strconv.Atoi(text); err != nil || *n < 0 {
-				return nil, badRequest(name, "a number, 0 or more", strconv.Quote(text))
-			}
-		}
+	size, err := pageLimit(r.URL.Query())
+	if err != nil {
+		return nil, err
 	}
-	if size < 1 || size > mostPage {
-		return nil, badRequest("limit", "1 to "+strconv.Itoa(mostPage), strconv.Itoa(size))
+	after, err := number(r.URL.Query(), "after", 0)
+	if err != nil {
+		return nil, err
 	}
-	v, now, found, err := c.results(r, who, "after", "limit")
+	v, now, found, err := c.results(r, who, false, "after", "limit")
 	if err != nil {
 		return nil, err
 	}
@@ -144,10 +167,7 @@ func (c *Console) apiDeadLetters(r *http.Request, who visitor) (any, error) {
 		Next int `json:"next,omitempty"`
 	}{Queue: v.Queue, Snapshot: now.ID(), Matched: found.Matched}
 	from := found.After(after)
-	list.DeadLetters = now.Page(found, snapshot.Oldest, from, size)
-	for i := range list.DeadLetters {
-		list.DeadLetters[i] = forRole(list.DeadLetters[i], who)
-	}
+	list.DeadLetters = rowsFor(now.Page(found, snapshot.Oldest, from, size), who)
 	if n := len(list.DeadLetters); n > 0 && from+n < found.Matched {
 		list.Next = list.DeadLetters[n-1].Position
 	}
@@ -259,7 +279,7 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 	case err != nil:
 		return nil, badRequest("body", "a run as the OpenAPI document has it", err.Error())
 	}
-	if wanted.Kind == kindImport {
+	if wanted.puts() {
 		return nil, badRequest("kind", "another kind: POST /queues/{queue}/imports imports a file, and "+
 			"POST /runs/{id}/undo an undo file", "import")
 	}

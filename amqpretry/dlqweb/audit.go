@@ -24,8 +24,6 @@ const (
 	actionStop     action = "stop"     // somebody ends a run, or discards it
 	actionEnd      action = "end"      // a run is over
 	actionDownload action = "download" // a body or a file leaves
-	actionPark     action = "park"     // a user parks a cause
-	actionUnpark   action = "unpark"   // a user unparks it
 	actionView     action = "view"     // something is shown
 )
 
@@ -46,8 +44,10 @@ func addRun(record *slog.Record, r Run) {
 		record.AddAttrs(slog.String("run", r.ID))
 	}
 	record.AddAttrs(slog.String("selection", r.FilterText()))
-	if to := r.Where(); to != "" {
-		record.AddAttrs(slog.String("to", to))
+	for name, text := range map[string]string{"to": r.Where(), "note": r.Note} {
+		if text != "" {
+			record.AddAttrs(slog.String(name, text))
+		}
 	}
 }
 

@@ -24,6 +24,10 @@ type Config struct {
 	// Queues are the main queues whose dead-letter queues are shown, beside those that the
 	// management API knows.
 	Queues []string
+	// Policies are those of the services, by the names of main queues instead of topics: they name
+	// the retry queues with the messages that wait. With Broker.Management, retry queues of other
+	// delays are found as well.
+	Policies config.Policies
 	// Prefix is the path under which the handler is mounted without http.StripPrefix, such as
 	// /dead-letters. Default: none. A reverse proxy that cuts a prefix off needs none: all links
 	// are relative.
@@ -86,6 +90,9 @@ func (c Config) Validate() error {
 	}
 
 	if err := c.Broker.Validate(); err != nil {
+		all = append(all, err)
+	}
+	if err := c.Policies.Validate(); err != nil {
 		all = append(all, err)
 	}
 	for i, name := range c.Queues {

@@ -30,7 +30,6 @@ type Console struct {
 
 	snapshots *snapshots
 	runs      *runs
-	parks     *parks
 	refusals  refusals
 	sampler   *sampler
 	uploads   uploads
@@ -69,10 +68,6 @@ func New(config Config) (*Console, error) {
 	c.snapshots = &snapshots{console: c, files: &snapshot.Files{Folder: folder, Most: mostFiles},
 		reads: make(chan struct{}, mostReads)}
 	c.runs = &runs{console: c, journal: journal}
-	if c.parks, err = openParks(folder); err != nil {
-		journal.close()
-		return nil, err
-	}
 	c.sampler = &sampler{console: c, visited: make(chan struct{}, 1),
 		first: make(chan struct{})}
 	if err := c.runs.restore(); err != nil {
@@ -197,10 +192,12 @@ func (c *Console) routes() http.Handler {
 
 	page("GET /{$}", c.pageOverview)
 	page("GET /queue", withKeys(c.pageQueue, queueKeys...))
+	page("GET /waiting", withKeys(c.pageQueue, waitingKeys...))
 	page("GET /message", withKeys(c.pageMessage, messageKeys...))
 	page("GET /body", c.getBody)
 	api("GET /api/v1/queues", c.apiQueues)
 	api("GET /api/v1/queues/{queue}", c.apiQueue)
+	api("GET /api/v1/queues/{queue}/waiting", c.apiWaiting)
 	api("GET /api/v1/queues/{queue}/dead-letters", c.apiDeadLetters)
 	api("GET /api/v1/queues/{queue}/dead-letters/{uuid}", c.apiDeadLetter)
 	api("GET /api/v1/queues/{queue}/snapshots/{snapshot}/dead-letters/{position}", c.apiDeadLetter)
@@ -212,7 +209,6 @@ func (c *Console) routes() http.Handler {
 		page("GET /plan", withKeys(c.pagePlan, planKeys...))
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
-		page("POST /park", c.postPark)
 		page("POST /confirm", c.postConfirm)
 		page("POST /stop", postRun(c.runs.end))
 		page("POST /undo", postRun(c.undoRun))

@@ -22,7 +22,20 @@ type execution struct {
 	run   Run
 	dry   bool
 	queue *dlq.Queue
+	waits *dlq.Waits // nil for dead letters
 	plan  dlq.Plan
+}
+
+// subject is what a run is about: dead letters or messages that wait.
+func (e *execution) subject() interface {
+	Plan(ctx context.Context, plan dlq.Plan) (dlq.Plan, error)
+	Run(ctx context.Context, plan dlq.Plan) (dlq.Report, error)
+} {
+	if e.waits != nil {
+		return e.waits
+	}
+
+	return e.queue
 }
 
 // do does a run, or counts what it would do. Who else reads the queue, or works on it, is waited
@@ -30,7 +43,7 @@ type execution struct {
 func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq.Report, error) {
 	now := r.snapshot()
 	if !dry || now.Snapshot == "" || k.console.config.Redact != nil { // it reads the queue: see count
-		release, err := k.console.snapshots.hold(ctx, target{now.Queue, now.MainQueue}, func() {
+		release, err := k.console.snapshots.hold(ctx, now.target(), func() {
 			k.change(r, false, func(run *Run) { run.Waits = waitsForRead })
 		})
 		k.change(r, false, func(run *Run) { run.Waits = "" })
@@ -45,6 +58,11 @@ func (k *runs) do(ctx context.Context, r *running, plan dlq.Plan, dry bool) (dlq
 	}
 	e := &execution{runs: k, r: r, run: now, dry: dry, queue: client.DeadLetterQueue(now.Queue, now.MainQueue),
 		plan: plan}
+	if now.OfWaits() {
+		if e.waits, err = k.console.waits(ctx, now.target()); err != nil {
+			return dlq.Report{}, err
+		}
+	}
 	e.plan.By, e.plan.Progress = string(now.By), e.progress
 	e.plan.OnChange = func(c dlq.CanaryReport) { k.change(r, false, func(run *Run) { run.Canary = &c }) }
 	if !dry && now.takes() {
@@ -85,7 +103,7 @@ const (
 // once does it, as far as the queue is free.
 func (e *execution) once(ctx context.Context) (dlq.Report, error) {
 	switch {
-	case e.run.Kind == kindImport:
+	case e.run.puts():
 		return e.put(ctx)
 	case e.dry:
 		plan, err := e.count(ctx)
@@ -97,7 +115,7 @@ func (e *execution) once(ctx context.Context) (dlq.Report, error) {
 	case e.run.Kind == kindExport:
 		return e.export(ctx)
 	}
-	report, err := e.queue.Run(ctx, e.plan)
+	report, err := e.subject().Run(ctx, e.plan)
 	if e.run.Messages > 0 {
 		e.runs.change(e.r, false, func(r *Run) { r.Canary = &report.Canary })
 	}
@@ -113,11 +131,11 @@ func (e *execution) count(ctx context.Context) (dlq.Plan, error) {
 	c := e.runs.console
 	if e.run.Snapshot == "" || c.config.Redact != nil { // whose snapshots have other messages
 		e.plan.Filter = c.asShown(e.plan.Filter)
-		return e.queue.Plan(ctx, e.plan)
+		return e.subject().Plan(ctx, e.plan)
 	}
 	none := e.plan
 	none.Counted = &dlq.Report{}
-	now := c.snapshots.view(target{e.run.Queue, e.run.MainQueue}, wantNothing, "")
+	now := c.snapshots.view(e.run.target(), wantNothing, "")
 	if now.ID() != e.run.Snapshot {
 		return none, errors.New("the queue was read again since: open it, and choose the messages once more")
 	}
@@ -219,13 +237,18 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 		}
 	}
 
-	report, err := e.queue.Import(ctx, io.NewSectionReader(file, 0, end), dlq.ImportOptions{
+	options := dlq.ImportOptions{
 		Filter: e.runs.console.asShown(e.plan.Filter), OnlyMissing: true, FailedAgain: e.run.UndoOf != "",
 		DryRun: e.dry, Progress: e.progress, AllowDrop: e.run.AllowDrop,
 		Imported: func(lines int) error {
 			e.runs.change(e.r, false, func(r *Run) { r.Lines = lines })
 			return nil
-		}})
+		}}
+	put := e.queue.Import
+	if e.waits != nil { // where nobody can see which are missing
+		put, options.Skip = e.waits.Import, e.runs.restored(e.run.UndoOf)
+	}
+	report, err := put(ctx, io.NewSectionReader(file, 0, end), options)
 	if e.dry {
 		if e.r.plan.Counted = &report; err == nil {
 			err = e.r.plan.Check()

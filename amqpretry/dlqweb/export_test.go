@@ -11,5 +11,5 @@ func CausesOf(t *testing.T, c *Console, queue, mainQueue string) (look func()) {
 	t.Helper()
 	k := &causes{console: c, seen: map[string]lastRead{}, known: map[string]map[string]bool{}}
 
-	return func() { require.NoError(t, k.read(t.Context(), target{queue, mainQueue})) }
+	return func() { require.NoError(t, k.read(t.Context(), target{Queue: queue, MainQueue: mainQueue})) }
 }

@@ -76,7 +76,7 @@ func (c *Console) fateOf(ctx context.Context, r Run) *fate {
 	if r.Kind != dlq.Replay || r.Run == "" || r.Done == 0 || !r.State.IsOver() || r.To != "" {
 		return nil
 	}
-	t := target{r.Queue, r.MainQueue}
+	t := r.target()
 	f := &fate{}
 	sample := c.sampler.overview(ctx)
 	state, _ := sample.state(t)

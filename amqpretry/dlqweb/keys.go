@@ -15,10 +15,11 @@ import (
 
 // What a query or a form has beside filters.
 var (
+	waitingKeys = []string{"queue", "main-queue", "page", "refresh", "search", "live"}
 	queueKeys   = []string{"queue", "main-queue", "sort", "page", "since", "refresh", "search", "live"}
 	messageKeys = append([]string{"position", "snapshot", "as"}, queueKeys...)
 	planKeys    = []string{"kind", "queue", "main-queue", "to", "limit", "rate", "canary", "tolerate", "foreign",
-		"allow-drop", "snapshot", "rest-of"}
+		"include-parked", "allow-drop", "note", "until", "snapshot", "rest-of"}
 	formKeys = append([]string{"edit", "expect", "typed"}, planKeys...)
 )
 

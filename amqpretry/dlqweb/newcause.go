@@ -59,7 +59,7 @@ func (k *causes) run(ctx context.Context) {
 				continue
 			}
 			k.seen[q.Queue] = lastRead{*q.Messages, time.Now()}
-			if err := k.read(ctx, target{q.Queue, q.MainQueue}); err != nil && ctx.Err() == nil {
+			if err := k.read(ctx, target{Queue: q.Queue, MainQueue: q.MainQueue}); err != nil && ctx.Err() == nil {
 				k.console.config.Logger.Error("Cannot look for new causes", err, watermill.LogFields{"queue": q.Queue})
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -93,8 +94,10 @@ func (d document) check(t *testing.T, path string, s *schema, value any) {
 // Every answer is as the document says, and the document has every route.
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
-	f := start(t, nil)
+	f := startDelayed(t, nil)
 	f.fill(0, 60)
+	f.retry("waits", time.Hour)
+	f.Has(f.main+".retry.1h", 1)
 	a := f.get("/api/v1/openapi.json")
 	require.Equal(t, http.StatusOK, a.Status)
 	var d document
@@ -137,6 +140,9 @@ func TestOpenAPI(t *testing.T) {
 	list := check("GET", queue+"/dead-letters?limit=1", "/queues/{queue}/dead-letters", "", 200, "200")
 	at := fmt.Sprint(queue, "/snapshots/", list["snapshot"], "/dead-letters/7")
 	check("GET", at, "/queues/{queue}/snapshots/{snapshot}/dead-letters/{position}", "", 200, "200")
+	waiting := check("GET", queue+"/waiting?due-after=10m", "/queues/{queue}/waiting", "", 200, "200")
+	assert.Len(t, waiting["messages"], 1)
+	check("GET", queue+"/waiting?limit=0", "/queues/{queue}/waiting", "", 400, "default")
 	check("GET", "/openapi.json", "/openapi.json", "", 200, "200")
 
 	plan := `{"kind":"replay","queue":"` + f.dead + `","filter":{"uuid":["uuid-1"]},"edit":{"body":"{}",` +

@@ -52,6 +52,9 @@ func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) e
 	}{run, who.Role >= run.role(), run.Kind == kindExport && run.State == stateDone, pace, left,
 		run.command(), c.fateOf(r.Context(), run)}
 	title := fmt.Sprintf("%s messages of %s", kindText(run.Kind), run.Queue)
+	if run.OfWaits() {
+		title = kindText(run.Kind) + " " + run.From()
+	}
 
 	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who,
 		Live:  run.State.IsBusy() || data.Fate != nil,
@@ -64,7 +67,7 @@ func (c *Console) planRun(ctx context.Context, wanted wish, who visitor, input i
 	if err != nil {
 		return Run{}, err
 	}
-	if wanted.Kind == kindImport && input == nil || wanted.UndoOf != "" {
+	if wanted.puts() && input == nil || wanted.UndoOf != "" {
 		return Run{}, badRequest("kind", "an import with a file, or the undo of a run", string(wanted.Kind))
 	}
 	if err := c.audit(ctx, who, actionPlan, Run{wish: wanted}); err != nil {
@@ -87,6 +90,7 @@ func wishFrom(form url.Values) (wish, error) {
 	w := wish{Queue: form.Get("queue"), MainQueue: form.Get("main-queue"), Filter: filterValues(form),
 		Snapshot: form.Get("snapshot"), RestOf: form.Get("rest-of"),
 		Plan: dlq.Plan{Kind: dlq.Kind(form.Get("kind")), To: strings.TrimSpace(form.Get("to")),
+			Note: strings.TrimSpace(form.Get("note")), IncludeParked: form.Get("include-parked") != "",
 			Foreign: form.Get("foreign") != "", AllowDrop: form.Get("allow-drop") != ""}}
 	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.Messages, "tolerate": &w.Tolerate} {
 		if text := strings.TrimSpace(form.Get(key)); text != "" {
@@ -101,6 +105,12 @@ func wishFrom(form url.Values) (wish, error) {
 		if w.Rate, err = units.ParseRate(text); err != nil {
 			return w, badRequest("rate", "a number of messages with its unit, such as 100/s, 30/m or 5000/h",
 				strconv.Quote(text))
+		}
+	}
+	if text := strings.TrimSpace(form.Get("until")); text != "" {
+		var err error
+		if w.Until, err = parseTime("until", text, time.Now(), true); err != nil {
+			return w, err
 		}
 	}
 	if text := form.Get("edit"); text != "" {

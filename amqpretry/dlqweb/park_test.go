@@ -3,8 +3,6 @@ package dlqweb_test
 import (
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -38,52 +37,66 @@ func (f *fixture) publishCause(text string, n int) {
 	}
 }
 
-// A parked cause stands at the end with its note, also after the console was started again, and its
-// messages stay.
+// A parked cause stands at the end with its note, is no top cause, and its messages stay out of
+// replays that do not name them.
 func TestPark(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
 	f.publishCause("down", 3)
 	f.publishCause("refused", 2)
-	before := causesOn(f.looked("/queue?queue="+f.dead, nil).Body)
+	queue := "/queue?queue=" + f.dead
+	before := causesOn(f.looked(queue, nil).Body)
 	require.Len(t, before, 2)
-	form := url.Values{"queue": {f.dead}, "fingerprint": {before[0]}, "note": {" waits for <the> new provider "}}
-	require.Equal(t, http.StatusSeeOther, f.post("/park", form).Status)
-	f.server.Close()
-	require.NoError(t, f.console.Close())
-
-	f.open()
-	page := f.looked("/queue?queue="+f.dead, nil).Body
-	assert.Equal(t, []string{before[1], before[0]}, causesOn(page))
-	assert.Contains(t, page, "waits for &lt;the&gt; new provider")
-	f.role = dlqweb.RoleMetadata
-	assert.NotContains(t, f.looked("/queue?queue="+f.dead, nil).Body, "new provider")
-	assert.Equal(t, http.StatusForbidden, f.post("/park", form).Status)
-	f.role = dlqweb.RoleReplay
+	form := url.Values{"kind": {"park"}, "queue": {f.dead}, "fingerprint": {before[0]}}
+	page := f.get("/plan?" + form.Encode()).Body
+	assert.Contains(t, page, `<input name="note" value="" maxlength="500" required`)
+	assert.Contains(t, page, "<strong>3</strong> of 5 messages would be parked")
+	assert.Equal(t, http.StatusBadRequest, f.post("/plan", form).Status, "without a note")
 	form.Set("note", strings.Repeat("x", 501))
-	assert.Equal(t, http.StatusBadRequest, f.post("/park", form).Status)
-	form.Set("note", "")
-	f.auditLog.refuse(true)
-	assert.Equal(t, http.StatusServiceUnavailable, f.post("/park", form).Status)
-	f.auditLog.refuse(false)
-	require.Equal(t, http.StatusSeeOther, f.post("/park", form).Status)
-	assert.Equal(t, before, causesOn(f.looked("/queue?queue="+f.dead, nil).Body))
-	drain.N(t, f.Client, f.dead, 5)
-}
+	assert.Equal(t, http.StatusBadRequest, f.post("/plan", form).Status)
+	form.Set("note", " waits for <the> new provider ")
+	f.role = dlqweb.RoleView
+	assert.Equal(t, http.StatusForbidden, f.post("/plan", form).Status)
+	f.role = dlqweb.RoleReplay
+	run := f.ran(form)
+	assert.Equal(t, 3, run.Done)
+	assert.False(t, run.Undo)
+	records := f.auditLog.records(t)
+	assert.Equal(t, "waits for <the> new provider", records[len(records)-1]["note"])
+	assert.Contains(t, f.get("/run?id="+run.ID).Body, "waits for &lt;the&gt; new provider")
 
-// A file of parked causes that cannot be read is told, and stays.
-func TestParkedThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	f := start(t, nil)
-	require.NoError(t, f.console.Close())
-	path := filepath.Join(f.config.Folder, "parked.json")
-	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
-	_, err := dlqweb.New(f.config)
-	require.ErrorContains(t, err, path)
-	require.NoError(t, os.WriteFile(path, []byte("null"), 0o600))
-	f.open()
-	assert.Equal(t, http.StatusSeeOther, f.post("/park", url.Values{"queue": {f.dead}, "fingerprint": {"0123456789ab"},
-		"note": {"x"}}).Status)
+	page = f.looked(queue, nil).Body
+	assert.Equal(t, []string{before[1], before[0]}, causesOn(page))
+	assert.Contains(t, page, `waits for &lt;the&gt; new provider <span class="none">· ada`)
+	page = f.get("/message?uuid=downi&queue=" + f.dead).Body
+	assert.Regexp(t, `parked</span> waits for &lt;the&gt; new provider <span class="none">ada, <time`, page)
+	assert.Contains(t, page, "Unpark…")
+	f.role = dlqweb.RoleMetadata
+	assert.NotContains(t, f.looked(queue, nil).Body, "new provider")
+	assert.NotContains(t, f.get("/message?uuid=downi&queue="+f.dead).Body, "new provider")
+	assert.NotContains(t, f.get("/api/v1/queues/"+f.dead).Body, "new provider")
+	f.role = dlqweb.RoleReplay
+	await.Until(t, func() bool { return strings.Contains(f.live("/").Body, "fingerprint="+before[1]) }, "the top cause")
+
+	page = f.get("/plan?kind=replay&queue=" + f.dead).Body
+	assert.Contains(t, page, "<strong>2</strong> of 5 messages would be replayed")
+	assert.Contains(t, page, `<td class="number">3</td><td>parked</td>`)
+	assert.Contains(t, page, `name="include-parked"`)
+	page = f.get("/plan?kind=replay&include-parked=yes&queue=" + f.dead).Body
+	assert.Contains(t, page, "<strong>5</strong> of 5 messages would be replayed")
+	assert.Contains(t, page, "dlq replay "+f.main+" --include-parked")
+	for _, filter := range []string{"fingerprint=" + before[0], "parked=true"} {
+		page = f.get("/plan?kind=replay&queue=" + f.dead + "&" + filter).Body
+		assert.Contains(t, page, "<strong>3</strong> of 5 messages would be replayed", filter)
+		assert.NotContains(t, page, `name="include-parked"`)
+	}
+
+	assert.Equal(t, 3, f.ran(url.Values{"kind": {"unpark"}, "queue": {f.dead}}).Done, "no others")
+	page = f.looked(queue, nil).Body
+	assert.Equal(t, before, causesOn(page))
+	assert.NotContains(t, page, "Unpark…")
+	assert.Contains(t, f.get("/message?uuid=downi&queue="+f.dead).Body, "Unparked by ada")
+	drain.N(t, f.Client, f.dead, 5)
 }
 
 // A cause that was not there before is told once, without anything of a message but the pattern of

@@ -22,9 +22,8 @@ import (
 // planPage asks how a run is to be done, and says what it would do as far as a snapshot tells.
 type planPage struct {
 	wish
-	To, Limit, Rate, Canary, Tolerate string
-	Foreign, AllowDrop                bool
-	Causes                            []string // that are chosen, in words
+	Limit, Rate, Canary, Tolerate, Until string
+	Causes                               []string // that are chosen, in words
 	// Preview is what the run would do as the form is now; nil if that must be counted first.
 	Preview *preview
 	Command string
@@ -47,22 +46,26 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err != nil {
 		return err
 	}
-	if wanted.Kind == kindImport {
+	if wanted.puts() {
 		return notFound("A plan of an import without a file")
 	}
 	asked := wanted
-	if wanted.Kind == dlq.Move && wanted.To == "" {
-		asked.To = "?" // which nobody has given yet
+	switch { // what nobody has given yet
+	case wanted.Kind == dlq.Move && wanted.To == "":
+		asked.To = "?"
+	case wanted.Kind == dlq.Park && wanted.Note == "":
+		asked.Note = "?"
+	case wanted.Kind == dlq.Postpone && wanted.Until.IsZero():
+		asked.Until = time.Now().Add(time.Hour)
 	}
 	plan, err := c.parse(&asked, who)
 	if err != nil {
 		return err
 	}
 	wanted.MainQueue = asked.MainQueue
-	p := planPage{wish: wanted, To: query.Get("to"), Limit: query.Get("limit"), Rate: query.Get("rate"),
-		Canary: query.Get("canary"), Tolerate: query.Get("tolerate"), Foreign: query.Get("foreign") != "",
-		AllowDrop: query.Get("allow-drop") != "", Command: wanted.command()}
-	now := c.snapshots.view(target{wanted.Queue, wanted.MainQueue}, wantNothing, "")
+	p := planPage{wish: wanted, Limit: query.Get("limit"), Rate: query.Get("rate"), Canary: query.Get("canary"),
+		Tolerate: query.Get("tolerate"), Until: query.Get("until"), Command: wanted.command()}
+	now := c.snapshots.view(wanted.target(), wantNothing, "")
 	for _, id := range wanted.Filter["fingerprint"] {
 		if now.Snapshot == nil {
 			break
@@ -71,7 +74,8 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 			p.Causes = append(p.Causes, causeText(f, who))
 		}
 	}
-	if p.Snapshot = ""; wanted.RestOf == "" && c.config.Redact == nil { // whose snapshots have other messages
+	p.Snapshot = ""
+	if wanted.RestOf == "" && !wanted.OfWaits() && c.config.Redact == nil { // whose snapshots have other messages
 		p.Snapshot = now.ID()
 	}
 	if p.Snapshot != "" && asked.To != "?" {
@@ -116,7 +120,7 @@ func (c *Console) preview(ctx context.Context, w wish, plan dlq.Plan, now seen) 
 		}
 	}
 	p.Expect = expectation(w, p.Most, p.Warnings)
-	p.Typed = w.Kind == dlq.Purge && p.Most > mostUntyped
+	p.Typed = w.deletes() && p.Most > mostUntyped
 
 	return p
 }
@@ -206,7 +210,7 @@ func onlyDigits(text string) string {
 }
 
 // MustType tells whether a confirmation needs the number of messages typed.
-func (r Run) MustType() bool { return r.Kind == dlq.Purge && r.Most() > mostUntyped }
+func (r Run) MustType() bool { return r.deletes() && r.Most() > mostUntyped }
 
 // postConfirm begins a run.
 func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visitor) error {
@@ -220,7 +224,7 @@ func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visito
 	}
 	now := found.snapshot()
 	if now.State == stateReady && !isTyped(now, form) {
-		return badRequest("typed", "the number of messages to delete, "+strconv.Itoa(now.Most()),
+		return badRequest("typed", "the number of messages, "+strconv.Itoa(now.Most()),
 			strconv.Quote(form.Get("typed")))
 	}
 	run, err := c.runs.confirm(r.Context(), now.ID, who)
@@ -234,10 +238,15 @@ func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visito
 // command is the command line that does the same; empty if there is none.
 func (w wish) command() string {
 	name := string(w.Kind)
-	if w.Kind == kindImport || w.Change != nil || w.UndoOf != "" || w.RestOf != "" {
+	if w.puts() || w.Change != nil || w.UndoOf != "" || w.RestOf != "" ||
+		w.Kind == dlq.Postpone && w.Until.IsZero() ||
+		w.Kind == dlq.Park && (len(w.Filter) == 0 || w.Note == "") { // which it does not take
 		return ""
 	}
 	words := []string{"amqpretry", "dlq", name, quoteWord(w.MainQueue)}
+	if w.OfWaits() {
+		words = []string{"amqpretry", "delays", name, "--target=" + quoteWord(w.MainQueue)}
+	}
 	add := func(flag, value string) {
 		if value != "" {
 			words = append(words, "--"+flag+"="+quoteWord(value))
@@ -246,7 +255,7 @@ func (w wish) command() string {
 	for _, key := range filterKeys {
 		for _, value := range w.Filter[key] {
 			switch {
-			case key == "uuid":
+			case key == "uuid" && !w.OfWaits():
 				words = append(words, quoteWord(value))
 			case value == "-" && slices.Contains(emptyKeys, key):
 				words = append(words, "--"+key+"=")
@@ -255,18 +264,24 @@ func (w wish) command() string {
 			}
 		}
 	}
-	if w.Kind == dlq.Purge && len(w.Filter) == 0 {
+	switch {
+	case (w.Kind == dlq.Purge || w.OfWaits()) && len(w.Filter) == 0:
 		words = append(words, "--all")
+	case w.Kind == dlq.Unpark && len(w.Filter) == 0:
+		words = append(words, "--parked")
 	}
 	add("to", w.To)
+	add("note", w.Note)
+	add("until", w.UntilText())
 	add("limit", positive(w.Limit))
 	if w.Rate > 0 {
 		add("rate", units.Rate(w.Rate))
 	}
 	add("canary", positive(w.Messages))
 	add("tolerate", positive(w.Tolerate))
-	for flag, set := range map[string]bool{"foreign": w.Foreign, "allow-drop": w.AllowDrop} {
-		if set {
+	switches := w.switches()
+	for _, flag := range sortedKeys(switches) {
+		if switches[flag] {
 			words = append(words, "--"+flag)
 		}
 	}

@@ -100,8 +100,8 @@ func problemOf(err error) *problem {
 
 // inRequest has the names that options have in a form, a query or a JSON object.
 var inRequest = strings.NewReplacer("Plan.Canary.Messages", "canary", "Plan.Canary.Tolerate", "tolerate", "Plan.Limit",
-	"limit", "Plan.Rate", "rate", "Plan.To", "to", "Plan.Change", "edit", "Change.Set", "edit.set_headers",
-	"Change.Remove", "edit.remove_headers", "Canary.Messages", "canary")
+	"limit", "Plan.Rate", "rate", "Plan.To", "to", "Plan.Note", "note", "Plan.Until", "until", "Plan.Change", "edit",
+	"Change.Set", "edit.set_headers", "Change.Remove", "edit.remove_headers", "Canary.Messages", "canary")
 
 func notFound(what string) *problem {
 	return &problem{Status: http.StatusNotFound, Title: what + " does not exist"}

@@ -83,20 +83,24 @@ func (c *Console) viewIn(query url.Values, who visitor) (viewOf, error) {
 			return v, badRequest("page", "1 or more", strconv.Quote(text))
 		}
 	}
-	v.Since, err = parseSince(v.SinceText, time.Now())
+	v.Since, err = parseTime("since", v.SinceText, time.Now(), false)
 
 	return v, err
 }
 
-// parseSince reads a time: of today (03:02, UTC), with its day, or as an age.
-func parseSince(text string, now time.Time) (time.Time, error) {
+// parseTime reads a time: a time of day (03:02, UTC), one with its day, or how long ago. In the
+// future it is the next such time of day, or in how long.
+func parseTime(field, text string, now time.Time, future bool) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
 	now = now.UTC()
 	if at, err := time.Parse("15:04", text); err == nil {
 		day := time.Date(now.Year(), now.Month(), now.Day(), at.Hour(), at.Minute(), 0, 0, time.UTC)
-		if day.After(now) {
+		switch {
+		case future && !day.After(now):
+			day = day.AddDate(0, 0, 1)
+		case !future && day.After(now):
 			day = day.AddDate(0, 0, -1)
 		}
 		return day, nil
@@ -108,8 +112,11 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	}
 	filter, err := dlq.ParseFilter(url.Values{"newer-than": {text}})
 	if err != nil {
-		return time.Time{}, badRequest("since", "a time of today (03:02) or 2026-11-29 03:02, in UTC, or an age (2h)",
+		return time.Time{}, badRequest(field, "a time of day (03:02) or 2026-11-29 03:02, in UTC, or a duration (2h)",
 			strconv.Quote(text))
+	}
+	if future {
+		return now.Add(filter.NewerThan), nil
 	}
 
 	return now.Add(-filter.NewerThan), nil
@@ -154,23 +161,16 @@ type queuePage struct {
 // causeRow is a group in the table of causes.
 type causeRow struct {
 	*snapshot.Group
-	New    bool
-	Parked *parked // nil if it is not
+	New bool
 	// Replay is the query of a careful replay of it.
 	Replay url.Values
 }
 
+// IsParked tells that all of its messages are parked.
+func (r causeRow) IsParked() bool { return r.Group.Parked == r.Messages }
+
 // AddressOf is the query of the page of a message in the view.
 func (p queuePage) AddressOf(position int) url.Values { return placeOf(p.viewOf, p.seen, position) }
-
-// OneCause is the cause that the view is about; nil if it is about several.
-func (p queuePage) OneCause() *causeRow {
-	if len(p.Filter["fingerprint"]) != 1 || len(p.Causes) != 1 {
-		return nil
-	}
-
-	return &p.Causes[0]
-}
 
 // Turn is the query of the page so many further on, To that of a page.
 func (p queuePage) Turn(by int) url.Values { return p.To(p.Page + by) }
@@ -196,18 +196,20 @@ func (p queuePage) Sorts() []sortOf {
 	return sorts
 }
 
+// pageQueue shows the dead letters of a queue, or the messages that wait for its main queue.
 func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor) error {
-	query := r.URL.Query()
+	query, name := r.URL.Query(), strings.TrimPrefix(r.URL.Path, "/")
 	if query.Has("search") {
-		return c.search(w, query, who)
+		return c.search(w, query, who, name)
 	}
 	v, err := c.viewIn(query, who)
 	if err != nil {
 		return err
 	}
+	v.Waits = name == "waiting"
 	wanted := wantNew
 	switch {
-	case isLive(r):
+	case isLive(r), v.Waits && !query.Has("refresh"):
 		wanted = wantNothing
 	case query.Has("refresh"):
 		wanted = wantAnother
@@ -233,36 +235,39 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	p.Chips, p.Choices = v.chips(now.Snapshot, who), choices(now.Snapshot, who)
 	if p.Result != nil {
 		p.fill(who)
-		p.park(c.parks.of(v.Queue))
 	}
-	if p.Result != nil && p.State.Messages != nil && p.Busy == "" && sample.At.After(now.Ended) {
+	if p.Result != nil && !v.Waits && p.State.Messages != nil && p.Busy == "" && sample.At.After(now.Ended) {
 		p.Arrived = *p.State.Messages - int64(now.Len())
 	}
 
-	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true,
-		Waits: now.Reading != nil, Again: again("queue", query), Data: p})
+	title := v.Queue
+	if v.Waits {
+		title = "Messages that wait for " + v.MainQueue
+	}
+
+	return c.render(w, http.StatusOK, name, page{Title: title, Visitor: who, Live: true,
+		Waits: now.Reading != nil, Again: again(name, query), Data: p})
 }
 
 // fill makes the tables of what was found.
 func (p *queuePage) fill(who visitor) {
 	p.Pages = max(1, (p.Result.Matched+pageSize-1)/pageSize)
 	p.Page = min(p.Page, p.Pages)
-	p.Rows = p.Snapshot.Page(p.Result, p.Sort, (p.Page-1)*pageSize, pageSize)
-	for i := range p.Rows {
-		p.Rows[i] = forRole(p.Rows[i], who)
+	order := p.Sort
+	if p.Waits {
+		order = snapshot.Soonest
 	}
+	p.Rows = rowsFor(p.Snapshot.Page(p.Result, order, (p.Page-1)*pageSize, pageSize), who)
 	for _, g := range p.Result.Groups {
-		row := causeRow{Group: g, Replay: careful(p.viewOf, p.ID(), g)}
-		if !who.CanView() {
-			without := *g
-			without.Pattern, row.Group = "", &without
-		}
+		row := causeRow{Group: groupFor(g, who), Replay: careful(p.viewOf, p.ID(), g)}
 		if row.New = !p.Since.IsZero() && !g.Oldest.IsZero() && !g.Oldest.Before(p.Since); row.New {
 			p.New++
 		}
 		p.Causes = append(p.Causes, row)
 	}
-	slices.SortStableFunc(p.Causes, func(a, b causeRow) int { return rank(a.New) - rank(b.New) })
+	slices.SortStableFunc(p.Causes, func(a, b causeRow) int {
+		return cmp.Or(rank(!a.IsParked())-rank(!b.IsParked()), rank(a.New)-rank(b.New))
+	})
 	p.Bars = p.bars()
 }
 
@@ -297,13 +302,26 @@ func careful(v viewOf, snapshotID string, g *snapshot.Group) url.Values {
 	return query
 }
 
-// forRole is what somebody may see of a dead letter in a list.
-func forRole(s snapshot.Summary, who visitor) snapshot.Summary {
-	if !who.CanView() {
-		s.Error, s.Unreadable = "", ""
+// groupFor is what somebody may see of a cause.
+func groupFor(g *snapshot.Group, who visitor) *snapshot.Group {
+	if who.CanView() {
+		return g
+	}
+	shown := *g
+	shown.Pattern, shown.Parking = "", nil
+
+	return &shown
+}
+
+// rowsFor is what somebody may see of the messages of a list.
+func rowsFor(rows []snapshot.Summary, who visitor) []snapshot.Summary {
+	for i := range rows {
+		if !who.CanView() {
+			rows[i].Error, rows[i].Unreadable = "", ""
+		}
 	}
 
-	return s
+	return rows
 }
 
 // bar is one of the histogram of ages.

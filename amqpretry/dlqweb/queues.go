@@ -319,7 +319,7 @@ func (s *sampler) lookAround(ctx context.Context) {
 		if newest != nil && (int64(newest.Len()) == *q.Messages || visit.Sub(newest.Ended) < unaskedAgain) {
 			continue
 		}
-		t := target{q.Queue, q.MainQueue}
+		t := target{Queue: q.Queue, MainQueue: q.MainQueue}
 		s.console.snapshots.wait(ctx, t, s.console.snapshots.view(t, wantAnother, anySnapshot), sampleEvery)
 	}
 }
@@ -352,10 +352,10 @@ func (c *Console) known(queue string) knownOf {
 	if newest == nil {
 		return k
 	}
-	all, parked := newest.Everything(), c.parks.of(queue)
+	all := newest.Everything()
 	k = knownOf{Oldest: all.Oldest, Newest: all.Newest, ReadAt: newest.Ended}
 	for _, top := range all.Groups {
-		if _, is := parked[top.ID]; !is {
+		if top.Parked < top.Messages {
 			k.TopCause, k.ErrorType, k.Fingerprint = top.Pattern, top.ErrorType, top.ID
 			k.Share = float64(top.Messages) / float64(all.Matched)
 			break

@@ -43,7 +43,8 @@ var version = func() string {
 
 var templates = func() map[string]*template.Template {
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "queue", "message", "plan", "diff", "runs", "run", "problem", "reading"} {
+	for _, name := range []string{"overview", "queue", "waiting", "message", "plan", "diff", "runs", "run", "problem",
+		"reading"} {
 		all[name] = template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles,
 			"templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
 	}
@@ -52,7 +53,8 @@ var templates = func() map[string]*template.Template {
 }()
 
 var functions = template.FuncMap{
-	"ago":       ago,
+	"ago":       func(at time.Time) template.HTML { return ago(at, false) },
+	"due":       func(at time.Time) template.HTML { return ago(at, true) },
 	"thousands": func(n any) string { return thousands(n) },
 	"bytes":     sizeOf,
 	"depth":     depth,
@@ -101,33 +103,39 @@ func many(n any, thing string) string {
 }
 
 // ago is a time for people, with the exact one on hover and for the script that keeps it up to
-// date.
-func ago(at time.Time) template.HTML {
+// date. Only a time that is due is in the next minute: else clocks differ.
+func ago(at time.Time, due bool) template.HTML {
 	if at.IsZero() {
 		return `<span class="none">not known</span>`
 	}
-	exact := at.UTC().Format("2006-01-02 15:04:05 UTC")
+	exact, class := at.UTC().Format("2006-01-02 15:04:05 UTC"), ""
+	if due {
+		class = ` class="due"`
+	}
 
-	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // times only
-		at.UTC().Format(time.RFC3339), exact, agoText(time.Since(at))))
+	return template.HTML(fmt.Sprintf(`<time%s datetime="%s" title="%s">%s</time>`, //nolint:gosec // times only
+		class, at.UTC().Format(time.RFC3339), exact, agoText(time.Since(at), due)))
 }
 
-func agoText(d time.Duration) string {
+func agoText(since time.Duration, due bool) (text string) {
 	const day = 24 * time.Hour
-	switch {
-	case d < -time.Minute:
-		return "in the future"
-	case d < time.Second:
+	switch d := since.Abs(); {
+	case d < time.Second, since < 0 && d < time.Minute && !due:
 		return "now"
 	case d < time.Minute:
-		return fmt.Sprintf("%d s ago", d/time.Second)
+		text = fmt.Sprintf("%d s", d/time.Second)
 	case d < time.Hour:
-		return fmt.Sprintf("%d min ago", d/time.Minute)
+		text = fmt.Sprintf("%d min", d/time.Minute)
 	case d < 2*day:
-		return fmt.Sprintf("%d h ago", d/time.Hour)
+		text = fmt.Sprintf("%d h", d/time.Hour)
 	default:
-		return fmt.Sprintf("%d d ago", d/day)
+		text = fmt.Sprintf("%d d", d/day)
 	}
+	if since < 0 {
+		return "in " + text
+	}
+
+	return text + " ago"
 }
 
 func sizeOf(n any) string {
@@ -157,6 +165,8 @@ func kindText(kind dlq.Kind) string {
 		return "Delete"
 	case kindImport:
 		return "Put back"
+	case dlq.SendNow:
+		return "Send now"
 	default:
 		return strings.ToUpper(string(kind[:1])) + string(kind[1:])
 	}

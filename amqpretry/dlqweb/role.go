@@ -20,7 +20,7 @@ const (
 	RoleMetadata Role = iota
 	// RoleView sees error texts, headers, bodies and runs as well, and exports.
 	RoleView
-	// RoleReplay replays, moves, imports and undoes.
+	// RoleReplay replays, moves, parks, imports and undoes.
 	RoleReplay
 	// RoleDelete purges.
 	RoleDelete

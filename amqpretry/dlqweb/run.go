@@ -20,17 +20,36 @@ const (
 	kindImport dlq.Kind = "import"
 )
 
-var kinds = []dlq.Kind{dlq.Replay, dlq.Move, dlq.Purge, kindExport, kindImport}
+var kinds = []dlq.Kind{dlq.Replay, dlq.Move, dlq.Purge, dlq.Park, dlq.Unpark, dlq.Cancel, dlq.SendNow, dlq.Postpone,
+	kindExport, kindImport, kindRestore}
 
-// takes tells whether it takes messages out of the dead-letter queue.
-func (w wish) takes() bool { return w.Kind != kindExport && w.Kind != kindImport }
+// takes tells whether it takes messages out of a queue, into an undo file.
+func (w wish) takes() bool {
+	return slices.Contains([]dlq.Kind{dlq.Replay, dlq.Move, dlq.Purge, dlq.Cancel}, w.Kind)
+}
+
+// hasRest tells whether messages that it has not done are where they were, and no others.
+func (w wish) hasRest() bool { return w.takes() || w.Kind == dlq.SendNow || w.Kind == dlq.Postpone }
+
+// deletes tells whether nobody gets the messages any more.
+func (w wish) deletes() bool { return w.Kind == dlq.Purge || w.Kind == dlq.Cancel }
+
+// puts tells whether it sends the messages of a file.
+func (w wish) puts() bool { return w.Kind == kindImport || w.Kind == kindRestore }
+
+// NamesParked tells that its filters name messages or their cause, so that parked ones go as well.
+func (w wish) NamesParked() bool {
+	parked, _ := strconv.ParseBool(w.Filter.Get("parked"))
+
+	return parked || len(w.Filter["uuid"])+len(w.Filter["fingerprint"]) > 0
+}
 
 // role is what it needs.
 func (w wish) role() Role {
-	switch w.Kind {
-	case kindExport:
+	switch {
+	case w.Kind == kindExport:
 		return RoleView
-	case dlq.Purge:
+	case w.deletes():
 		return RoleDelete
 	default:
 		return RoleReplay
@@ -40,7 +59,8 @@ func (w wish) role() Role {
 // Past is what has happened to a message then.
 func (w wish) Past() string {
 	return map[dlq.Kind]string{dlq.Replay: "replayed", dlq.Move: "moved", dlq.Purge: "deleted", kindExport: "exported",
-		kindImport: "put back"}[w.Kind]
+		kindImport: "put back", dlq.Park: "parked", dlq.Unpark: "unparked", dlq.Cancel: "cancelled",
+		dlq.SendNow: "sent", dlq.Postpone: "postponed", kindRestore: "sent to wait again"}[w.Kind]
 }
 
 // runState is how far a run is.
@@ -106,9 +126,10 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 	if plan.Filter, err = parseFilter(w.Filter, who); err != nil {
 		return plan, err
 	}
-	if !w.takes() {
+	if w.Kind == kindExport || w.puts() {
 		plan.Kind = dlq.Purge // to count what is in the queue
 	}
+	plan.IncludeParked = plan.IncludeParked || w.NamesParked() // counts and runs get other filters
 	if w.RestOf != "" {
 		if plan.Filter, err = c.runs.restOf(w.RestOf, *w); err != nil {
 			return plan, err
@@ -124,7 +145,12 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Plan, error) {
 		return plan, badRequest("edit", "nothing, or with a replay of one message, filter.uuid", "an edit")
 	case w.Change != nil && c.config.Redact != nil:
 		return plan, notEditable()
-	case w.UndoOf != "" && w.Kind != kindImport:
+	case w.Kind == dlq.Postpone && !w.Until.IsZero() && w.Until.Before(time.Now()):
+		return plan, badRequest("until", "a time in the future", w.Until.Format(time.RFC3339))
+	case w.OfWaits() && w.Snapshot != "":
+		return plan, badRequest("snapshot", "nothing for messages that wait, which the run reads itself",
+			strconv.Quote(w.Snapshot))
+	case w.UndoOf != "" && !w.puts():
 		return plan, badRequest("undo_of", "nothing, or the ID of a run with an import", strconv.Quote(w.UndoOf))
 	}
 
@@ -180,7 +206,7 @@ func (w wish) ReadAt() time.Time {
 // Where its messages go; empty for nowhere.
 func (r Run) Where() string {
 	switch r.Kind {
-	case dlq.Replay:
+	case dlq.Replay, dlq.SendNow:
 		return cmp.Or(r.To, r.MainQueue)
 	case dlq.Move:
 		return r.To
@@ -208,7 +234,7 @@ func (r Run) CanUndo() bool { return r.Undo && r.State.IsOver() && r.Undone == "
 func (r Run) Rest() url.Values {
 	limit := r.Limit - r.Done
 	ended := slices.Contains([]runState{stateStopped, stateFailed, stateInterrupted}, r.State)
-	if !ended || r.Confirmed.IsZero() || !r.takes() || r.Change != nil || r.Most() <= r.Done {
+	if !ended || r.Confirmed.IsZero() || !r.hasRest() || r.Change != nil || r.Most() <= r.Done {
 		return nil
 	}
 	rest := url.Values{"queue": {r.Queue}, "main-queue": {r.MainQueue}, "kind": {string(r.Kind)}}
@@ -220,19 +246,42 @@ func (r Run) Rest() url.Values {
 	}
 	for key, value := range map[string]string{
 		"to": r.To, "limit": positive(limit), "rate": units.Rate(r.Rate), "canary": positive(r.Messages),
-		"tolerate": positive(r.Tolerate),
+		"tolerate": positive(r.Tolerate), "until": r.UntilText(),
 	} {
 		if value != "" {
 			rest.Set(key, value)
 		}
 	}
-	for key, set := range map[string]bool{"foreign": r.Foreign, "allow-drop": r.AllowDrop} {
+	for key, set := range r.switches() {
 		if set {
 			rest.Set(key, "yes")
 		}
 	}
 
 	return rest
+}
+
+// UntilText is until when it postpones messages.
+func (w wish) UntilText() string {
+	if w.Until.IsZero() {
+		return ""
+	}
+
+	return w.Until.UTC().Format(time.RFC3339)
+}
+
+// From says where its messages are.
+func (w wish) From() string {
+	if w.OfWaits() {
+		return "messages that wait for " + w.MainQueue
+	}
+
+	return w.Queue
+}
+
+// switches are the fields that are true or false, by the names that they have in a form.
+func (w wish) switches() map[string]bool {
+	return map[string]bool{"foreign": w.Foreign, "include-parked": w.IncludeParked, "allow-drop": w.AllowDrop}
 }
 
 func positive(n int) string {

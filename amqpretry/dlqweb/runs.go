@@ -375,11 +375,11 @@ func (k *runs) execute(ctx context.Context, r *running) {
 	k.log(r, err)
 	r.plan = dlq.Plan{}
 	if now := r.snapshot(); now.Kind != kindExport { // before anybody is told that it has ended
-		k.console.snapshots.change(target{now.Queue, now.MainQueue}, now.ID)
+		k.console.snapshots.change(now.target(), now.ID)
 	}
 	k.change(r, true, func(run *Run) {
 		defer func() {
-			if run.State != stateDone && run.takes() {
+			if run.State != stateDone && run.hasRest() {
 				r.rest, run.Frozen = counted, true
 			}
 		}()
@@ -470,6 +470,9 @@ func (k *runs) undoOf(id string, who visitor) (wish, dlq.Plan, error) {
 	}
 	now := r.snapshot()
 	w := wish{Plan: dlq.Plan{Kind: kindImport}, Queue: now.Queue, MainQueue: now.MainQueue, UndoOf: id}
+	if now.OfWaits() {
+		w.Kind = kindRestore
+	}
 	plan, err := k.console.parse(&w, who)
 	if err != nil {
 		return wish{}, dlq.Plan{}, err

@@ -23,7 +23,7 @@ var chipNames = map[string]string{"text": "Text", "reason": "Reason", "error": "
 	"fingerprint": "Cause", "uuid": "UUID", "older-than": "Older than", "newer-than": "Newer than",
 	"header": "Header", "json-field": "Field", "min-replays": "Replays, at least", "max-replays": "Replays, at most",
 	"min-calls": "Calls, at least", "max-calls": "Calls, at most", "never-replayed": "Never replayed",
-	"parked": "Parked"}
+	"parked": "Parked", "due-within": "Due within", "due-after": "Due after"}
 
 // chips are the filters of a view. A cause is told by its text.
 func (v viewOf) chips(s *snapshot.Snapshot, who visitor) []chip {
@@ -89,7 +89,7 @@ func choices(s *snapshot.Snapshot, who visitor) []string {
 
 // search adds what was typed to the filters of a view. key:value is a filter of that name, anything
 // else a text.
-func (c *Console) search(w http.ResponseWriter, query url.Values, who visitor) error {
+func (c *Console) search(w http.ResponseWriter, query url.Values, who visitor, page string) error {
 	t, err := c.targetOf(query)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (c *Console) search(w http.ResponseWriter, query url.Values, who visitor) e
 		return err
 	}
 	query.Set("queue", t.Queue)
-	w.Header().Set("Location", "queue?"+query.Encode())
+	w.Header().Set("Location", page+"?"+query.Encode())
 	w.WriteHeader(http.StatusSeeOther)
 
 	return nil

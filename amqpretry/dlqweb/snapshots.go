@@ -107,7 +107,7 @@ func (r *pending) change(change func()) {
 
 // of is what is known of a queue. The lock is held.
 func (k *snapshots) of(t target) *entry {
-	i := slices.IndexFunc(k.all, func(l *entry) bool { return l.target.Queue == t.Queue })
+	i := slices.IndexFunc(k.all, func(l *entry) bool { return l.is(t) })
 	if i < 0 {
 		k.all = slices.DeleteFunc(k.all, (*entry).isOver) // whoever makes up names cannot fill the memory
 		l := &entry{target: t}
@@ -119,6 +119,9 @@ func (k *snapshots) of(t target) *entry {
 
 	return l
 }
+
+// is tells whether it is about a target.
+func (l *entry) is(t target) bool { return l.target.Queue == t.Queue && l.target.Waits == t.Waits }
 
 // isOver tells that nothing is known of a queue, and nothing goes on.
 func (l *entry) isOver() bool {
@@ -132,7 +135,7 @@ func (l *entry) hasFailed() bool { return l.failed != nil && time.Since(l.failed
 func (k *snapshots) newest(queue string) *snapshot.Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if i := slices.IndexFunc(k.all, func(l *entry) bool { return l.target.Queue == queue }); i >= 0 {
+	if i := slices.IndexFunc(k.all, func(l *entry) bool { return l.is(target{Queue: queue}) }); i >= 0 {
 		return k.all[i].snapshot
 	}
 
@@ -146,7 +149,7 @@ func (k *snapshots) id(queue string) string { return seen{Snapshot: k.newest(que
 func (k *snapshots) held(queue string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	i := slices.IndexFunc(k.all, func(l *entry) bool { return l.target.Queue == queue && l.reading != nil })
+	i := slices.IndexFunc(k.all, func(l *entry) bool { return l.is(target{Queue: queue}) && l.reading != nil })
 	if i < 0 {
 		return 0
 	}
@@ -293,7 +296,7 @@ func (k *snapshots) inTurn(ctx context.Context, t target, r *pending) error {
 }
 
 func (k *snapshots) readOnce(ctx context.Context, t target, r *pending) error {
-	client, err := k.console.client(ctx)
+	read, err := k.console.reader(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -304,7 +307,7 @@ func (k *snapshots) readOnce(ctx context.Context, t target, r *pending) error {
 		}
 	}
 	s := r.snapshot
-	err = client.DeadLetterQueue(t.Queue, t.MainQueue).Read(ctx, func(read dlq.Stat) {
+	err = read(ctx, func(read dlq.Stat) {
 		s.Began, s.Read = time.Now(), read
 		r.change(func() { r.waits, r.progress = "", dlq.Progress{Total: read.Ready} })
 	}, func(l *dlq.DeadLetter) bool {
@@ -312,7 +315,11 @@ func (k *snapshots) readOnce(ctx context.Context, t target, r *pending) error {
 		r.change(func() { r.progress.Seen++ })
 		return true
 	})
-	if errors.As(err, new(*dlq.BusyError)) { // it has not begun
+	if errors.As(err, new(*dlq.BusyError)) { // it has not begun, or must begin again
+		if s.Len() > 0 {
+			s.Release()
+			r.snapshot = nil
+		}
 		return err
 	}
 	if failed := s.End(); failed != nil {

@@ -16,7 +16,7 @@ import (
 // filterKeys are the names of the filters in a URL; closedKeys those that RoleMetadata may not use,
 // as they would tell what it may not see.
 var (
-	filterKeys = dlq.FilterKeys()
+	filterKeys = append(dlq.FilterKeys(), "due-within", "due-after")
 	closedKeys = []string{"error", "error-matches", "text", "header", "json-field"}
 	emptyKeys  = []string{"reason", "topic", "handler", "error-type"} // - stands for the empty text
 )
@@ -74,8 +74,11 @@ func parseFilter(values url.Values, who visitor) (dlq.Filter, error) {
 }
 
 // target is a dead-letter queue as a query names it: by its own name, and by its main queue where
-// that does not follow from it.
-type target struct{ Queue, MainQueue string }
+// that does not follow from it. Waits means the messages that wait for the main queue.
+type target struct {
+	Queue, MainQueue string
+	Waits            bool
+}
 
 // targetOf reads queue and main-queue of a query.
 func (c *Console) targetOf(query url.Values) (target, error) {
@@ -104,7 +107,7 @@ func (c *Console) target(queue, mainQueue string) (target, error) {
 			Do:     "Add the main queue with --queue (Config.Queues), or set the management API."}
 	}
 
-	return target{queue, mainQueue}, nil
+	return target{Queue: queue, MainQueue: mainQueue}, nil
 }
 
 // mainQueueOf is the main queue that a dead-letter queue is named for; empty if that is not known.

@@ -40,7 +40,10 @@ func (f *fixture) odd() {
 	large.Headers["large"] = strings.Repeat("x", 130_200)
 	replayed := deadletter.State(f.main, 3)
 	replayed.Replays = 2
+	parked := deadletter.State(f.main, 4)
+	parked.Replays = 3
 	f.Publish(f.dead, deadletter.Of(foreign, 102), unreadable, large, deadletter.Of(replayed, 103),
+		deadletter.Of(parked, 104),
 		amqp091.Publishing{Body: []byte("bare")}, amqp091.Publishing{Body: []byte("bare"), Expiration: "90000000",
 			Headers: amqp091.Table{"array": []any{}, "void": nil, "nested": amqp091.Table{"n": int8(1)}}},
 		deadletter.New(f.main, 1)) // a copy
@@ -69,6 +72,10 @@ func TestPlansOfSnapshots(t *testing.T) {
 		"purge":                   `"kind":"purge"`,
 		"purge of a few":          `"kind":"purge","limit":3,"filter":{"error":["declined"]}`,
 		"export":                  `"kind":"export"`,
+		"park":                    `"kind":"park","note":"x"`,
+		"unpark":                  `"kind":"unpark"`,
+		"parked, by UUID":         `"kind":"replay","filter":{"uuid":["uuid-104"]}`,
+		"parked, included":        `"kind":"replay","include_parked":true`,
 		"edit":                    `"kind":"replay"` + edit,
 		"by text":                 `"kind":"replay","filter":{"text":["BARE"]}`,
 		"by age":                  `"kind":"replay","filter":{"older-than":["1h"]}`,
@@ -93,7 +100,7 @@ func TestPlansOfSnapshots(t *testing.T) {
 		}
 		assert.Equal(t, count(""), count(`,"snapshot":"`+f.counts("").Snapshot+`"`), name)
 	}
-	assert.Equal(t, 57, f.counts("").Seen)
+	assert.Equal(t, 58, f.counts("").Seen)
 }
 
 // A run of a plan that was counted in a snapshot does what the queue has of it: all that was
@@ -106,9 +113,9 @@ func TestRunOfASnapshot(t *testing.T) {
 	f.fill(200, 5)
 	f.confirm(r.ID)
 	r = f.await(r.ID, "done")
-	assert.Equal(t, 55, r.Done, "but for one that cannot be read, and one whose headers are too large")
+	assert.Equal(t, 55, r.Done, "but for one parked, one that cannot be read, and one whose headers are too large")
 	f.Has(f.main, 55)
-	f.Has(f.dead, 7)
+	f.Has(f.dead, 8)
 }
 
 var pageLinks = regexp.MustCompile(`<a rel="(prev|next)" href="([^"]*)">`)

@@ -21,6 +21,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 const axeVersion = "4.14.1"
@@ -122,7 +124,7 @@ func TestPages_OwnBroker(t *testing.T) {
 		{"empty", w.at("queue?text=nobody&" + query), "No dead letter matches"},
 		{"long queue", w.at("queue?queue=" + longQueue + ".dlq"), "By age"},
 		{"long message", w.at("message?" + long), "Headers"}, {"no queue", w.at("?name=nobody"), "Show all queues"},
-		{"parked cause", w.at("queue?" + query + "&fingerprint=" + parked), "Note of the parked cause"},
+		{"parked cause", w.at("queue?" + query + "&fingerprint=" + parked), "waits for the fix of the totals"},
 		{"new causes", w.at("queue?since=2h&" + query), "not there before"},
 		{"large delete", w.at("plan?kind=purge&queue=mails.dlq"), "Type 3010 to delete"},
 		{"a move", w.at("plan?kind=move&" + query), "To the queue"}, {"its fate", fate, "What became of them"},
@@ -174,12 +176,22 @@ func (w *world) park(query string) (fingerprint string) {
 	found := regexp.MustCompile(`id="cause-([0-9a-f]{12})"`).FindAllStringSubmatch(w.page("queue?"+query), -1)
 	require.NotEmpty(w.t, found)
 	fingerprint = found[len(found)-1][1]
-	response, err := http.PostForm(w.at("park"), url.Values{"queue": {w.queue + ".dlq"}, "fingerprint": {fingerprint},
-		"note": {"waits for the fix of the totals, ada"}})
+	run := w.post("plan", url.Values{"kind": {"park"}, "queue": {w.queue + ".dlq"}, "fingerprint": {fingerprint},
+		"note": {"waits for the fix of the totals, ada"}}).Request.URL.Query()
+	await.Until(w.t, func() bool { return w.post("confirm", run).StatusCode == http.StatusOK }, "it was counted")
+	await.Until(w.t, func() bool { return strings.Contains(w.page("run?"+run.Encode()), "state done") }, "it is parked")
+
+	return fingerprint
+}
+
+// post sends a form, and follows where it leads.
+func (w *world) post(page string, form url.Values) *http.Response {
+	w.t.Helper()
+	response, err := http.PostForm(w.at(page), form)
 	require.NoError(w.t, err)
 	require.NoError(w.t, response.Body.Close())
 
-	return fingerprint
+	return response
 }
 
 // audit is what axe-core says of a page.

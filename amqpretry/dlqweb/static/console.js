@@ -20,14 +20,12 @@
   const clock = (t) => `${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}`;
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
   const texts = {
-    ago: (at) => {
-      const s = Math.floor((Date.now() - at) / 1000);
-      if (s < -60) return "in the future";
-      if (s < 1) return "now";
-      if (s < 60) return `${s} s ago`;
-      if (s < 3600) return `${Math.floor(s / 60)} min ago`;
-      if (s < 2 * 86400) return `${Math.floor(s / 3600)} h ago`;
-      return `${Math.floor(s / 86400)} d ago`;
+    ago: (at, due) => {
+      const since = (Date.now() - at) / 1000, s = Math.floor(Math.abs(since));
+      if (s < 1 || (since < 0 && s < 60 && !due)) return "now"; // else clocks differ
+      const text = s < 60 ? `${s} s` : s < 3600 ? `${Math.floor(s / 60)} min`
+        : s < 2 * 86400 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+      return since < 0 ? `in ${text}` : `${text} ago`;
     },
     local: (at) => {
       const t = new Date(at);
@@ -40,7 +38,7 @@
   const tell = (where) => {
     for (const time of where.querySelectorAll("time[datetime]")) {
       const at = Date.parse(time.dateTime);
-      const text = texts[mode](at);
+      const text = texts[mode](at, time.className === "due");
       if (time.textContent !== text) time.textContent = text;
       const title = `${texts.UTC(at)} UTC\n${day(new Date(at))} ${clock(new Date(at))} ${zone}`;
       if (time.title !== title) time.title = title;

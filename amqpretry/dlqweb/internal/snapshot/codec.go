@@ -39,11 +39,15 @@ func encode(out []byte, l *dlq.DeadLetter) ([]byte, error) {
 		e.times(call.At)
 		e.texts(call.Error, call.Type, string(call.Reason))
 	}
-	var edits []byte
+	var edits, wait []byte
 	if len(l.Edits) > 0 {
 		edits, e.err = json.Marshal(l.Edits)
 	}
+	if l.Wait != nil && e.err == nil {
+		wait, e.err = json.Marshal(l.Wait)
+	}
 	e.bytes(edits)
+	e.bytes(wait)
 
 	m := &l.Message
 	e.texts(m.ContentType, m.ContentEncoding, m.CorrelationId, m.ReplyTo, m.Expiration, m.MessageId, m.Type, m.UserId,
@@ -93,6 +97,9 @@ func decode(in []byte) (*dlq.DeadLetter, error) {
 	}
 	if edits := d.bytes(); len(edits) > 0 && d.err == nil {
 		d.err = json.Unmarshal(edits, &l.Edits)
+	}
+	if wait := d.bytes(); len(wait) > 0 && d.err == nil {
+		d.err = json.Unmarshal(wait, &l.Wait)
 	}
 
 	m := &l.Message

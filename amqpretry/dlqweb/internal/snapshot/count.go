@@ -30,6 +30,7 @@ type Numbers struct {
 	// age.
 	UntimedLeftOut int        `json:"untimed_left_out"`
 	Replayed       int        `json:"replayed"`
+	Parked         int        `json:"parked"`
 	Unreadable     int        `json:"unreadable"`
 	ByReason       dlq.Counts `json:"by_reason"`
 }
@@ -42,6 +43,9 @@ type Group struct {
 	Oldest   time.Time `json:"oldest,omitzero"`
 	Newest   time.Time `json:"newest,omitzero"`
 	Replayed int       `json:"replayed"`
+	Parked   int       `json:"parked"`
+	// Parking is the note of the last of these that somebody has parked.
+	Parking *dlq.Parking `json:"parking,omitempty"`
 	// Reason is that of the oldest one.
 	Reason retry.Reason `json:"reason"`
 }
@@ -83,6 +87,9 @@ func (s *Snapshot) count(r *Result) {
 		if row.unreadable {
 			r.Unreadable++
 		}
+		if row.parked {
+			r.Parked++
+		}
 		if at.IsZero() {
 			r.Untimed++
 		} else {
@@ -105,6 +112,12 @@ func (s *Snapshot) count(r *Result) {
 		g.Bytes += int64(row.size)
 		if row.replays > 0 {
 			g.Replayed++
+		}
+		if row.parked {
+			g.Parked++
+		}
+		if row.parking > 0 {
+			g.Parking = &s.texts.parkings[row.parking]
 		}
 		g.Oldest, g.Newest = span(g.Oldest, g.Newest, at)
 	}

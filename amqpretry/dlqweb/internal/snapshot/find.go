@@ -146,7 +146,8 @@ func (s *Snapshot) matcher(f dlq.Filter) *matcher {
 	ofKind := dlq.Filter{Reasons: f.Reasons, Topics: f.Topics, Handlers: f.Handlers, ErrorTypes: f.ErrorTypes}
 	ofError := dlq.Filter{ErrorContains: f.ErrorContains, ErrorMatches: f.ErrorMatches}
 	m.row = dlq.Filter{OlderThan: f.OlderThan, NewerThan: f.NewerThan, MinCalls: f.MinCalls, MaxCalls: f.MaxCalls,
-		MinReplays: f.MinReplays, MaxReplays: f.MaxReplays, NeverReplayed: f.NeverReplayed}
+		MinReplays: f.MinReplays, MaxReplays: f.MaxReplays, NeverReplayed: f.NeverReplayed,
+		DueWithin: f.DueWithin, DueAfter: f.DueAfter}
 	for _, k := range s.texts.kinds {
 		var l dlq.DeadLetter
 		l.Reason, l.Topic, l.Handler, l.ErrorType = k.reason, k.topic, k.handler, k.errorType
@@ -171,12 +172,12 @@ func (m *matcher) chunk(n int) (p part, err error) {
 		if r.kind != 0 && !m.kinds[r.kind] || r.error != 0 && !m.errors[r.error] {
 			continue
 		}
-		l.LastFailure, l.Calls, l.Replays = r.time(), int(r.calls), int(r.replays)
+		l.LastFailure, l.Calls, l.Replays, l.Wait = r.time(), int(r.calls), int(r.replays), m.s.wait(i)
 		untimed := m.ages && r.at == unknown
 		if untimed {
 			l.LastFailure = m.s.Began.Add(-m.anAge())
 		}
-		if !m.row.Matches(&l, m.s.Began) ||
+		if !m.row.Matches(&l, m.s.Began) || m.filter.Parked != nil && *m.filter.Parked != r.parked ||
 			m.uuids && !slices.ContainsFunc(m.filter.UUIDs, func(uuid string) bool { return m.s.isUUID(i, uuid) }) {
 			continue
 		}
@@ -242,9 +243,10 @@ const (
 	Newest  Order = "newest"  // the last failure first; those without a time at the end
 	Largest Order = "largest" // bodies
 	Most    Order = "replays" // replays
+	Soonest Order = "due"     // of messages that wait, the one that is due first
 )
 
-// Orders are all.
+// Orders are those of dead letters.
 func Orders() []Order { return []Order{Oldest, Newest, Largest, Most} }
 
 // Page gives some of a result, in an order.
@@ -274,6 +276,8 @@ func (s *Snapshot) inOrder(r *Result, order Order) []uint32 {
 			return int64(r.size)
 		case Most:
 			return int64(r.replays)
+		case Soonest:
+			return -s.chunks[i/chunkRows].dues[i%chunkRows]
 		default:
 			return r.at
 		}

@@ -26,10 +26,9 @@ type inside struct {
 }
 
 func newInside(f dlq.Filter) inside {
-	i := inside{filter: dlq.Filter{Text: f.Text, Headers: f.Headers, Fields: f.Fields, Parked: f.Parked,
-		Where: f.Where}}
-	i.body = f.Text == "" && len(f.Headers) == 0 && f.Parked == nil && f.Where == nil
-	i.onlyText = len(f.Headers)+len(f.Fields) == 0 && f.Parked == nil && f.Where == nil
+	i := inside{filter: dlq.Filter{Text: f.Text, Headers: f.Headers, Fields: f.Fields, Where: f.Where}}
+	i.body = f.Text == "" && len(f.Headers) == 0 && f.Where == nil
+	i.onlyText = len(f.Headers)+len(f.Fields) == 0 && f.Where == nil
 	i.asks = !i.body || len(f.Fields) > 0
 	if text := strings.ToLower(f.Text); strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
 		i.text = []byte(text)

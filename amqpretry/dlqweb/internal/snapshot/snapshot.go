@@ -40,10 +40,11 @@ type Snapshot struct {
 
 const chunkRows = 4096
 
-// chunk has some rows, and the UUIDs of these.
+// chunk has some rows, the UUIDs of these, and of messages that wait the ends in milliseconds.
 type chunk struct {
 	rows  []row
 	uuids []byte
+	dues  []int64
 }
 
 // row is one dead letter in the index: 56 bytes, and its UUID.
@@ -54,9 +55,11 @@ type row struct {
 	size            uint32 // of the body
 	kind, error     uint32 // indices of texts
 	run             uint32 // index of the last replay's id
+	parking         uint32 // index of who has parked it, and why
 	calls, replays  uint32
 	uuid            uint32 // where the UUID ends in chunk.uuids
 	cut, unreadable bool   // the UUID is cut; headers cannot be read
+	parked          bool
 }
 
 const unknown = math.MinInt64
@@ -87,6 +90,9 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 	if run, _ := l.Message.Headers[header.Replay].(string); run != "" {
 		r.run = keep(&s.texts, s.texts.byRun, &s.texts.runs, run, run, len(run))
 	}
+	if p := l.Parking(); p != nil && !p.Unparked {
+		r.parking = keep(&s.texts, s.texts.byParking, &s.texts.parkings, *p, *p, len(p.By)+len(p.Note))
+	}
 	c.uuids = append(c.uuids, cut(l.UUID, mostText)...)
 	r.uuid = uint32(len(c.uuids)) //nolint:gosec // chunkRows times mostText
 
@@ -98,6 +104,9 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 		}
 	}
 	c.rows = append(c.rows, r)
+	if l.Wait != nil {
+		c.dues = append(c.dues, l.Wait.End().UnixMilli())
+	}
 	s.n++
 	s.Bytes += int64(len(l.Message.Body))
 }
@@ -105,7 +114,8 @@ func (s *Snapshot) Add(l *dlq.DeadLetter) {
 // rowOf has what needs no texts.
 func rowOf(l *dlq.DeadLetter) row {
 	r := row{at: unknown, offset: -1, size: clamp(len(l.Message.Body)), calls: clamp(l.Calls),
-		replays: clamp(l.Replays), cut: len(l.UUID) > mostText, unreadable: l.Unreadable != ""}
+		replays: clamp(l.Replays), cut: len(l.UUID) > mostText, unreadable: l.Unreadable != "",
+		parked: l.IsParked()}
 	if !l.LastFailure.IsZero() {
 		r.at = l.LastFailure.UnixMilli()
 	}
@@ -265,6 +275,9 @@ type Summary struct {
 	LastFailure time.Time    `json:"last_failure,omitzero"`
 	Bytes       int          `json:"bytes"`
 	Unreadable  string       `json:"unreadable,omitempty"`
+	Parked      bool         `json:"parked,omitempty"`
+	// Wait is set of a message that waits.
+	Wait *dlq.Wait `json:"wait,omitempty"`
 	// Cut tells that the UUID is longer, so that only the position leads to the message.
 	Cut bool `json:"-"`
 }
@@ -276,9 +289,10 @@ func (s *Snapshot) Summary(position int) Summary {
 	u := Summary{Position: position, UUID: s.uuid(position - 1), Cut: r.cut, Reason: k.reason, ErrorType: k.errorType,
 		Error: s.texts.errors[r.error], Handler: k.handler, Topic: k.topic,
 		Fingerprint: s.texts.fingerprints[k.fingerprint].ID, Calls: int(r.calls), Replays: int(r.replays),
-		LastFailure: r.time(), Bytes: int(r.size)}
-	if r.kind == 0 || r.error == 0 || r.unreadable {
+		LastFailure: r.time(), Bytes: int(r.size), Parked: r.parked}
+	if u.Wait = s.wait(position - 1); u.Wait != nil || r.kind == 0 || r.error == 0 || r.unreadable {
 		if l, err := s.Load(position); err == nil {
+			u.Wait = l.Wait
 			u.Reason, u.ErrorType, u.Error, u.Handler, u.Topic = l.Reason, l.ErrorType, l.Error, l.Handler, l.Topic
 			u.Fingerprint, u.Unreadable = l.Fingerprint().ID, cut(l.Unreadable, mostText)
 		}
@@ -288,6 +302,16 @@ func (s *Snapshot) Summary(position int) Summary {
 	}
 
 	return u
+}
+
+// wait is what the index has of the wait of a row; nil of a dead letter.
+func (s *Snapshot) wait(i int) *dlq.Wait {
+	dues := s.chunks[i/chunkRows].dues
+	if dues == nil {
+		return nil
+	}
+
+	return &dlq.Wait{Due: time.UnixMilli(dues[i%chunkRows]).UTC()}
 }
 
 func (r *row) time() time.Time {

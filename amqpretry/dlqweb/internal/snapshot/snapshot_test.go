@@ -37,6 +37,8 @@ var (
 	someHeaders = []any{nil, "acme", int64(7), []byte("acme"), amqp091.Table{"id": int64(7)}, 1.5, true,
 		amqp091.Decimal{Scale: 1, Value: 75},
 		time.Date(2077, 1, 2, 3, 4, 5, 0, time.UTC), []byte{0xff, 0xfe}, []any{"Acme"}}
+	someParkings = []string{"", `{"at":"2026-11-29T08:00:00Z","by":"ada","note":"legal"}`,
+		`{"at":"2026-11-29T09:00:00Z","unparked":true}`, "not JSON"}
 	someBodies = []string{"", "text with Acme", `{"n":1,"items":[{"id":7}]}`, `{"n":2}`}
 	someAges   = []time.Duration{0, time.Minute, 10 * time.Minute, time.Hour, 30 * time.Hour, 40 * 24 * time.Hour}
 )
@@ -59,6 +61,9 @@ func someDeadLetter(began time.Time) *rapid.Generator[*dlq.DeadLetter] {
 		l.Message.Headers = amqp091.Table{"tenant": rapid.SampledFrom(someHeaders).Draw(t, "tenant")}
 		if run := rapid.SampledFrom([]string{"", "run-1", "run-2"}).Draw(t, "run"); run != "" {
 			l.Message.Headers[header.Replay] = run
+		}
+		if text := rapid.SampledFrom(someParkings).Draw(t, "parking"); text != "" {
+			l.Message.Headers[header.Parked] = text
 		}
 		l.Message.Body = []byte(rapid.SampledFrom(someBodies).Draw(t, "body"))
 
@@ -207,6 +212,7 @@ func counted(t *rapid.T, s *Snapshot, r *Result, all []*dlq.DeadLetter) {
 		n.Matched++
 		n.Bytes += int64(len(l.Message.Body))
 		n.Replayed += count(l.Replays > 0)
+		n.Parked += count(l.IsParked())
 		n.Unreadable += count(l.Unreadable != "")
 		n.Untimed += count(l.LastFailure.IsZero())
 		n.Oldest, n.Newest = earlier(n.Oldest, l.LastFailure), later(n.Newest, l.LastFailure)
@@ -233,6 +239,11 @@ func counted(t *rapid.T, s *Snapshot, r *Result, all []*dlq.DeadLetter) {
 		g.Messages++
 		g.Bytes += int64(len(l.Message.Body))
 		g.Replayed += count(l.Replays > 0)
+		g.Parked += count(l.IsParked())
+		if s.row(int(i)).parking > 0 {
+			g.Parking = l.Parking()
+		}
+		require.True(t, s.row(int(i)).parking > 0 || s.texts.most < mostTexts || l.Parking() == nil || !l.IsParked())
 		g.Oldest, g.Newest = earlier(g.Oldest, l.LastFailure), later(g.Newest, l.LastFailure)
 	}
 	n.UntimedLeftOut = r.UntimedLeftOut // which is compared before
@@ -352,7 +363,7 @@ func summaryOf(s *Snapshot, l *dlq.DeadLetter) Summary {
 	u := Summary{Position: l.Position, UUID: cut(l.UUID, mostText), Reason: l.Reason, Fingerprint: l.Fingerprint().ID,
 		ErrorType: l.ErrorType, Error: cut(l.Error, mostText), Handler: l.Handler, Topic: l.Topic, Calls: l.Calls,
 		Replays: l.Replays, LastFailure: l.LastFailure, Bytes: len(l.Message.Body), Unreadable: l.Unreadable,
-		Cut: len(l.UUID) > mostText}
+		Parked: l.IsParked(), Cut: len(l.UUID) > mostText}
 	if r := s.row(l.Position - 1); r.offset < 0 {
 		u.Unreadable = ""
 		if r.kind == 0 {

@@ -30,18 +30,21 @@ type texts struct {
 	fingerprints []dlq.Fingerprint
 	errors       []string
 	runs         []string
+	parkings     []dlq.Parking
 
 	byKind        map[kind]uint32
 	byCause       map[cause]uint32
 	byFingerprint map[string]uint32
 	byError       map[string]uint32
 	byRun         map[string]uint32
+	byParking     map[dlq.Parking]uint32
 }
 
 func newTexts() texts {
 	return texts{most: mostTexts, kinds: make([]kind, 1), fingerprints: make([]dlq.Fingerprint, 1),
 		errors: make([]string, 1), runs: make([]string, 1), byKind: map[kind]uint32{}, byCause: map[cause]uint32{},
-		byFingerprint: map[string]uint32{}, byError: map[string]uint32{}, byRun: map[string]uint32{}}
+		byFingerprint: map[string]uint32{}, byError: map[string]uint32{}, byRun: map[string]uint32{},
+		parkings: make([]dlq.Parking, 1), byParking: map[dlq.Parking]uint32{}}
 }
 
 // overhead of an entry beside its text.
@@ -86,5 +89,5 @@ func (t *texts) add(l *dlq.DeadLetter) (kindOf, errorOf uint32) {
 
 // end forgets what only adding needs.
 func (t *texts) end() {
-	t.byKind, t.byCause, t.byFingerprint, t.byError, t.byRun = nil, nil, nil, nil, nil
+	t.byKind, t.byCause, t.byFingerprint, t.byError, t.byRun, t.byParking = nil, nil, nil, nil, nil, nil
 }

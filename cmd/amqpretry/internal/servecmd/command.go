@@ -39,6 +39,9 @@ import with undo. The HTTP API is below /api/v1, its OpenAPI document is /api/v1
 With the management API the console finds all dead-letter queues of the virtual host. Without it,
 name main queues with --queue.
 
+It also lists the messages that wait for a main queue, sends them at once, postpones and cancels them.
+--policies names their retry queues: the policy of the topic with the name of the main queue.
+
 On a loopback address no sign-in is needed: everybody on this machine may do what --role says (default
 delete). Requests through a reverse proxy are refused then, as far as they show it. Other addresses,
 and consoles behind a proxy, need --auth:
@@ -50,8 +53,8 @@ and consoles behind a proxy, need --auth:
                       all others. The proxy must remove the header from what clients send
 
 --role is what everybody may do, --grant what single users may: metadata (numbers, reasons, times),
-view (error texts, headers, bodies, exports), replay (replay, move, import, undo), delete (delete as
-well). The default of --role is view with --auth.
+view (error texts, headers, bodies, exports), replay (replay, move, park, import, undo; send and
+postpone what waits), delete (delete, and cancel what waits). The default of --role is view with --auth.
 
 Each run has a folder in --folder with its undo file. The folder needs room for every message that is
 taken out, and nothing in it is deleted. Each action is written to --audit before it is done, and
@@ -74,6 +77,7 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), s, o) },
 	}
 	s.ConnectionFlags(cmd)
+	s.PoliciesFlag(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.listen, "listen", defaultListen, "`address` to listen on")
 	flags.StringVar(&o.prefix, "prefix", "", "`path` below which a reverse proxy passes requests on unchanged")

@@ -62,9 +62,13 @@ func run(ctx context.Context, s *cli.Session, o options) error {
 	if err != nil {
 		return err
 	}
+	policies, err := s.Policies()
+	if err != nil {
+		return err
+	}
 	config := dlqweb.Config{
-		Broker: broker, Queues: o.queues, Prefix: o.prefix, Authorize: authorize, ReadOnly: o.readOnly,
-		Folder: o.folder, Audit: audit, Logger: watermill.NewSlogLogger(log),
+		Broker: broker, Queues: o.queues, Policies: policies, Prefix: o.prefix, Authorize: authorize,
+		ReadOnly: o.readOnly, Folder: o.folder, Audit: audit, Logger: watermill.NewSlogLogger(log),
 	}
 	if hook != nil {
 		if hook.console == "" {
