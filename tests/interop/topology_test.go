@@ -179,7 +179,7 @@ func TestOperatorTakesManifests(t *testing.T) {
 		}
 		// The schemas are as strict as they should be.
 		for _, kind := range []string{"Exchange", "Queue", "Binding", "Policy"} {
-			assert.Error(t, schemas[kind].Validate(map[string]any{"spec": map[string]any{"nmae": "x"}}), kind)
+			assert.Error(t, schemas[kind].Validate(map[string]any{"spec": map[string]any{"unknown": "x"}}), kind)
 		}
 	}
 }
