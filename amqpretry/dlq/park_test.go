@@ -2,6 +2,7 @@ package dlq_test
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -182,5 +183,50 @@ func TestForgedParking(t *testing.T) {
 		l := dlq.DeadLetter{Message: amqp091.Publishing{Headers: amqp091.Table{header.Parked: text}}}
 		assert.Nil(t, l.Parking(), text)
 		assert.False(t, l.IsParked())
+	}
+}
+
+// A run that is interrupted loses no message, and leaves at most those twice that it reports.
+func TestParkIsInterrupted(t *testing.T) {
+	t.Parallel()
+	f := onQuorumQueues(t)
+	const n = 1000
+	f.fill(n)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := f.queue.Run(ctx, dlq.Plan{Kind: dlq.Park, Note: "why", Progress: func(p dlq.Progress) {
+		if p.Done > 100 {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Less(t, r.Done, n)
+	seen := map[string]bool{}
+	all := f.numbers(dlq.Filter{})
+	for _, number := range all {
+		seen[number] = true
+	}
+	assert.Len(t, seen, n)
+	assert.LessOrEqual(t, len(all)-n, r.Unsettled)
+	assert.Len(t, f.numbers(parkedOnly(true)), r.Done+len(all)-n)
+}
+
+// A queue that is full has room for as many messages as it gives away.
+func TestParkInAFullQueue(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"classic", "quorum"} {
+		for _, overflow := range []string{"drop-head", "reject-publish"} {
+			t.Run(kind+" "+overflow, func(t *testing.T) {
+				t.Parallel()
+				arguments := amqp091.Table{amqp091.QueueTypeArg: kind, amqp091.QueueMaxLenArg: int64(50),
+					amqp091.QueueOverflowArg: overflow}
+				if kind == "quorum" {
+					arguments["x-delivery-limit"] = int64(1<<31 - 1)
+				}
+				f := onBroker(t, arguments)
+				f.fill(50)
+				assert.Equal(t, 50, f.run(dlq.Plan{Kind: dlq.Park, Note: "why"}).Done)
+				assert.Len(t, f.numbers(parkedOnly(true)), 50)
+			})
+		}
 	}
 }

@@ -68,8 +68,8 @@ type Plan struct {
 	// the broker and of other libraries. It empties a dead-letter queue of several main queues.
 	// Origins are the queues to which messages may go. A run must have some; without them,
 	// Queue.Plan counts all that are there, in Report.Origins. Limit and Rate are for all together.
-	ToOrigin bool     `json:"to_origin,omitempty"`
-	Origins  []string `json:"origins,omitempty"`
+	ToOrigin bool     `json:"-"`
+	Origins  []string `json:"-"`
 	// Limit is how many at most; 0 means all that match.
 	Limit int `json:"limit,omitempty"`
 	// Rate is how many a second at most; 0 means as fast as the broker confirms them.

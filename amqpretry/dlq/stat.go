@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // Stat counts dead letters.
@@ -44,6 +46,19 @@ type Stat struct {
 	// ByFingerprint counts their IDs, and Fingerprints tells what each of them stands for.
 	ByFingerprint Counts                 `json:"by_fingerprint"`
 	Fingerprints  map[string]Fingerprint `json:"fingerprints,omitempty"`
+	// ByReplay counts those that have failed again, by the run that has replayed them last:
+	// Report.Run. Others are not among them.
+	ByReplay Counts `json:"by_replay"`
+}
+
+// Handled returns how many of the messages that a replay has sent have left its target at least:
+// they are handled, or somebody else has taken them. failedAgain are dead letters again, pending
+// may still be in the target or wait for a retry, and unread have come into the dead-letter queue
+// since it was read.
+func Handled(sent, failedAgain int, pending, unread int64) int {
+	most := int64(sent)
+
+	return max(0, sent-failedAgain-int(min(pending, most))-int(min(unread, most)))
 }
 
 // Counts are numbers by name. The sum of all is the number of dead letters that matched.
@@ -131,6 +146,9 @@ func (s *Stat) add(l *DeadLetter) {
 		}
 	}
 
+	if run, _ := l.Message.Headers[header.Replay].(string); run != "" {
+		s.ByReplay.add(run)
+	}
 	s.ByReason.add(string(l.Reason))
 	s.ByTopic.add(l.Topic)
 	s.ByHandler.add(l.Handler)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -34,6 +35,9 @@ func TestStat(t *testing.T) {
 		deadLetter("exhausted", "", "ship", "*b.Error", at.Add(-time.Hour), 1, "", ""),
 		deadLetter("", "", "", "", time.Time{}, 0, "", "x"),
 	} {
+		if l.Replays == 2 {
+			l.Message.Headers = amqp091.Table{header.Replay: "run"}
+		}
 		s.add(l)
 	}
 
@@ -47,6 +51,7 @@ func TestStat(t *testing.T) {
 		ByFingerprint: Counts{ByName: map[string]int{
 			"7b543f1f084e": 2, "7586de070bad": 1, "98c70a3f71e8": 1, "96a296d224f2": 1,
 		}},
+		ByReplay: Counts{ByName: map[string]int{"run": 1}},
 		Fingerprints: map[string]Fingerprint{
 			"7b543f1f084e": {ID: "7b543f1f084e", ErrorType: "*a.Error", Handler: "ship", Pattern: "exhausted"},
 			"7586de070bad": {ID: "7586de070bad", ErrorType: "*a.Error", Handler: "bill", Pattern: "permanent"},
@@ -63,7 +68,7 @@ func TestStat(t *testing.T) {
 			`"by_topic":{"by_name":{"":2,"orders":3},"others":0},"by_handler":{"by_name":{"":1,"bill":1,"ship":3},"others":0},`+
 			`"by_error_type":{"by_name":{"":1,"*a.Error":3,"*b.Error":1},"others":0},`+
 			`"by_fingerprint":{"by_name":{"7586de070bad":1,"7b543f1f084e":2,"96a296d224f2":1,"98c70a3f71e8":1},"others":0},`+
-			`"fingerprints":{"7586de070bad":{"id":"7586de070bad","error_type":"*a.Error","handler":"bill","pattern":"permanent"},`+
+			`"by_replay":{"by_name":{"run":1},"others":0},"fingerprints":{"7586de070bad":{"id":"7586de070bad","error_type":"*a.Error","handler":"bill","pattern":"permanent"},`+
 			`"7b543f1f084e":{"id":"7b543f1f084e","error_type":"*a.Error","handler":"ship","pattern":"exhausted"},`+
 			`"96a296d224f2":{"id":"96a296d224f2","error_type":"","handler":"","pattern":""},`+
 			`"98c70a3f71e8":{"id":"98c70a3f71e8","error_type":"*b.Error","handler":"ship","pattern":"exhausted"}}}`, string(text))
@@ -74,7 +79,8 @@ func TestStatOfNothing(t *testing.T) {
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"ready":0,"seen":0,"hidden":0, "consumers": 0,"matched":0,"bytes":0,"untimed":0,"replayed":0,"unreadable":0,`+
 		`"by_reason":{"by_name":{},"others":0},"by_topic":{"by_name":{},"others":0},"by_handler":{"by_name":{},"others":0},`+
-		`"by_error_type":{"by_name":{},"others":0},"by_fingerprint":{"by_name":{},"others":0}}`, string(text))
+		`"by_error_type":{"by_name":{},"others":0},"by_fingerprint":{"by_name":{},"others":0},`+
+		`"by_replay":{"by_name":{},"others":0}}`, string(text))
 }
 
 // Whoever makes up names fills no memory, and hides nothing: all are counted.
@@ -115,4 +121,14 @@ func TestCountsSorted(t *testing.T) {
 	c := Counts{ByName: map[string]int{"b": 2, "a": 2, "": 1, "c": 3}, Others: 9}
 	assert.Equal(t, []Count{{"c", 3}, {"a", 2}, {"b", 2}, {"", 1}}, c.Sorted())
 	assert.Empty(t, Counts{}.Sorted())
+}
+
+func TestHandled(t *testing.T) {
+	for _, test := range []struct {
+		sent, again     int
+		pending, unread int64
+		want            int
+	}{{10, 0, 0, 0, 10}, {10, 2, 3, 1, 4}, {10, 2, 1 << 40, 0, 0}, {10, 0, 0, 1 << 40, 0}} {
+		assert.Equal(t, test.want, Handled(test.sent, test.again, test.pending, test.unread), test)
+	}
 }

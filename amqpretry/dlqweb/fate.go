@@ -95,7 +95,7 @@ func (c *Console) fateOf(ctx context.Context, r Run) *fate {
 		f.Since = max(0, *state.Messages-int64(now.Len()))
 	}
 	if f.Pending != nil {
-		handled := max(0, r.Done-again-int(min(*f.Pending, int64(r.Done)))-int(min(f.Since, int64(r.Done))))
+		handled := dlq.Handled(r.Done, again, *f.Pending, f.Since)
 		f.Handled = &handled
 	}
 

@@ -93,7 +93,7 @@ possibly after a part was done.`,
 	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue "+
 		"(default: QUEUE.dlq)")
 	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing(), t.park(),
-		t.unpark())
+		t.unpark(), t.watching())
 	for _, child := range cmd.Commands() {
 		t.CompleteQueues(child, false, mainQueuesWithDeadLetters)
 	}

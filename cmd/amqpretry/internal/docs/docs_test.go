@@ -38,7 +38,7 @@ var pages = []string{"reference/command-line/README.md", "reference/command-line
 	"reference/command-line/topology.md", "reference/command-line/doctor.md", "reference/command-line/group.md",
 	"concepts/sizing.md", "how-to/operate-exact-delays.md", "how-to/topology-as-code.md", "reference/package-dlq.md",
 	"how-to/work-with-dead-letters.md", "how-to/messages-that-wait.md",
-	"reference/command-line/dlq-origin.md"}
+	"reference/command-line/dlq-origin.md", "reference/command-line/dlq-watch.md"}
 
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""
