@@ -210,7 +210,7 @@ func (r *retirement) look(ctx context.Context) error {
 				argument, found, wanted), "leave it, or find out whose it is")
 		}
 	}
-	if n := queue.Consumers; n != nil && *n > 0 {
+	if n := queue.Consumers; n != nil && *n > 0 && !r.queue.Whole { // else they have just ended, perhaps
 		return r.inUse(fmt.Sprintf("consumers on it: %d (the API's statistics may be some seconds old)", *n),
 			"end them")
 	}
@@ -345,6 +345,8 @@ func (r *retirement) notInTime(cause error) error {
 	case some(q.Delayed):
 		return r.kept(cause, fmt.Sprintf("messages in it: %d; held by the broker until their x-opt-delivery-time: %d",
 			*q.Messages, *q.Delayed), "wait until then")
+	case some(q.Consumers):
+		return r.kept(cause, fmt.Sprintf("consumers on it: %d", *q.Consumers), "end them")
 	case some(q.Messages) && r.queue.Whole:
 		return r.kept(cause, fmt.Sprintf("messages in it: %d", *q.Messages), "let a consumer handle them, or move them")
 	case some(q.Messages):
@@ -360,10 +362,10 @@ func (r *retirement) notInTime(cause error) error {
 }
 
 // empty needs every number that counts messages to be there, or not to exist for this type of
-// queue.
+// queue. Nobody may consume.
 func empty(q httpapi.Queue) bool {
 	zero := func(n *int64) bool { return n != nil && *n == 0 }
-	return zero(q.Messages) && zero(q.Ready) && zero(q.Unacked) &&
+	return zero(q.Messages) && zero(q.Ready) && zero(q.Unacked) && (q.Consumers == nil || zero(q.Consumers)) &&
 		(q.Undeliverable == nil || zero(q.Undeliverable)) && (q.Delayed == nil || zero(q.Delayed))
 }
 

@@ -58,6 +58,17 @@ func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
 	}
 }
 
+// Statistics may still count consumers that have ended, so a queue with some is not empty yet.
+func TestEmptyHasNoConsumers(t *testing.T) {
+	zero, one := int64(0), int64(1)
+	q := httpapi.Queue{Messages: &zero, Ready: &zero, Unacked: &zero}
+	assert.True(t, empty(q))
+	q.Consumers = &zero
+	assert.True(t, empty(q))
+	q.Consumers = &one
+	assert.False(t, empty(q))
+}
+
 func TestNotInTimeSaysWhatIsThere(t *testing.T) {
 	zero, two, three := int64(0), int64(2), int64(3)
 	queue := Queue{Queue: topology.Queue{Name: "orders.retry.30s", Delay: 30 * time.Second,
@@ -66,6 +77,7 @@ func TestNotInTimeSaysWhatIsThere(t *testing.T) {
 		`queue "orders.retry.30s" was not deleted: the API does not show its messages (state "down"); start its nodes, or wait until a broker that was just started has statistics (context deadline exceeded)`:                                          {State: "down"},
 		`queue "orders.retry.30s" was not deleted: waiting messages: 3; give it more time than its delay of 30s (context deadline exceeded)`:                                                                                                             {Messages: &three, Undeliverable: &zero},
 		`queue "orders.retry.30s" was not deleted: messages in it: 3; not accepted by "orders", where they return to: 2; if that queue is missing, declare it again, and they return within 3 minutes; or move them by hand (context deadline exceeded)`: {Messages: &three, Undeliverable: &two},
+		`queue "orders.retry.30s" was not deleted: consumers on it: 2; end them (context deadline exceeded)`:                                                                                                                                             {Messages: &zero, Consumers: &two},
 		`queue "orders.retry.30s" was not deleted: no statistics yet that are new enough to prove it empty; give it half a minute (context deadline exceeded)`:                                                                                           {Messages: &zero, Members: []string{"a"}, Online: []string{"a"}},
 		`queue "orders.retry.30s" was not deleted: of its members [a b] only [b] are online, so messages may still be on their way to it; start its nodes (context deadline exceeded)`:                                                                   {Messages: &zero, Members: []string{"a", "b"}, Online: []string{"b"}},
 		`queue "orders.retry.30s" was not deleted: messages in it: 3; held by the broker until their x-opt-delivery-time: 2; wait until then (context deadline exceeded)`:                                                                                {Messages: &three, Delayed: &two},

@@ -29,10 +29,11 @@ func newServer(t *testing.T, handler http.Handler) string {
 }
 
 var settings = map[string]setting{
-	"quorum":  {"testdata/tiers.yaml", amqp091.QueueTypeQuorum},
-	"classic": {"testdata/tiers.yaml", amqp091.QueueTypeClassic},
-	"exact":   {"testdata/exact.yaml", amqp091.QueueTypeQuorum},
-	"shared":  {"testdata/shared.yaml", amqp091.QueueTypeQuorum},
+	"quorum":  {policies: "testdata/tiers.yaml", queueType: amqp091.QueueTypeQuorum},
+	"classic": {policies: "testdata/tiers.yaml", queueType: amqp091.QueueTypeClassic},
+	"exact":   {policies: "testdata/exact.yaml", queueType: amqp091.QueueTypeQuorum},
+	"shared":  {policies: "testdata/shared.yaml", queueType: amqp091.QueueTypeQuorum},
+	"cycle":   {policies: "testdata/cycle.yaml", queueType: amqp091.QueueTypeQuorum, begins: true},
 }
 
 func TestGroup_OwnBroker(t *testing.T) {
@@ -170,7 +171,9 @@ func (l *lab) balances(group string) {
 			continue
 		}
 		for i, attempt := range attempts { // by whichever group
-			assert.Equal(l.t, i+1, attempt, "%s: %v", id, l.calls[id])
+			if !l.setting.begins {
+				assert.Equal(l.t, i+1, attempt, "%s: %v", id, l.calls[id])
+			}
 		}
 	}
 	l.t.Logf("%d messages, %d dead, %d duplicates, of %d that were published in the %s in which both queues were bound",

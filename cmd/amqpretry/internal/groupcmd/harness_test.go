@@ -48,6 +48,7 @@ func newBroker(t *testing.T) *brokertest.Broker {
 type setting struct {
 	policies  string // a file
 	queueType string
+	begins    bool // a message that is moved begins with attempt 1
 }
 
 // lab is a topic, with groups and a ledger of its messages.
