@@ -239,11 +239,13 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 
 	options := dlq.ImportOptions{
 		Filter: e.runs.console.asShown(e.plan.Filter), OnlyMissing: true, FailedAgain: e.run.UndoOf != "",
-		DryRun: e.dry, Progress: e.progress, AllowDrop: e.run.AllowDrop,
-		Imported: func(lines int) error {
+		DryRun: e.dry, Progress: e.progress, AllowDrop: e.run.AllowDrop}
+	if !e.dry {
+		options.Imported = func(lines int) error {
 			e.runs.change(e.r, false, func(r *Run) { r.Lines = lines })
 			return nil
-		}}
+		}
+	}
 	put := e.queue.Import
 	if e.waits != nil { // where nobody can see which are missing
 		put, options.Skip = e.waits.Import, e.runs.restored(e.run.UndoOf)

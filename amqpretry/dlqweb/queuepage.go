@@ -232,7 +232,7 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	if p.Result, err = c.find(r.Context(), v, now); err != nil {
 		p.Problem = problemOf(err)
 	}
-	p.Chips, p.Choices = v.chips(now.Snapshot, who), choices(now.Snapshot, who)
+	p.Chips, p.Choices = v.chips(now.Snapshot, who), choices(now.Snapshot, who, v.Waits)
 	if p.Result != nil {
 		p.fill(who)
 	}

@@ -63,7 +63,7 @@ func causeText(f dlq.Fingerprint, who visitor) string {
 const mostChoices = 30
 
 // choices are what the search box offers: what a snapshot has, and the forms of other filters.
-func choices(s *snapshot.Snapshot, who visitor) []string {
+func choices(s *snapshot.Snapshot, who visitor, waits bool) []string {
 	var all []string
 	add := func(key string, values []string) {
 		for _, value := range values[:min(len(values), mostChoices)] {
@@ -78,6 +78,9 @@ func choices(s *snapshot.Snapshot, who visitor) []string {
 		add("handler", known.Handlers)
 		add("topic", known.Topics)
 		add("error-type", known.ErrorTypes)
+	}
+	if waits {
+		all = append(all, "due-within:15m", "due-after:1h")
 	}
 	all = append(all, "newer-than:1h", "newer-than:1d", "older-than:7d", "max-replays:0", "min-replays:1")
 	if who.CanView() {

@@ -121,7 +121,9 @@ func (k *snapshots) of(t target) *entry {
 }
 
 // is tells whether it is about a target.
-func (l *entry) is(t target) bool { return l.target.Queue == t.Queue && l.target.Waits == t.Waits }
+func (l *entry) is(t target) bool {
+	return l.target.Queue == t.Queue && l.target.Waits == t.Waits && (!t.Waits || l.target.MainQueue == t.MainQueue)
+}
 
 // isOver tells that nothing is known of a queue, and nothing goes on.
 func (l *entry) isOver() bool {

@@ -3,6 +3,8 @@ package dlqweb_test
 import (
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +130,32 @@ func TestWaiting(t *testing.T) {
 	d.role = dlqweb.RoleReplay
 	assert.NotContains(t, d.getOnce(path).Body, "Cancel…")
 	assert.Equal(t, http.StatusForbidden, d.post("/plan", url.Values{"kind": {"cancel"}, "queue": {d.dead}}).Status)
+}
+
+// The undo of a cancellation that was interrupted goes on where it was.
+func TestUndoOfWaitingGoesOn(t *testing.T) {
+	t.Parallel()
+	d := startDelayed(t, nil)
+	d.retry("a", time.Hour)
+	d.retry("b", time.Hour)
+	d.Has(d.main+".retry.1h", 2)
+	r := d.ran(url.Values{"kind": {"cancel"}, "queue": {d.dead}})
+	require.Equal(t, 2, r.Done)
+	undo := d.undone(r.ID)
+	require.NoError(t, d.console.Close())
+	edit := func(id, before, after string) {
+		path := filepath.Join(d.config.Folder, id, "run.json")
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, []byte(replaceOnce(t, string(text), before, after)), 0o600))
+	}
+	edit(undo.ID, `"state": "done"`, `"state": "running"`)
+	edit(undo.ID, `"lines": 2`, `"lines": 1`)
+	edit(r.ID, `"undone_by"`, `"undone_before"`)
+	d.open()
+	assert.Contains(t, d.get("/run?id="+undo.ID).Body, "it goes on from here")
+	assert.Equal(t, 1, d.undone(r.ID).Done)
+	d.Has(d.main+".retry.1h", 3)
 }
 
 // Runs send, postpone and cancel messages that wait. A cancelled one waits again after the undo.

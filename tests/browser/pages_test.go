@@ -125,6 +125,7 @@ func TestPages_OwnBroker(t *testing.T) {
 		{"long queue", w.at("queue?queue=" + longQueue + ".dlq"), "By age"},
 		{"long message", w.at("message?" + long), "Headers"}, {"no queue", w.at("?name=nobody"), "Show all queues"},
 		{"parked cause", w.at("queue?" + query + "&fingerprint=" + parked), "waits for the fix of the totals"},
+		{"what waits", w.at("waiting?refresh=now&" + query), "Messages that wait for"},
 		{"new causes", w.at("queue?since=2h&" + query), "not there before"},
 		{"large delete", w.at("plan?kind=purge&queue=mails.dlq"), "Type 3010 to delete"},
 		{"a move", w.at("plan?kind=move&" + query), "To the queue"}, {"its fate", fate, "What became of them"},
