@@ -53,8 +53,8 @@ func (p *passage) checkChosen() error {
 		return nil
 	}
 
-	return &config.FieldError{Path: "Plan.Origins", Wanted: "the queues to which messages may go: headers only choose " +
-		"among these", Found: "none"}
+	return &config.FieldError{Path: "Plan.Origins", Wanted: "the queues to which messages may go: headers only " +
+		"choose among these", Found: "none"}
 }
 
 // origin returns the origin of a message, or why it cannot go there.

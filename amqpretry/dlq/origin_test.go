@@ -54,7 +54,8 @@ func TestReplayToOrigins(t *testing.T) {
 	at := time.Now().UTC().Add(-time.Hour).Truncate(time.Second)
 	f := onSharedQueue(t, "spring", "mt", "nsb", "died", "expired", "not-chosen")
 	f.Publish(f.queue.Name(), springMessage(f.name("spring"), at), massTransitMessage(f.name("mt"), at),
-		nServiceBusMessage(f.name("nsb"), at), nServiceBusMessage(f.name("nsb"), at), nServiceBusMessage(f.name("gone"), at),
+		nServiceBusMessage(f.name("nsb"), at), nServiceBusMessage(f.name("nsb"), at),
+		nServiceBusMessage(f.name("gone"), at),
 		deadletter.New(f.main, 1), deadletter.New(f.main, 2), untimedSpringMessage(f.main),
 		amqp091.Publishing{Headers: amqp091.Table{"x-exception-message": "no stock", "x-original-exchange": "",
 			"x-original-routingKey": f.name("spring")}, Body: []byte("default exchange")},

@@ -118,7 +118,8 @@ func (p Plan) Validate() error {
 	}
 
 	check(p.Kind.forWaits() || slices.Contains([]Kind{Replay, Move, Purge, Park, Unpark}, p.Kind), "Kind",
-		"replay, move, purge, park or unpark, or cancel, send or postpone for messages that wait", quoted(string(p.Kind)))
+		"replay, move, purge, park or unpark, or cancel, send or postpone for messages that wait",
+		quoted(string(p.Kind)))
 	check(p.To == "" || p.Kind == Replay || p.Kind == Move, "To", "empty for a "+string(p.Kind), quoted(p.To))
 	check(p.Until.IsZero() == (p.Kind != Postpone), "Until", "a time for a postpone, else none", p.Until.String())
 	check(p.To != "" || p.Kind != Move, "To", "the queue to which the messages go", quoted(p.To))

@@ -80,7 +80,10 @@ func (r *Report) refuse(l *DeadLetter, err error) {
 	if len(r.EditErrors) >= mostEditErrors-1 {
 		failure.Why = ""
 	}
-	i := slices.IndexFunc(r.EditErrors, func(e EditFailure) bool { return e.Why == failure.Why || e.Why == err.Error() })
+	i := slices.IndexFunc(r.EditErrors, func(e EditFailure) bool { return e.Why == err.Error() })
+	if i < 0 {
+		i = slices.IndexFunc(r.EditErrors, func(e EditFailure) bool { return e.Why == failure.Why })
+	}
 	if i < 0 {
 		i, r.EditErrors = len(r.EditErrors), append(r.EditErrors, failure)
 	}

@@ -40,7 +40,8 @@ func (e *edits) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&e.all, "edit-all", false, "allow the edit of several messages")
 	cmd.Flags().Var(cli.Text(&e.filter), "filter-body", "`command` that reads each body from its standard input and "+
 		"prints the new one")
-	cmd.Flags().DurationVar(&e.timeout, "filter-timeout", 10*time.Second, "with --filter-body: maximum time for one body")
+	cmd.Flags().DurationVar(&e.timeout, "filter-timeout", 10*time.Second, "with --filter-body: maximum time for one "+
+		"body")
 	cmd.MarkFlagsMutuallyExclusive("body", "edit", "filter-body")
 	cmd.MarkFlagsMutuallyExclusive("edit", "edit-all")
 }

@@ -121,7 +121,8 @@ func (f *bodyFilter) run(body []byte) ([]byte, error) {
 	case out.over:
 		return nil, fmt.Errorf("the command printed more than %d MiB", out.most>>20)
 	case err != nil:
-		return nil, errors.New(strings.TrimSuffix(err.Error()+": "+strings.Join(strings.Fields(said.text.String()), " "), ": "))
+		words := strings.Join(strings.Fields(said.text.String()), " ")
+		return nil, errors.New(strings.TrimSuffix(err.Error()+": "+words, ": "))
 	}
 
 	if !bytes.HasSuffix(body, []byte("\n")) { // commands end the last line
@@ -206,7 +207,7 @@ func (t *tool) printSamples(f *bodyFilter) error {
 // lines are the lines that differ, with one line around them.
 func (c changedBody) lines() (lines []string) {
 	if !isText(c.before) || !isText(c.after) {
-		return []string{fmt.Sprintf("%s become %s", units.Many(len(c.before), "byte"), units.Many(len(c.after), "byte"))}
+		return []string{units.Many(len(c.before), "byte") + " become " + units.Many(len(c.after), "byte")}
 	}
 	before, isJSON := readable(c.before)
 	after, stays := readable(c.after)

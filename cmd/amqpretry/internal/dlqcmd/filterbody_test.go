@@ -120,7 +120,8 @@ func TestFilterBodyShowsWhatChanges(t *testing.T) {
 		"binary": {"\xff", "a", "1 byte become 1 byte"},
 		"long":   {"y", strings.Repeat("x\n", 50), "- y" + strings.Repeat("|+ x", 19) + "|…"},
 	} {
-		assert.Equal(t, test.want, strings.Join(changedBody{"", []byte(test.before), []byte(test.after)}.lines(), "|"), name)
+		changed := changedBody{"", []byte(test.before), []byte(test.after)}
+		assert.Equal(t, test.want, strings.Join(changed.lines(), "|"), name)
 	}
 }
 
@@ -173,7 +174,8 @@ func TestFilterBodyMustGiveTheSameTwice(t *testing.T) {
 	}, "replay", p.main, "--no-undo", "--filter-body", "echo x >> "+file+"; wc -l < "+file)
 	assert.Equal(t, cli.ExitOK, code, errs)
 	assert.Contains(t, out, "2 of 2 matching messages replayed")
-	assert.Contains(t, errs, "--filter-body: 2 messages got another body than the command had made of the same one before")
+	assert.Contains(t, errs, "--filter-body: 2 messages got another body than the command had made of the same one "+
+		"before")
 }
 
 func TestFilterBodyFlags(t *testing.T) {

@@ -413,8 +413,8 @@ func (t *tool) printDone(q runner, e *operation, o outcome, undo string) error {
 func (e *operation) unsettled(q runner, n int, undo string) string {
 	switch {
 	case e.marks():
-		return fmt.Sprintf("%s more may be in %s twice: their copies were sent, and the removal of the originals is not "+
-			"confirmed", units.Thousands(n), q.Name())
+		return fmt.Sprintf("%s more may be in %s twice: their copies were sent, and the removal of the originals is "+
+			"not confirmed", units.Thousands(n), q.Name())
 	case e.to == "" && undo == "":
 		return fmt.Sprintf("%s more may be deleted: their removal from %s is not confirmed", units.Thousands(n),
 			q.Name())
