@@ -206,7 +206,9 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	if err != nil {
 		return err
 	}
-	v.Waits = name == "waiting"
+	if v.Waits = name == "waiting"; v.Waits && !who.CanView() {
+		return who.needs(RoleView)
+	}
 	wanted := wantNew
 	switch {
 	case isLive(r), v.Waits && !query.Has("refresh"):

@@ -18,7 +18,7 @@ type Role int
 const (
 	// RoleMetadata sees queues, numbers, reasons, error types, handlers, topics, times and UUIDs.
 	RoleMetadata Role = iota
-	// RoleView sees error texts, headers, bodies and runs as well, and exports.
+	// RoleView sees error texts, headers, bodies, messages that wait and runs as well, and exports.
 	RoleView
 	// RoleReplay replays, moves, parks, imports and undoes.
 	RoleReplay

@@ -10,7 +10,7 @@ import (
 )
 
 // Messages that wait for a main queue are read into a snapshot like dead letters, but only when
-// somebody asks for that: a read can make them late.
+// somebody with the role view asks for that: a read can make them late.
 
 // kindRestore is the undo of a run that has cancelled messages.
 const kindRestore dlq.Kind = "restore"
@@ -95,6 +95,9 @@ func (k *runs) restored(id string) (lines int) {
 
 // apiWaiting lists messages that wait, those that are due first.
 func (c *Console) apiWaiting(r *http.Request, who visitor) (any, error) {
+	if err := who.needs(RoleView); err != nil {
+		return nil, err
+	}
 	size, err := pageLimit(r.URL.Query())
 	if err != nil {
 		return nil, err
@@ -108,5 +111,5 @@ func (c *Console) apiWaiting(r *http.Request, who visitor) (any, error) {
 		queueHead
 		Matched  int                `json:"matched"`
 		Messages []snapshot.Summary `json:"messages"`
-	}{headOf(v, now), found.Matched, rowsFor(now.Page(found, snapshot.Soonest, 0, size), who)}, nil
+	}{headOf(v, now), found.Matched, now.Page(found, snapshot.Soonest, 0, size)}, nil
 }

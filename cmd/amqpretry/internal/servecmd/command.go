@@ -53,8 +53,9 @@ and consoles behind a proxy, need --auth:
                       all others. The proxy must remove the header from what clients send
 
 --role is what everybody may do, --grant what single users may: metadata (numbers, reasons, times),
-view (error texts, headers, bodies, exports), replay (replay, move, park, import, undo; send and
-postpone what waits), delete (delete, and cancel what waits). The default of --role is view with --auth.
+view (error texts, headers, bodies, messages that wait, exports), replay (replay, move, park, import,
+undo; send and postpone what waits), delete (delete, and cancel what waits). The default of --role is
+view with --auth.
 
 Each run has a folder in --folder with its undo file. The folder needs room for every message that is
 taken out, and nothing in it is deleted. Each action is written to --audit before it is done, and
