@@ -49,7 +49,12 @@ type fixture struct {
 
 func newFixture(t *testing.T, policy config.Policy) *fixture {
 	t.Helper()
-	uri := brokertest.URI(t)
+
+	return newFixtureOn(t, brokertest.URI(t), policy)
+}
+
+func newFixtureOn(t *testing.T, uri string, policy config.Policy) *fixture {
+	t.Helper()
 	f := &fixture{Client: rabbit.New(t, uri), t: t, main: "waiting-" + watermill.NewShortUUID(), policy: policy}
 	f.policy.Ladder.Prefix = f.main
 	f.Declare(f.main, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
