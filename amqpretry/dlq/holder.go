@@ -134,7 +134,10 @@ func (h *holder) claim(of *block, tag uint64) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	i := slices.IndexFunc(h.blocks, func(b *heldBlock) bool { return b.block == of })
+	i := len(h.blocks) - 1 // mostly it is the last
+	for i >= 0 && h.blocks[i].block != of {
+		i--
+	}
 	if i < 0 {
 		return false
 	}
@@ -158,7 +161,7 @@ func (h *holder) releaseDue(now time.Time) {
 					h.back[m.id]++
 				}
 			}
-			b.block.release(b.held[:n])
+			b.block.release(slices.DeleteFunc(b.held[:n:n], func(m held) bool { return m.claimed }))
 			b.held = b.held[n:]
 		}
 	}
@@ -214,15 +217,15 @@ func (h *holder) forget(of *block, again bool) (due int) {
 
 // release gives messages back that the broker is to hand on.
 func (b *block) release(all []held) {
+	if len(all) == 0 {
+		return
+	}
+	b.released.Add(int64(len(all)))
 	if b.taken.Load() == b.acked.Load() { // all that came before is among them
 		_ = b.channel.Nack(all[len(all)-1].tag, true, true) // if it fails, they are back
-		b.released.Add(int64(len(all)))
 		return
 	}
 	for _, m := range all {
-		if !m.claimed {
-			_ = b.channel.Nack(m.tag, false, true)
-			b.released.Add(1)
-		}
+		_ = b.channel.Nack(m.tag, false, true)
 	}
 }

@@ -2,6 +2,7 @@ package dlq_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/management"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -41,7 +43,13 @@ func kinds() map[string]config.Policy {
 
 func newWaiting(t *testing.T, policy config.Policy) *waiting {
 	t.Helper()
-	w := &waiting{fixture: connected(t, brokertest.URI(t)), policy: policy}
+
+	return newWaitingOn(t, brokertest.URI(t), policy)
+}
+
+func newWaitingOn(t *testing.T, uri string, policy config.Policy) *waiting {
+	t.Helper()
+	w := &waiting{fixture: connected(t, uri), policy: policy}
 	w.policy.Ladder.Prefix = w.main
 	names := topology.Names{Shared: w.main + "-shared"}
 	client, err := dlq.Open(t.Context(), dlq.Config{URI: w.URI, NoDeliveryLimitPolicy: true, Names: names})
@@ -252,6 +260,57 @@ func TestRunOfWaits(t *testing.T) {
 			assert.ElementsMatch(t, []string{"stays", "stays too", "postpone"}, got)
 		})
 	}
+}
+
+// A queue that drops what was looked at too often is not read.
+func TestWaitsInAnUnsafeQueue(t *testing.T) {
+	t.Parallel()
+	w := newWaiting(t, kinds()["queues"])
+	queue := w.plan.Queues[0]
+	arguments := maps.Clone(queue.Arguments)
+	arguments["x-delivery-limit"] = int64(3)
+	w.Remove("", queue.Name)
+	w.Declare(queue.Name, arguments)
+	w.Publish(queue.Name, rabbit.Message("a", "a"))
+	w.Has(queue.Name, 1)
+	_, _, err := w.waits.Soonest(t.Context(), dlq.Filter{}, 0)
+	var unsafe *dlq.UnsafeError
+	require.ErrorAs(t, err, &unsafe)
+	assert.Equal(t, queue.Name, unsafe.Queue)
+	assert.ErrorContains(t, err, "retry queue or wait queue")
+	assert.NotContains(t, err.Error(), "dead-letter")
+}
+
+// Dead letters cannot be cancelled, nor messages that wait be replayed.
+func TestKindsOfPlans(t *testing.T) {
+	t.Parallel()
+	w := newWaiting(t, kinds()["queues"])
+	var wrong *config.FieldError
+	_, err := w.waits.Run(t.Context(), dlq.Plan{Kind: dlq.Purge})
+	assert.ErrorAs(t, err, &wrong)
+	_, err = w.queue.Run(t.Context(), dlq.Plan{Kind: dlq.Cancel})
+	assert.ErrorAs(t, err, &wrong)
+	_, err = w.waits.Run(t.Context(), dlq.Plan{Kind: dlq.Postpone})
+	assert.ErrorAs(t, err, &wrong, "until when")
+	_, err = w.client.Waits(topology.Target{}, w.policy)
+	assert.ErrorAs(t, err, &wrong)
+}
+
+// Retry queues of delays that the policy no longer has are found by the management API.
+func TestWaitsOfOlderDelays_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.StartWithManagement(t)
+	w := newWaitingOn(t, broker.URI, kinds()["classic"])
+	w.retry("a", time.Minute, nil)
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI, NoDeliveryLimitPolicy: true,
+		Names: topology.Names{Shared: w.main + "-shared"}, Management: management.API{URL: broker.ManagementURL}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	w.waits, err = client.Waits(topology.Target{Key: w.main}, config.Policy{Delays: []time.Duration{time.Hour}})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a"}, w.uuids(dlq.Filter{}))
+	assert.Equal(t, 1, w.run(dlq.Plan{Kind: dlq.SendNow}).Done)
+	assert.Equal(t, "a", rabbit.UUID(await.Value(t, w.came(), "it comes")))
 }
 
 // read tells what a service would take a message for.

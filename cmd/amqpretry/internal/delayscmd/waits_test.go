@@ -2,6 +2,7 @@ package delayscmd
 
 import (
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -27,7 +28,7 @@ func TestWaits(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
 	l := newLabOf(t, uri, config.Ladder{Unit: time.Minute, Levels: 3, Radix: 3})
-	target, other := topology.Target{Key: l.queue}, topology.Target{Exchange: "events", Key: "paid"}
+	target, other := topology.Target{Key: l.queue}, topology.Target{Exchange: l.queue + ".events", Key: "paid"}
 	l.Declare(l.queue, nil)
 	l.land(target)
 	l.delay(target, 5*time.Minute, "a")
@@ -52,8 +53,8 @@ func TestWaits(t *testing.T) {
 	assert.Equal(t, target, listed.Wait.Target)
 	assert.Equal(t, l.ladder.WaitQueue(2, 2), listed.Wait.Queue)
 	assert.Contains(t, run("list", "--limit", "1").errs, "1 of 3 messages; --limit lists more")
-	d = l.ok("list", "--target-exchange", "events", "--target-key", "paid")
-	assert.Contains(t, d.out, "id-theirs")
+	theirs := []string{"--target-exchange", other.Exchange, "--target-key", "paid"}
+	assert.Contains(t, l.ok(append([]string{"list"}, theirs...)...).out, "id-theirs")
 
 	undo := filepath.Join(t.TempDir(), "undo.jsonl")
 	d = run("cancel", "--uuid", "id-b,id-x")
@@ -78,6 +79,15 @@ func TestWaits(t *testing.T) {
 	d = run("send", "--uuid", "id-c", "--yes", "--no-undo")
 	assert.Contains(t, d.out, "1 of 1 matching message sent to "+l.queue)
 	assert.Equal(t, []string{"c"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 1)))
+
+	l.land(other)
+	l.Do(func(channel *amqp091.Channel) error {
+		return errors.Join(channel.ExchangeDeclare(other.Exchange, "topic", true, false, false, false, nil),
+			channel.QueueBind(l.queue, "paid", other.Exchange, false, nil))
+	})
+	t.Cleanup(func() { l.Remove(other.Exchange) })
+	l.ok(append([]string{"send", "--all", "--yes", "--no-undo"}, theirs...)...)
+	assert.Equal(t, []string{"theirs"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 1)))
 
 	for _, args := range [][]string{{"send"}, {"cancel", "--all", "--uuid", "x"}, {"postpone", "--all"},
 		{"postpone", "--all", "--for", "1h", "--until", "2026-12-01T06:00:00Z"}, {"postpone", "--all", "--until", "now"},
