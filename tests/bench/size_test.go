@@ -29,10 +29,11 @@ func BenchmarkSizeQueues(b *testing.B) {
 	t := report.Table{
 		Title: "Size: queues without messages",
 		Notes: []string{
-			"Main queues with retry queues and a dead-letter queue each, declared over 8 channels. Memory is what the " +
-				"Erlang machine has in use above what it had before, after a collection of garbage. *CPU* is that of the " +
-				"idle broker above that without the queues, for 10 s. *Restart* is from the start of the stopped broker " +
-				"until each queue answers, above that of a broker without queues. A broker of its own for each row.",
+			"Main queues with retry queues and a dead-letter queue each, declared over 8 channels. Memory is what " +
+				"the Erlang machine has in use above what it had before, after a collection of garbage. *CPU* is " +
+				"that of the idle broker above that without the queues, for 10 s. *Restart* is from the start of " +
+				"the stopped broker until each queue answers, above that of a broker without queues. A broker of its own " +
+				"for each row.",
 		},
 		Head: []string{"type", "main queues", "delays", "queues", "declare, s", "memory, KiB each", "disk, KiB each",
 			"CPU, % of a core", "restart, s"},
@@ -155,10 +156,11 @@ func BenchmarkSizeWaiting(b *testing.B) {
 	t := report.Table{
 		Title: "Size: waiting messages",
 		Notes: []string{
-			"Messages with bodies of 1 KiB in one retry queue of 1 h. Memory and restart as above, and memory again after " +
-				"the restart. The disk is what the broker's folder has grown by, after the restart.",
+			"Messages with bodies of 1 KiB in one retry queue of 1 h. Memory and restart as above, and memory again " +
+				"after the restart. The disk is what the broker's folder has grown by, after the restart.",
 		},
-		Head: []string{"type", "messages", "published/s", "memory, MiB", "after restart, MiB", "disk, MiB", "restart, s"},
+		Head: []string{"type", "messages", "published/s", "memory, MiB", "after restart, MiB", "disk, MiB",
+			"restart, s"},
 	}
 	for _, c := range []struct {
 		queueType string
@@ -212,8 +214,8 @@ func BenchmarkSizeReturn(b *testing.B) {
 	t := report.Table{
 		Title: "Size: return of messages that are due",
 		Notes: []string{
-			"Messages of 1 KiB in one retry queue became due while the broker was stopped: from a tenth of them to nine " +
-				"tenths in the main queue, which has no consumer. A single run each, on a broker of its own.",
+			"Messages of 1 KiB in one retry queue became due while the broker was stopped: from a tenth of them to " +
+				"nine tenths in the main queue, which has no consumer. A single run each, on a broker of its own.",
 		},
 		Head: []string{"type", "messages", "returned/s"},
 	}
@@ -263,9 +265,9 @@ func BenchmarkSizeRetry(b *testing.B) {
 	t := report.Table{
 		Title: "Size: processor time of a retry",
 		Notes: []string{
-			fmt.Sprintf("Processor time of the broker, in microseconds: for a message that succeeds (*healthy*), and how "+
-				"much more for one that fails once and then succeeds. %d messages at a time, quorum main queues, a delay "+
-				"of 3 s. The idle broker's is subtracted. Medians.", messages),
+			fmt.Sprintf("Processor time of the broker, in microseconds: for a message that succeeds (*healthy*), "+
+				"and how much more for one that fails once and then succeeds. %d messages at a time, quorum main "+
+				"queues, a delay of 3 s. The idle broker's is subtracted. Medians.", messages),
 		},
 		Head: []string{"strategy", "us"},
 	}
@@ -284,7 +286,8 @@ func BenchmarkSizeRetry(b *testing.B) {
 		{"cycle", config.Policy{Delays: delays, Retries: 1, Strategy: config.StrategyCycle}},
 	}
 	if newClient(b).AtLeast(4, 3) {
-		all = append(all, measured{"native", config.Policy{Delays: delays, Retries: 1, Strategy: config.StrategyNative}})
+		all = append(all, measured{"native",
+			config.Policy{Delays: delays, Retries: 1, Strategy: config.StrategyNative}})
 	}
 	var contenders []contender
 	for _, w := range all {

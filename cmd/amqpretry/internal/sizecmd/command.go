@@ -116,7 +116,8 @@ func print(s *cli.Session, all []estimate) error {
 	p := s.Printer()
 	head := []string{""}
 	rows := [][]string{{"queues"}, {"retries/s"}, {"dead letters/s"}, {"busiest retry queue, retries/s"},
-		{"  it hands back at most"}, {"waiting messages"}, {"memory, MiB"}, {"disk, MiB"}, {"cores"}, {"  of it for retries"},
+		{"  it hands back at most"}, {"waiting messages"}, {"memory, MiB"}, {"disk, MiB"}, {"cores"},
+		{"  of it for retries"},
 		{"first declaration, s"}, {"restart, s"}, {"connections"}, {"channels"}}
 	for _, e := range all {
 		head = append(head, e.Way)

@@ -122,7 +122,8 @@ func TestLimits(t *testing.T) {
 	assert.NotContains(t, out, "\nqueues: ")
 
 	_, out, _ = size(t, "--queues", "1000")
-	assert.Contains(t, out, "\nThe first way within the measured limits: shared\n", "not the one that may lose messages")
+	assert.Contains(t, out, "\nThe first way within the measured limits: shared\n",
+		"not the one that may lose messages")
 
 	_, out, _ = size(t, "--queues", "3000")
 	assert.Contains(t, out, "\nqueues: 21000 quorum queues; measured up to ")
