@@ -64,7 +64,9 @@ func TestWaitingRetriesSentAtOnce(t *testing.T) {
 			await.Until(t, func() bool {
 				found, matched, err := waits.Soonest(t.Context(), dlq.Filter{}, 0)
 				return err == nil && matched == n && found[0].Wait.DueBy != dlq.DueAtMost &&
-					!slices.ContainsFunc(found, func(l dlq.DeadLetter) bool { return name != "cycle" && l.Calls != failures })
+					!slices.ContainsFunc(found, func(l dlq.DeadLetter) bool {
+						return name != "cycle" && l.Calls != failures
+					})
 			}, "all of them wait")
 			for l := range waits.Browse(t.Context(), dlq.Filter{}) {
 				if name != "cycle" {
