@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	wmdelay "github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -62,8 +64,16 @@ func TestWaitingRetriesSentAtOnce(t *testing.T) {
 			await.Until(t, func() bool {
 				found, matched, err := waits.Soonest(t.Context(), dlq.Filter{}, 0)
 				return err == nil && matched == n && found[0].Wait.DueBy != dlq.DueAtMost &&
-					!slices.ContainsFunc(found, func(l dlq.DeadLetter) bool { return name != "cycle" && l.Calls != failures })
+					!slices.ContainsFunc(found, func(l dlq.DeadLetter) bool {
+						return name != "cycle" && l.Calls != failures
+					})
 			}, "all of them wait")
+			for l := range waits.Browse(t.Context(), dlq.Filter{}) {
+				if name != "cycle" {
+					assert.Equal(t, dlq.DueTold, l.Wait.DueBy)
+					assert.WithinRange(t, l.Wait.Due, l.LastFailure.Add(time.Minute), l.LastFailure.Add(91*time.Second))
+				}
+			}
 			report := svc.doWith(waits, dlq.Plan{Kind: dlq.SendNow})
 			if name == "cycle" {
 				assert.Equal(t, []dlq.Left{{Why: dlq.LeftByBroker, Messages: n - 1}}, report.Left)
@@ -111,4 +121,29 @@ func TestWaitingRetriesPostponed(t *testing.T) {
 		require.Len(t, s.of("2"), 2)
 		assert.Less(t, gaps(s.of("2"))[0], 4*time.Second)
 	})
+}
+
+// A delayed publish tells when it is due, and can be cancelled and sent at once.
+func TestWaitingDelayedPublish(t *testing.T) {
+	t.Parallel()
+	d, topic, got := newDelayed(t, brokertest.URI(t), withOwnLadder)
+	due := time.Now().Add(time.Minute)
+	require.NoError(t, d.Publisher.Publish(topic, delayed("now", wmdelay.For(time.Minute)),
+		delayed("never", wmdelay.For(time.Minute))))
+
+	client := must(dlq.Open(t.Context(), dlq.Config{URI: brokertest.URI(t), NoDeliveryLimitPolicy: true}))(t)
+	t.Cleanup(func() { _ = client.Close() })
+	ladder := must(topology.NewLadder(d.Options.Ladder))(t)
+	waits := must(client.Waits(topology.Target{Key: topic}, config.Policy{}, ladder))(t)
+	found, matched, err := waits.Soonest(t.Context(), dlq.Filter{}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, 2, matched)
+	for _, l := range found {
+		assert.Equal(t, dlq.DueTold, l.Wait.DueBy)
+		assert.WithinDuration(t, due, l.Wait.Due, time.Second)
+	}
+	cancel := dlq.Plan{Kind: dlq.Cancel, Filter: dlq.Filter{UUIDs: []string{"never"}}}
+	assert.Equal(t, 1, must(waits.Run(t.Context(), cancel))(t).Done)
+	assert.Equal(t, 1, must(waits.Run(t.Context(), dlq.Plan{Kind: dlq.SendNow}))(t).Done)
+	assert.Contains(t, got.wait(t, 1), "now")
 }

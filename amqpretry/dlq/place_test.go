@@ -41,12 +41,13 @@ func TestEndOfAWait(t *testing.T) {
 		"of a ladder": {level, amqp091.Table{header.Due: after(17 * time.Second)}, "", 17 * time.Second, DueTold,
 			10 * time.Second},
 		"nothing, ladder": {level, nil, "", 37 * time.Second, DueAtMost, 0},
-		"by its last step": {level, amqp091.Table{header.Death: []any{amqp091.Table{"time": now.Add(-5 * time.Second)}}},
-			"", 32 * time.Second, DueEstimated, 25 * time.Second},
+		"by its last step": {level, amqp091.Table{header.Death: []any{
+			amqp091.Table{"time": now.Add(-5 * time.Second)}}}, "", 32 * time.Second, DueEstimated, 25 * time.Second},
 		"nonsense": {tier, amqp091.Table{header.Due: "soon", header.LastFailure: 7, header.Delay: "x",
 			header.Death: []any{7}}, "-1", time.Minute, DueAtMost, 0},
 	} {
-		w := test.place.wait(&amqp091.Delivery{Headers: test.headers, Expiration: test.expiration, RoutingKey: key}, now)
+		d := amqp091.Delivery{Headers: test.headers, Expiration: test.expiration, RoutingKey: key}
+		w := test.place.wait(&d, now)
 		assert.Equal(t, now.Add(test.due), w.Due, name)
 		assert.Equal(t, test.by, w.DueBy, name)
 		if test.release == 0 {

@@ -39,7 +39,8 @@ const (
 	// next replay forgets the note.
 	Unpark Kind = "unpark"
 
-	// The following are for messages that wait, see Waits. Cancel deletes them, as Purge does.
+	// Cancel deletes messages that wait, as Purge deletes dead letters. This kind and the following
+	// are for Waits.
 	Cancel Kind = "cancel"
 	// SendNow ends the wait: the message goes to its target at once, with its attempts, its history
 	// and its deadline. A retry queue dead-letters it by itself, as it does when the delay is over.

@@ -36,12 +36,12 @@ type Wait struct {
 type DueBy string
 
 const (
-	// DueTold: the sender has written it.
+	// DueTold says that the sender has written it.
 	DueTold DueBy = "told"
-	// DueEstimated: it is the time of the last failure, or of the last dead-lettering, with the
-	// delay. An older version has sent the message, or the broker delays it by itself.
+	// DueEstimated is the time of the last failure, or of the last dead-lettering, with the delay.
+	// An older version has sent the message, or the broker delays it by itself.
 	DueEstimated DueBy = "estimated"
-	// DueAtMost: the message tells no time. It is due at this time or before.
+	// DueAtMost is the latest possible time, as the message tells none.
 	DueAtMost DueBy = "at most"
 )
 
@@ -129,7 +129,7 @@ func (w *Waits) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 			yield(DeadLetter{}, explainWait(err))
 			return
 		}
-		more, seen := true, map[uint64]bool{}
+		seen := map[uint64]bool{}
 		for _, q := range queues {
 			if q.Ready == 0 {
 				continue
@@ -150,7 +150,7 @@ func (w *Waits) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 					}
 					seen[id] = true
 				}
-				if more = yield(l, explainWait(err)); !more {
+				if !yield(l, explainWait(err)) {
 					return
 				}
 			}
@@ -222,7 +222,8 @@ func (w *Waits) run(ctx context.Context, plan Plan, dryRun bool) (all Report, er
 		if limit > 0 && before.Done >= limit && !dryRun {
 			break
 		}
-		report, failed := (&waitRun{Waits: w, queue: w.queue(q), plan: plan, madeCopies: made}).run(ctx, max(0, limit-before.Done), dryRun)
+		run := &waitRun{Waits: w, queue: w.queue(q), plan: plan, madeCopies: made}
+		report, failed := run.run(ctx, max(0, limit-before.Done), dryRun)
 		before = before.with(report)
 		if failed != nil && !isMissing(failed) {
 			err = failed

@@ -51,8 +51,8 @@ func TestJob(t *testing.T) {
 	require.NoError(t, err)
 	undo, err := os.OpenFile(j.Undo, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	require.NoError(t, err)
-	_, err = waits.Run(t.Context(), dlq.Plan{Kind: j.Kind, Filter: dlq.Filter{UUIDs: j.UUIDs}, Until: j.Until, Undo: undo,
-		Rate: 200})
+	_, err = waits.Run(t.Context(), dlq.Plan{Kind: j.Kind, Filter: dlq.Filter{UUIDs: j.UUIDs}, Until: j.Until,
+		Undo: undo, Rate: 200})
 	require.NoError(t, err)
 }
 

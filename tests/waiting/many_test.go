@@ -186,9 +186,9 @@ func TestListingMany(t *testing.T) {
 			}
 			slices.Sort(late)
 			slices.Sort(quiet)
-			t.Logf("RabbitMQ %s, %s: %d of %d listed in %s; heap %d MiB more, %d MiB from the system", f.Version(), name,
-				len(found), matched, reading.Round(time.Millisecond), (int64(after.HeapAlloc)-int64(before.HeapAlloc))>>20,
-				after.Sys>>20)
+			t.Logf("RabbitMQ %s, %s: %d of %d listed in %s; heap %d MiB more, %d MiB from the system", f.Version(),
+				name, len(found), matched, reading.Round(time.Millisecond),
+				(int64(after.HeapAlloc)-int64(before.HeapAlloc))>>20, after.Sys>>20)
 			for of, all := range map[string][]time.Duration{"while it was read": late, "else": quiet} {
 				if len(all) > 0 {
 					t.Logf("late %s: %d messages, median %s, 99%% %s, most %s", of, len(all), all[len(all)/2],

@@ -517,7 +517,8 @@ func TestSeveralLadders(t *testing.T) {
 	assert.Equal(t, cli.ExitUsage, d.code)
 	assert.Contains(t, d.errs, "2 ladders have such messages; name one with --ladder:\n")
 	for _, ladder := range []topology.Ladder{l.ladder, other.ladder} {
-		assert.Contains(t, d.errs, "\n  amqpretry delays unroutable send --address='localhost:1' --address='localhost:2' "+
+		assert.Contains(t, d.errs, "\n  amqpretry delays unroutable send --address='localhost:1' "+
+			"--address='localhost:2' "+
 			"--no-undo --target='"+l.queue+"' --yes --ladder="+ladder.Name()+"\n")
 	}
 	for _, command := range regexp.MustCompile(`(?m)^  amqpretry delays (.*)$`).FindAllStringSubmatch(d.errs, -1) {
@@ -531,7 +532,8 @@ func TestSeveralLadders(t *testing.T) {
 	other.Has(other.ladder.Unroutable(), 1)
 	d = l.run("unroutable", "discard", "--all", "--yes", "--uri", l.environ[cli.EnvURI], "--undo", "it's.jsonl")
 	assert.Equal(t, cli.ExitUsage, d.code)
-	assert.Contains(t, d.errs, `amqpretry delays unroutable discard --all --undo='it'\''s.jsonl' --uri=URI --yes --ladder=`)
+	assert.Contains(t, d.errs,
+		`amqpretry delays unroutable discard --all --undo='it'\''s.jsonl' --uri=URI --yes --ladder=`)
 	d = l.run("unroutable", "list", "--position", "1")
 	assert.Equal(t, cli.ExitUsage, d.code)
 	assert.Contains(t, d.errs, "amqpretry delays unroutable list --position='1' --ladder="+other.ladder.Name())

@@ -15,8 +15,8 @@ func Command(s *cli.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delays",
 		Short: "Count, list, cancel, send and postpone messages that wait, and handle those that no target takes",
-		Long: `Count the messages that wait for a retry or a delayed publish, list them, and cancel, send or postpone them.
-List, send on or discard those that no target takes.
+		Long: `Count the messages that wait for a retry or a delayed publish, list them, and cancel, send or postpone
+them. List, send on or discard those that no target takes.
 
 Messages with exact delays wait in a ladder: queues that all services of a virtual host share. A
 message whose delay is over goes through the landing queue of its target, such as orders.landing. If

@@ -90,7 +90,8 @@ func TestWaits(t *testing.T) {
 	assert.Equal(t, []string{"theirs"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 1)))
 
 	for _, args := range [][]string{{"send"}, {"cancel", "--all", "--uuid", "x"}, {"postpone", "--all"},
-		{"postpone", "--all", "--for", "1h", "--until", "2026-12-01T06:00:00Z"}, {"postpone", "--all", "--until", "now"},
+		{"postpone", "--all", "--for", "1h", "--until", "2026-12-01T06:00:00Z"},
+		{"postpone", "--all", "--until", "now"},
 		{"postpone", "--all", "--until", "2020-12-01T06:00:00Z"}, {"list", "--due-within", "1m", "--due-after", "2m"},
 		{"restore", "nowhere.jsonl"}, {"list", "--target-exchange", "x"}} {
 		d = l.run(append(args, "--target", l.queue)...)

@@ -158,7 +158,8 @@ func (w *waits) printList(ctx context.Context, of *dlq.Waits, filter dlq.Filter,
 		}
 		rows = append(rows, []string{
 			dueText(l.Wait, w.Now()), shorten(cmp.Or(l.UUID, "-"), maxNameCell), shorten(l.Wait.Queue, maxNameCell),
-			strconv.Itoa(l.Calls), shorten(handlerAndTopic(l), maxNameCell), shorten(cmp.Or(l.Error, "-"), maxErrorCell),
+			strconv.Itoa(l.Calls), shorten(handlerAndTopic(l), maxNameCell),
+			shorten(cmp.Or(l.Error, "-"), maxErrorCell),
 		})
 	}
 	if len(rows) > 0 {
@@ -251,8 +252,8 @@ func (w *waits) cancel() *cobra.Command {
 	return w.take(&cobra.Command{
 		Use:   "cancel --target QUEUE",
 		Short: "Delete messages that wait",
-		Long: `Delete messages that wait for a target: retries that nobody wants, or delayed messages whose reason is gone.
-A message is deleted after it is in the undo file, on disk.`,
+		Long: `Delete messages that wait for a target: retries that nobody wants, or delayed messages whose reason is
+gone. A message is deleted after it is in the undo file, on disk.`,
 		Example: `  amqpretry delays cancel --target orders --uuid 8f14e45f
   amqpretry delays cancel --target orders --header tenant=acme --yes`,
 	}, &operation{plan: dlq.Plan{Kind: dlq.Cancel}, verb: "cancel", past: "cancelled"}, nil)
@@ -262,8 +263,8 @@ func (w *waits) send() *cobra.Command {
 	return w.take(&cobra.Command{
 		Use:   "send --target QUEUE",
 		Short: "Send messages that wait to their target at once",
-		Long: `Send messages that wait to their target at once. A retry stays the retry that it is, with its attempt, its
-history and its deadline. Services of an older version let it wait for the rest of its delay.
+		Long: `Send messages that wait to their target at once. A retry stays the retry that it is, with its attempt,
+its history and its deadline. Services of an older version let it wait for the rest of its delay.
 
 A retry queue dead-letters the message itself. Of a message in a ladder, the command sends a copy through
 the landing queue of the target.`,
@@ -276,8 +277,8 @@ func (w *waits) postpone() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "postpone --target QUEUE",
 		Short: "Let messages wait longer",
-		Long: `Let messages wait until a later time: --for counts from now, --until is a time. A message that is due later
-already stays as it is. So does one whose deadline is before that time.
+		Long: `Let messages wait until a later time: --for counts from now, --until is a time. A message that is due
+later already stays as it is. So does one whose deadline is before that time.
 
 A message in a ladder waits in that ladder again. One in a retry queue waits as often as it takes, at most
 for the policy's MaxPostpone after its last failure: its service sends it to wait again until the time.`,
