@@ -68,7 +68,8 @@ func TestWaitingRetriesSentAtOnce(t *testing.T) {
 						return name != "cycle" && l.Calls != failures
 					})
 			}, "all of them wait")
-			for l := range waits.Browse(t.Context(), dlq.Filter{}) {
+			for l, err := range waits.Browse(t.Context(), dlq.Filter{}) {
+				require.NoError(t, err)
 				if name != "cycle" {
 					assert.Equal(t, dlq.DueTold, l.Wait.DueBy)
 					assert.WithinRange(t, l.Wait.Due, l.LastFailure.Add(time.Minute), l.LastFailure.Add(91*time.Second))

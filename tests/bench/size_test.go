@@ -32,8 +32,8 @@ func BenchmarkSizeQueues(b *testing.B) {
 			"Main queues with retry queues and a dead-letter queue each, declared over 8 channels. Memory is what " +
 				"the Erlang machine has in use above what it had before, after a collection of garbage. *CPU* is " +
 				"that of the idle broker above that without the queues, for 10 s. *Restart* is from the start of " +
-				"the stopped broker until each queue answers, above that of a broker without queues. A broker of its own " +
-				"for each row.",
+				"the stopped broker until each queue answers, above that of a broker without queues. A broker " +
+				"of its own for each row.",
 		},
 		Head: []string{"type", "main queues", "delays", "queues", "declare, s", "memory, KiB each", "disk, KiB each",
 			"CPU, % of a core", "restart, s"},

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config/topology"
 )
 
 const secret = "s3cret"

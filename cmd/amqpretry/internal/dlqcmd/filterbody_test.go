@@ -131,10 +131,10 @@ func TestFilterBodyOnABroker(t *testing.T) {
 	p.fill(p.main, 0, 6)
 	command := `grep -v '"n":2' | sed 's/"n":\([3-9]\)/"N":\1/'`
 
-	out, errs := p.ok("replay", p.main, "--filter-body", command)
+	out, _ := p.ok("replay", p.main, "--filter-body", command)
 	assert.Contains(t, out, "6 messages, of which 6 match; 6 can be", "grep is not the last of the pipe")
 	command = `sed 's/"n":\([3-9]\)/"N":\1/' | grep -v '"n":2' || { echo it is 2 >&2; exit 3; }`
-	out, errs = p.ok("replay", p.main, "--filter-body", command)
+	out, errs := p.ok("replay", p.main, "--filter-body", command)
 	assert.Contains(t, out, "6 messages, of which 6 match; 5 can be replayed")
 	assert.Contains(t, out, "--filter-body: 3 changed, 2 unchanged, 1 refused\n")
 	assert.Contains(t, out, "uuid-3:\n    {\n  -   \"n\": 3\n  +   \"N\": 3\n    }\n")

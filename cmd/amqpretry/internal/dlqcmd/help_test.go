@@ -40,7 +40,8 @@ func TestHelpListsTheKeys(t *testing.T) {
 			all = append(all, keys(reflect.TypeFor[dlq.CanaryReport]())...)
 		}
 		for _, key := range all {
-			if only := slices.Contains([]string{"run", "canary", "origins", "edited", "edit_errors"}, key); only && command != "replay" {
+			only := slices.Contains([]string{"run", "canary", "origins", "edited", "edit_errors"}, key)
+			if only && command != "replay" {
 				continue
 			}
 			assert.Contains(t, listed(found), key, command)

@@ -52,7 +52,7 @@ func (e *operation) add(cmd *cobra.Command, queue string) {
 	cmd.Flags().IntVar(&e.plan.Limit, "limit", 0, "maximum number of messages, oldest first; 0 means all matches")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
 	if e.marks() {
-		e.undoFlags.none = true
+		e.none = true
 		return
 	}
 	e.undoFlags.add(cmd, queue)

@@ -17,7 +17,8 @@ var flagOf = map[string]string{
 	"Filter.MinCalls": "min-calls", "Filter.MaxCalls": "max-calls", "Filter.MinReplays": "min-replays",
 	"Filter.MaxReplays":    "max-replays",
 	"Filter.NeverReplayed": "never-replayed", "Filter.Headers": "header", "Filter.Fields": "json-field",
-	"Note": "note", "ToOrigin": "to-origin", "Origins": "origin", "To": "to", "Limit": "limit", "Rate": "rate", "Canary.Messages": "canary", "Canary.Watch": "watch",
+	"Note": "note", "ToOrigin": "to-origin", "Origins": "origin", "To": "to", "Limit": "limit", "Rate": "rate",
+	"Canary.Messages": "canary", "Canary.Watch": "watch",
 	"Canary.Tolerate": "tolerate", "Addresses": "address", "Change.Set": "set-header", "Change.Remove": "remove-header",
 }
 

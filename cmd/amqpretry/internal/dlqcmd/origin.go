@@ -20,8 +20,8 @@ func (e *operation) addOrigins(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.ToOrigin, "to-origin", false, "send each message to the queue in which it failed, by its "+
 		"headers")
 	cmd.Flags().StringArrayVar(&p.Origins, "origin", nil, "with --to-origin: `queue` to which messages may go; repeatable")
-	cmd.Flags().BoolVar(&e.allOrigins, "all-origins", false, "with --to-origin and --yes: all queues that the messages "+
-		"name")
+	cmd.Flags().BoolVar(&e.allOrigins, "all-origins", false,
+		"with --to-origin and --yes: all queues that the messages name")
 	for _, flag := range []string{"to", "foreign", "canary"} {
 		cmd.MarkFlagsMutuallyExclusive(flag, "to-origin")
 	}

@@ -274,8 +274,8 @@ func (w *world) bills() {
 	client.Do(func(channel *amqp091.Channel) error { return plan.Declare(channel) })
 	now := time.Now()
 	for i, text := range []string{"no answer from the bank", "account 7 is closed"} {
-		s := wire.State{Count: 1, Attempts: 1, Queue: "bills", Topic: "bills", Handler: "pay", Delay: "30m", Error: text,
-			FirstFailure: now, LastFailure: now, Since: now, Due: now.Add(30 * time.Minute)}
+		s := wire.State{Count: 1, Attempts: 1, Queue: "bills", Topic: "bills", Handler: "pay", Delay: "30m",
+			Error: text, FirstFailure: now, LastFailure: now, Since: now, Due: now.Add(30 * time.Minute)}
 		m := deadletter.Message(s, fmt.Sprintf("bill-%d", i+1), "{}")
 		exchange, key := plan.Route(1, 30*time.Minute, &m)
 		require.NoError(w.t, client.TryPublish(exchange, key, m))

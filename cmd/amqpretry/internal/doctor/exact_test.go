@@ -66,7 +66,8 @@ func TestChecksOfExactDelays(t *testing.T) {
 		"due": {"landing", Warning, `landing queue "orders.landing"`, "may be temporary", "list_queues",
 			func(f *Facts, _ topology.Ladder) { holds(f, landing, 1) }},
 		"unroutable": {"unroutable", Warning, theLadder, `3 messages that no target takes: 2 for "gone", 1 for no known`,
-			"amqpretry delays unroutable list --ladder 'amqpretry.delay.v1.100ms.10x6'", func(f *Facts, l topology.Ladder) {
+			"amqpretry delays unroutable list --ladder 'amqpretry.delay.v1.100ms.10x6'",
+			func(f *Facts, l topology.Ladder) {
 				f.change(l.Unroutable(), func(_ *inspect.Queue, q *httpapi.Queue) { q.Messages = ptr[int64](3) })
 				f.Unroutable = map[string]inspect.Seen[map[string]int]{
 					l.Unroutable(): inspect.Known(map[string]int{`"gone"`: 2, "no known target": 1})}
