@@ -167,7 +167,7 @@ type causeRow struct {
 }
 
 // IsParked tells that all of its messages are parked.
-func (r causeRow) IsParked() bool { return r.Group.Parked == r.Messages }
+func (r causeRow) IsParked() bool { return r.Parked == r.Messages }
 
 // AddressOf is the query of the page of a message in the view.
 func (p queuePage) AddressOf(position int) url.Values { return placeOf(p.viewOf, p.seen, position) }
