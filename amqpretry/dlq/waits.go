@@ -59,8 +59,8 @@ func (w *Wait) End() time.Time {
 //
 // While somebody reads a queue, its messages cannot go on. So each message goes back when it is
 // due, and all others when the queue was read. Their order and the ends of their waits stay. A
-// message is late by 0.1 s and by the difference of the clocks of sender and reader, and by no more
-// than the time that reading its queue takes. Those that do not tell when they are due (see
+// message is late by some 0.05 s and by the difference of the clocks of sender and reader, and by
+// no more than the time that reading its queue takes. Those that do not tell when they are due (see
 // DueAtMost) go back only then. If the reading process dies, the broker requeues what it held, and
 // in a queue with more than 1000 messages the order can change. Then a message can wait behind
 // another one for up to the delay of the queue.
