@@ -38,7 +38,8 @@ func (c *Client) describe(ctx context.Context, link *connection.Link, name strin
 	}
 	for began := time.Now(); ; {
 		q, err = client.Queue(ctx, name)
-		if err != nil || q.Effective != nil || time.Since(began) >= wait {
+		known := q.Effective != nil || q.Type == amqp091.QueueTypeClassic // which has no delivery limit
+		if err != nil || known || time.Since(began) >= wait {
 			return q, q.Effective != nil, err
 		}
 		select {

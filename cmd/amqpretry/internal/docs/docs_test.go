@@ -190,7 +190,7 @@ func (w *world) fixture(name string) {
 	case "several services share an error queue":
 		client := rabbit.New(w.t, w.broker.URI)
 		for _, queue := range []string{"error", "billing", "shipping"} {
-			client.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+			client.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
 		}
 		for i, queue := range []string{"billing", "shipping", "billing", "legacy", "billing", "shipping", ""} {
 			m := rabbit.Message(fmt.Sprintf("order-%d", i+1), "{}")
