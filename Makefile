@@ -37,7 +37,7 @@ PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 MODULES ?= . $(filter-out tools,$(patsubst %/go.mod,%,$(wildcard */go.mod */*/go.mod)))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-others timings sizes proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench costs tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help demo test test-long test-others timings sizes proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console waiting browser shutdown crashes stores inbox bench costs tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -147,6 +147,9 @@ LETTERS ?= 1000000
 console: ## the console looked at, killed, and stopped half-way and undone: make console VIEWS=10000 KILLS=50 REPORT=report.md
 	$(PROOF) VIEWS="$(VIEWS)" KILLS="$(KILLS)" LETTERS="$(LETTERS)" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES),100000)" \
 		scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=1 ./tests/console
+
+waiting: ## messages that wait: 10,000 that killed processes cancel, send and postpone; a long list: make waiting WAITING=1000000
+	$(PROOF) WAITING="$(if $(WAITING),$(WAITING),100000)" scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=1 ./tests/waiting
 
 # scripts/chromium and scripts/nginx find or fetch what it needs; npm fetches axe-core.
 browser: ## the console in a real Chromium: make browser PICTURES=docs/img makes the pictures of the docs
