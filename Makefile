@@ -10,7 +10,7 @@ TOOL  := GOWORK=off $(GO) tool -modfile=$(CURDIR)/tools/go.mod
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
 # A broker that starts keeps more than a core busy for seconds: of many at a time each takes several times as long.
-OWNFLAGS  ?= -short -timeout=60m -p=2 -parallel=2
+OWNFLAGS  ?= -short -timeout=60m -p=3 -parallel=2
 # The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
 BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/amqpretry/... ./config/... ./internal/... ./middleware/... \

@@ -109,15 +109,23 @@ func (p *patient) recovers() {
 	assert.NotContains(p.t, strings.ReplaceAll(body, "[+]", ""), "]")
 }
 
+// shortFaults are those of the short form of the test, one of each kind of problem.
+var shortFaults = []string{"killed", "memory alarm", "queue deleted", "handler runs on", "password changed", "no leader"}
+
 // Each fault is a problem that goes away with the fault, and only what keeps all subscriptions from
 // consuming makes a service unready. It is alive all the time.
 func TestHealth_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
+	run := func(name string, test func(t *testing.T)) {
+		if !testing.Short() || slices.Contains(shortFaults, name) {
+			t.Run(name, test)
+		}
+	}
 	reconnect := func() { broker.Ctl("close_all_connections", "a test") }
 
 	for name, end := range map[string]func(){"stopped": broker.Stop, "killed": broker.Kill, "frozen": broker.Pause} {
-		t.Run(name, func(t *testing.T) {
+		run(name, func(t *testing.T) {
 			p := newPatient(t, broker, setup{})
 			broker.Settle()
 			end()
@@ -132,7 +140,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		})
 	}
 
-	t.Run("connections closed", func(t *testing.T) {
+	run("connections closed", func(t *testing.T) {
 		p := newPatient(t, broker, setup{})
 		reconnect()
 		await.Until(t, func() bool {
@@ -145,7 +153,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		"memory": {"set_vm_memory_high_watermark", "0.00001", "0.6"},
 		"disk":   {"set_disk_free_limit", "1000000GB", "1MB"},
 	} {
-		t.Run(name+" alarm", func(t *testing.T) {
+		run(name+" alarm", func(t *testing.T) {
 			isOn := make(chan struct{})
 			p := newPatient(t, broker, setup{Handler: func(msg *message.Message) error {
 				if msg.UUID == "never-alarm" {
@@ -166,7 +174,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		})
 	}
 
-	t.Run("queue deleted", func(t *testing.T) {
+	run("queue deleted", func(t *testing.T) {
 		p := newPatient(t, broker, setup{})
 		p.Broker.Remove("", p.Queue)
 		await.Until(t, func() bool { return len(p.Events(retry.EventConsuming)) == 2 }, "it is declared again")
@@ -182,7 +190,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		p.recovers()
 	})
 
-	t.Run("dead-letter queue full", func(t *testing.T) {
+	run("dead-letter queue full", func(t *testing.T) {
 		p := newPatient(t, broker, setup{})
 		broker.Ctl("set_policy", "--apply-to", "queues", "full", `\.dlq$`,
 			`{"max-length":1,"overflow":"reject-publish"}`)
@@ -196,7 +204,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		p.recovers()
 	})
 
-	t.Run("handler runs on", func(t *testing.T) {
+	run("handler runs on", func(t *testing.T) {
 		release := make(chan struct{})
 		p := newPatient(t, broker, setup{Handler: func(*message.Message) error { <-release; return nil }})
 		p.publish("ok-0")
@@ -219,7 +227,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		"no access": {[]string{"clear_permissions", "guest"},
 			[]string{"set_permissions", "guest", ".*", ".*", ".*"}, retry.ProblemCredentials, "[!]", "NOT_ALLOWED"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		run(name, func(t *testing.T) {
 			p := newPatient(t, broker, setup{})
 			broker.Ctl(refusal.refuse...)
 			reconnect()
@@ -230,7 +238,7 @@ func TestHealth_OwnBroker(t *testing.T) {
 		})
 	}
 
-	t.Run("no leader", func(t *testing.T) {
+	run("no leader", func(t *testing.T) {
 		other := uniqueName("other")
 		p := newPatient(t, broker, setup{QueueType: "quorum", Route: func(s *service) {
 			for _, topic := range []string{s.Queue, other} {

@@ -38,13 +38,17 @@ var settings = map[string]setting{
 
 func TestGroup_OwnBroker(t *testing.T) {
 	broker := newBroker(t)
-	for _, name := range []string{"killed", "classic", "exact", "shared", "cycle"} {
+	renames, removals := []string{"killed", "exact", "classic", "shared", "cycle"}, []string{"killed", "exact"}
+	if testing.Short() {
+		renames, removals = renames[:2], removals[:1]
+	}
+	for _, name := range renames {
 		t.Run("rename "+name, func(t *testing.T) {
 			t.Parallel()
 			renamesUnderLoad(t, newLab(t, broker, settings[name]), name)
 		})
 	}
-	for _, name := range []string{"killed", "exact"} {
+	for _, name := range removals {
 		t.Run("remove "+name, func(t *testing.T) {
 			t.Parallel()
 			removes(t, newLab(t, broker, settings[name]))
