@@ -35,8 +35,14 @@ import (
 // message.
 
 func watermillsDeduplicator() message.HandlerMiddleware {
-	return (&wmmiddleware.Deduplicator{KeyFactory: wmmiddleware.NewMessageHasherAdler32(math.MaxInt64)}).
-		Middleware
+	seen, err := wmmiddleware.NewMapExpiringKeyRepository(time.Minute)
+	if err != nil {
+		panic(err)
+	}
+
+	// What is left out here, each handler sets when the router starts, all at the same time.
+	return (&wmmiddleware.Deduplicator{KeyFactory: wmmiddleware.NewMessageHasherAdler32(math.MaxInt64),
+		Repository: seen, Timeout: 5 * time.Millisecond}).Middleware
 }
 
 // users is a middleware that somebody has made himself, with a name like Watermill's.

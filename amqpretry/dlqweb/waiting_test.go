@@ -110,7 +110,7 @@ func TestWaiting(t *testing.T) {
 	assert.Contains(t, d.getOnce(path).Body, "Read now", "nothing was read")
 
 	page = d.waiting("")
-	assert.Regexp(t, `(?s)in (59 s|1 min)</time></td>.*>soon</a>.*boom of soon.*in 59 min</time></td>.*>late</a>`, page)
+	assert.Regexp(t, `(?s)in (5\d s|1 min)</time></td>.*>soon</a>.*boom of soon.*in 59 min</time></td>.*>late</a>`, page)
 	assert.Contains(t, page, d.main+".retry.1m")
 	assert.Contains(t, page, "Send 2 now…")
 	page = d.getOnce(path + "&search=due-after:10m").Header.Get("Location")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,14 +127,16 @@ func (c *confirmChannel) watch() {
 func (c *confirmChannel) note(r amqp091.Return) {
 	id, _ := r.Headers[header.ID].(string)
 	c.mu.Lock()
-	c.ids[id], c.ids[anyReturn] = struct{}{}, struct{}{}
+	c.ids[id], c.ids[anyReturn(r.Exchange, r.RoutingKey)] = struct{}{}, struct{}{}
 	c.mu.Unlock()
 	c.link.NoteReturn()
 }
 
-// anyReturn stands for all returns that the channel has ever had, for those who publish what has no
-// id.
-const anyReturn = ""
+// anyReturn stands for all returns from an address that the channel has ever had, for those who
+// publish what has no id.
+func anyReturn(exchange, key string) string { return addressed + exchange + addressed + key }
+
+const addressed = "\x00" // no id begins with it
 
 // returned reports whether a publish that is resolved came back. It is asked once for each.
 func (c *confirmChannel) returned(id string) bool {
@@ -147,7 +150,7 @@ func (c *confirmChannel) returned(id string) bool {
 	defer c.mu.Unlock()
 
 	_, found := c.ids[id]
-	if id != anyReturn {
+	if !strings.HasPrefix(id, addressed) {
 		delete(c.ids, id)
 	}
 
@@ -220,7 +223,7 @@ func reasonOf(err error) *amqp091.Error {
 type pending struct {
 	channel      *confirmChannel
 	confirmation *amqp091.DeferredConfirmation
-	id           string // of the message, to tell its return from others; anyReturn if it has none
+	id           string // of the message, to tell its return from others; see anyReturn
 	at           time.Time
 }
 
