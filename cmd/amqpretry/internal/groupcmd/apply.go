@@ -192,8 +192,8 @@ func (c *change) drain(ctx context.Context) error {
 		}
 		if full != "" && c.to == "" {
 			return &cli.ExitError{Code: cli.ExitIncomplete, Err: fmt.Errorf("group %q has %s, and queue %q no "+
-				"consumer: start an instance of the group, or run `amqpretry dlq purge --all --dead-letter-queue %s`; then "+
-				"run the same command again", c.from, cli.Times(messages, "message"), full, full+" "+full)}
+				"consumer: start an instance of the group, or run `amqpretry dlq purge --all --dead-letter-queue %s`; "+
+				"then run the same command again", c.from, cli.Times(messages, "message"), full, full+" "+full)}
 		}
 		if text := c.waitsFor(messages, consumers, unacked, rest); text != said {
 			said = text
@@ -326,8 +326,8 @@ func (c *change) retryQueues(_ context.Context, h held, p *part) []retire.Queue 
 	}
 	if h.dead != nil && p.to == "" {
 		if d, err := c.look(h.dead.Name); err != nil || d.ready > 0 {
-			p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq purge "+
-				"--all %s`", d.ready, p.queue)))
+			p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq "+
+				"purge --all %s`", d.ready, p.queue)))
 		}
 	}
 	if p.kept || h.cycles(p.queue) {
