@@ -23,9 +23,14 @@ type Queue struct {
 	topology.Queue
 	// RetryExchange routes messages to the queue; empty if nothing does.
 	RetryExchange string
+	// Others are more exchanges of this library that route to the queue, such as the retry exchange
+	// for classic retry queues of an earlier policy.
+	Others []string
 	// Whole tells that everything of the main queue goes, and that this is the main queue itself,
 	// its landing queue or its dead-letter queue: messages do not leave it after a delay.
 	Whole bool
+	// Last is called after the queue was proven empty. An error keeps the queue. It may be nil.
+	Last func(context.Context) error
 }
 
 // Obsolete returns the retry queues of old plans that no current plan uses, in the order of the old

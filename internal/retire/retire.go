@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,6 +86,9 @@ func Delete(ctx context.Context, client *httpapi.Client, queue Queue) error {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := r.awaitEmpty(bounded)
+	if err == nil && queue.Last != nil {
+		err = queue.Last(bounded)
+	}
 	if err == nil {
 		err = r.delete(bounded)
 	} else if bounded.Err() != nil && errors.Is(err, bounded.Err()) {
@@ -229,11 +233,14 @@ func (r *retirement) unbind(ctx context.Context) error {
 		switch {
 		case IsMark(b):
 			marks = append(marks, b)
-		case b.Exchange == r.queue.RetryExchange:
+		case b.Exchange == r.queue.RetryExchange, slices.Contains(r.queue.Others, b.Exchange):
 			routes = append(routes, b)
 		case b.Arguments[header.FirstDeathReason] != nil:
 			return r.inUse(fmt.Sprintf("the rejected exchange %q leads to it", b.Exchange), "recreate the main "+
 				"queue that dead-letters to that exchange, then retire the exchange first")
+		case r.queue.RetryExchange == "":
+			return r.inUse(fmt.Sprintf("it is bound to exchange %q, which is not of this library", b.Exchange),
+				"remove that binding, if nothing needs it")
 		default:
 			return r.inUse(fmt.Sprintf("it is bound to exchange %q, which is not the retry exchange %q",
 				b.Exchange, r.queue.RetryExchange), "remove that binding, if nothing needs it")

@@ -2,6 +2,10 @@ package retire
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,5 +89,44 @@ func TestNotInTimeSaysWhatIsThere(t *testing.T) {
 		err := (&retirement{queue: queue, last: last}).notInTime(context.DeadlineExceeded)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.EqualError(t, err, want)
+	}
+}
+
+// Bindings of this library go, and a foreign one keeps the queue.
+func TestUnbind(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		var unbound []string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			all := []map[string]any{}
+			for _, source := range []string{"q.retry", "q.retry.classic", "foreign"} {
+				if source != "foreign" || foreign {
+					all = append(all, map[string]any{"source": source, "vhost": "/", "destination": "q.dlq",
+						"destination_type": "queue", "properties_key": "~"})
+				}
+			}
+			switch r.Method {
+			case http.MethodGet:
+				_ = json.NewEncoder(w).Encode(all)
+			case http.MethodDelete:
+				unbound = append(unbound, strings.Split(r.URL.Path, "/")[6])
+				w.WriteHeader(http.StatusNoContent)
+			default:
+				w.WriteHeader(http.StatusCreated)
+			}
+		}))
+		client, err := httpapi.New(strings.Replace(server.URL, "//", "//user@", 1), "/", nil)
+		require.NoError(t, err)
+		r := &retirement{client: client, queue: Queue{Queue: topology.Queue{Name: "q.dlq"}, RetryExchange: "q.retry",
+			Others: []string{"q.retry.classic"}, Whole: true}}
+		err = r.unbind(t.Context())
+		server.Close()
+		if foreign {
+			require.ErrorContains(t, err, `it is bound to exchange "foreign"`)
+			assert.Empty(t, unbound)
+			continue
+		}
+		require.NoError(t, err)
+		assert.Equal(t, []string{"q.retry", "q.retry.classic"}, unbound)
 	}
 }

@@ -101,12 +101,16 @@ func renamed(arguments httpapi.Arguments, from, to string) amqp091.Table {
 // unbind takes the old queue from its exchanges, after it has bound the new one in the same way.
 func (c *change) unbind(ctx context.Context, p *part) error {
 	var h held
+	p.unacked = 0
 	if n, err := c.look(p.queue); err != nil || !n.there {
 		return err
 	}
 	h.main = &retire.Queue{}
 	if err := c.bindings(ctx, p, &h); err != nil {
 		return err
+	}
+	if h.counts.Unacked != nil {
+		p.unacked = *h.counts.Unacked
 	}
 	for _, b := range h.bindings {
 		if p.to != "" {
@@ -163,34 +167,35 @@ func (c *change) look(queue string) (d depth, err error) {
 
 // drain waits until the old queues are empty and have no consumers.
 func (c *change) drain(ctx context.Context) error {
-	said, full, quiet := "", "", time.Now()
+	said, quiet := "", time.Now()
 	for {
-		messages, consumers, wait := 0, 0, time.Duration(0)
+		messages, consumers, unacked, wait, full := 0, 0, int64(0), time.Duration(0), ""
 		for _, p := range c.parts {
 			d, shared, err := c.drainOnce(ctx, p)
 			if err != nil {
 				return err
 			}
-			if d.ready > 0 {
+			if d.ready > 0 && d.consumers == 0 {
 				full = p.queue
 			}
+			unacked += p.unacked
 			if messages, consumers = messages+d.ready, consumers+d.consumers; shared {
 				wait = max(wait, c.waits(p))
 			}
 		}
-		if consumers > 0 && c.to != "" {
+		if c.begins(messages, consumers, unacked) {
 			quiet = time.Now()
 		}
 		rest := wait - time.Since(quiet)
 		if messages+consumers == 0 && rest <= 0 {
 			break
 		}
-		if consumers == 0 && messages > 0 && c.to == "" {
+		if full != "" && c.to == "" {
 			return &cli.ExitError{Code: cli.ExitIncomplete, Err: fmt.Errorf("group %q has %s, and queue %q no "+
-				"consumer: start an instance of the group, or run `amqpretry dlq purge --all --dead-letter-queue %s`; then "+
-				"run the same command again", c.from, cli.Times(messages, "message"), full, full+" "+full)}
+				"consumer: start an instance of the group, or run `amqpretry dlq purge --all --dead-letter-queue %s`; "+
+				"then run the same command again", c.from, cli.Times(messages, "message"), full, full+" "+full)}
 		}
-		if text := c.waitsFor(messages, consumers, rest); text != said {
+		if text := c.waitsFor(messages, consumers, unacked, rest); text != said {
 			said = text
 			c.session.Note("%s", text)
 		}
@@ -201,7 +206,7 @@ func (c *change) drain(ctx context.Context) error {
 		}
 	}
 	for _, p := range c.parts {
-		if p.to == "" {
+		if p.to == "" && p.held.main != nil {
 			p.mark(drains, p.queue, nil)
 		}
 	}
@@ -209,8 +214,19 @@ func (c *change) drain(ctx context.Context) error {
 	return nil
 }
 
+// begins tells that the wait for queues of all services begins again: old instances can still fail
+// messages, which then wait there.
+func (c *change) begins(messages, consumers int, unacked int64) bool {
+	if c.to == "" { // instances without messages have nothing to fail
+		return messages > 0 || unacked > 0
+	}
+
+	return consumers > 0 || unacked > 0
+}
+
 // waits is how long messages of a topic may come back from queues of all services: to be moved,
-// after the last instance has ended; to be handled for the last time, after the queue was unbound.
+// after the last instance has ended; to be handled for the last time, after the last message was
+// seen.
 func (c *change) waits(p *part) time.Duration {
 	switch {
 	case c.wait >= 0:
@@ -222,7 +238,7 @@ func (c *change) waits(p *part) time.Duration {
 	}
 }
 
-func (c *change) waitsFor(messages, consumers int, rest time.Duration) string {
+func (c *change) waitsFor(messages, consumers int, unacked int64, rest time.Duration) string {
 	switch {
 	case consumers > 0 && c.to != "":
 		return fmt.Sprintf("Deploy the services with group %s now. Waiting until the instances with group %s end.",
@@ -233,6 +249,8 @@ func (c *change) waitsFor(messages, consumers int, rest time.Duration) string {
 		return fmt.Sprintf("Stop the instances of group %s now. No message is left.", c.from)
 	case messages > 0:
 		return "Waiting until messages have come back from retry queues."
+	case unacked > 0:
+		return fmt.Sprintf("Waiting until the instances of group %s have handled their last messages.", c.from)
 	default:
 		return fmt.Sprintf("Waiting until %s, for messages in queues of all services.",
 			c.session.Now().Add(rest).Format(time.TimeOnly))
@@ -308,8 +326,8 @@ func (c *change) retryQueues(_ context.Context, h held, p *part) []retire.Queue 
 	}
 	if h.dead != nil && p.to == "" {
 		if d, err := c.look(h.dead.Name); err != nil || d.ready > 0 {
-			p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq purge "+
-				"--all %s`", d.ready, p.queue)))
+			p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq "+
+				"purge --all %s`", d.ready, p.queue)))
 		}
 	}
 	if p.kept || h.cycles(p.queue) {
@@ -324,7 +342,32 @@ func (c *change) mainQueue(ctx context.Context, h held, p *part) []retire.Queue 
 		return nil
 	}
 
+	if h.main != nil {
+		h.main.Last = func(ctx context.Context) error { return c.noneWaits(ctx, p) }
+	}
+
 	return some(h.main)
+}
+
+// noneWaits is asked when nobody has a message of the main queue any more. An instance that ended
+// late may have failed its last messages since the retry queues were empty or deleted.
+func (c *change) noneWaits(ctx context.Context, p *part) error {
+	queues, err := c.client.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, q := range waiting(queues, p.queue) {
+		if d, err := c.look(q.Queue); err != nil {
+			return err
+		} else if d.ready > 0 {
+			return fmt.Errorf("queue %q has %s for it: run the same command again", q.Queue,
+				cli.Times(d.ready, "message"))
+		}
+	}
+
+	return nil
 }
 
 // deadLetterQueue is behind the main queue, which may dead-letter to it.

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -200,6 +201,7 @@ func removes(t *testing.T, l *lab) {
 	require.NotEmpty(t, l.Drain(l.queue("billing")+".dlq"))
 	l.run(cli.ExitOK, args...)
 	assert.Empty(t, l.names(l.queue("billing")))
+	assert.Contains(t, l.run(cli.ExitOK, args...).out.String(), "Nothing is left of group billing")
 	assert.NotEmpty(t, l.names(l.queue("shipping")))
 }
 
@@ -234,6 +236,42 @@ func TestKilledWhileMoving_OwnBroker(t *testing.T) {
 	assert.Len(t, found, n)
 	assert.LessOrEqual(t, len(all), n+kills*window)
 	t.Logf("%d duplicates", len(all)-n)
+}
+
+// A main queue stays while a message waits that an old instance has failed late.
+func TestFailedLate_OwnBroker(t *testing.T) {
+	l := newLab(t, newBroker(t), settings["killed"])
+	l.serve("billing")() // declares
+	queue, channel, late := l.queue("billing"), l.Channel(), sync.Once{}
+	l.proxied(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/q/"+queue) { // to be proven empty
+				late.Do(func() {
+					_, err := channel.QueueDeclare(queue+".retry.10m", true, false, false, false, amqp091.Table{
+						amqp091.QueueMessageTTLArg: int64(600_000), "x-dead-letter-exchange": "",
+						"x-dead-letter-routing-key": queue})
+					assert.NoError(t, err)
+					assert.NoError(t, channel.Publish("", queue+".retry.10m", true, false, rabbit.Message("a", "a")))
+				})
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	r := l.run(cli.ExitIncomplete, "rename", "billing", "invoicing", "--topics", l.topic, "--yes")
+	assert.Contains(t, r.out.String(), `queue "`+queue+`.retry.10m" has 1 message for it`)
+	assert.Contains(t, l.names(queue), queue)
+}
+
+// Messages of one topic that nobody consumes end the command, also if those of another are consumed.
+func TestRemoveWithoutAConsumer_OwnBroker(t *testing.T) {
+	l := newLab(t, newBroker(t), settings["killed"])
+	l.serve("billing")
+	channel := l.Channel()
+	_, err := channel.QueueDeclare("other_billing", true, false, false, false, nil)
+	require.NoError(t, err)
+	l.PublishTo("", "other_billing", rabbit.Messages("a")...)
+	r := l.run(cli.ExitIncomplete, "remove", "billing", "--topics", l.topic+",other", "--yes")
+	assert.Contains(t, r.errs.String(), `queue "other_billing" no consumer`)
 }
 
 func TestList_OwnBroker(t *testing.T) {

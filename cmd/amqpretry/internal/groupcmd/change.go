@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -84,7 +85,7 @@ func (g *groups) removeCommand() *cobra.Command {
    you to stop the instances. If messages are left and nobody consumes them, the command ends with 4.
 3. Delete the queues. If there are dead letters, nothing of the topic is deleted: replay them, or run
    "amqpretry dlq purge", which writes them to a file.` + fmt.Sprintf(changeHelp, "GROUP",
-			"for the sum of the delays of the policies\nafter it has unbound the queue"),
+			"for the sum of the delays of the policies\nafter it has last seen messages of the group"),
 		Example: `  amqpretry group remove billing --topics orders
   amqpretry group remove billing --topics orders,refunds --yes`,
 		Args: cobra.ExactArgs(1),
@@ -106,6 +107,7 @@ type change struct {
 	from, to string // to is empty for a removal
 
 	client     *httpapi.Client
+	mu         sync.Mutex // of broker, while queues are deleted
 	broker     *inspect.Broker
 	connection *amqp091.Connection // of the broker
 	parts      []*part
@@ -118,7 +120,8 @@ type part struct {
 	policy           config.Policy
 	held             held // when the command began
 	steps            []*step
-	kept             bool // something of it: nothing more is deleted
+	kept             bool  // something of it: nothing more is deleted
+	unacked          int64 // of the old queue, some seconds ago: instances that end still handle them
 }
 
 // step is one of a change.
@@ -160,6 +163,14 @@ func (c *change) run(cmd *cobra.Command) (err error) {
 	ctx := cmd.Context()
 	if err := errors.Join(c.check(), checkNames(append(c.topics, cmd.Flags().Args()...)...)); err != nil {
 		return err
+	}
+	if len(c.topics) == 0 {
+		return cli.Usage("--topics: found none: wanted the topics of group %q; is a variable not set?", c.from)
+	}
+	for i, topic := range c.topics {
+		if slices.Contains(c.topics[:i], topic) {
+			return cli.Usage("--topics: found %q twice: wanted each topic once", topic)
+		}
 	}
 	if c.from == c.to {
 		return cli.Usage("the old and the new name are the same: %q", c.to)
@@ -219,6 +230,10 @@ func (c *change) plan(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if x, group := c.owner(p, h); group != "" {
+			return cli.Usage("queue %q is bound to exchange %q and not to %q: it is that of group %q; check --topics",
+				p.queue, x, p.topic, group)
+		}
 		if !h.any() && !h.new && c.to != "" {
 			return cli.Usage("group %q has no queue %q: check --topics and --group-queue", c.from, p.queue)
 		}
@@ -226,6 +241,22 @@ func (c *change) plan(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// owner tells whose queue it is, if the names of another topic and group make the same name, and
+// only the exchange of that topic is bound: orders_a_b is that of group b for orders_a, or that of
+// group a_b for orders.
+func (c *change) owner(p *part, h held) (exchange, group string) {
+	for _, b := range h.bindings {
+		if b.Exchange == p.topic {
+			return "", ""
+		}
+		if found, ok := c.groupOf(b.Exchange, p.queue); ok {
+			exchange, group = b.Exchange, found
+		}
+	}
+
+	return exchange, group
 }
 
 // planned has the steps for what there is.
@@ -412,26 +443,12 @@ func (c *change) held(ctx context.Context, p *part) (h held, err error) {
 }
 
 // bindings finds what routes to the queues of a group.
-func (c *change) bindings(ctx context.Context, p *part, h *held) (err error) {
+func (c *change) bindings(ctx context.Context, p *part, h *held) error {
 	if h.main != nil {
-		if h.counts, err = c.client.Queue(ctx, p.queue); err != nil {
+		if err := c.mainBindings(ctx, p, h); httpapi.NotFound(err) { // deleted since it was listed
+			h.main = nil
+		} else if err != nil {
 			return err
-		}
-		if h.counts.State == "down" {
-			return fmt.Errorf("queue %q is down: start its nodes", p.queue)
-		}
-		all, err := c.client.Bindings(ctx, p.queue)
-		if err != nil {
-			return err
-		}
-		back := c.shared
-		for _, b := range all {
-			switch {
-			case b.Exchange == cmp.Or(back, "retry")+".return":
-				h.returns, h.main.RetryExchange = true, b.Exchange
-			case !retire.IsMark(b):
-				h.bindings = append(h.bindings, b)
-			}
 		}
 	}
 	for _, q := range []*retire.Queue{h.landing, h.dead} {
@@ -443,11 +460,45 @@ func (c *change) bindings(ctx context.Context, p *part, h *held) (err error) {
 			return err
 		}
 		for _, b := range all {
-			if !retire.IsMark(b) {
+			switch {
+			case retire.IsMark(b), !c.isOwn(p, b.Exchange):
+			case q.RetryExchange == "":
 				q.RetryExchange = b.Exchange
+			default:
+				q.Others = append(q.Others, b.Exchange)
 			}
 		}
 	}
 
 	return nil
+}
+
+func (c *change) mainBindings(ctx context.Context, p *part, h *held) (err error) {
+	if h.counts, err = c.client.Queue(ctx, p.queue); err != nil {
+		return err
+	}
+	if h.counts.State == "down" {
+		return fmt.Errorf("queue %q is down: start its nodes", p.queue)
+	}
+	all, err := c.client.Bindings(ctx, p.queue)
+	for _, b := range all {
+		switch {
+		case b.Exchange == cmp.Or(c.shared, "retry")+".return":
+			h.returns, h.main.RetryExchange = true, b.Exchange
+		case !retire.IsMark(b):
+			h.bindings = append(h.bindings, b)
+		}
+	}
+
+	return err
+}
+
+// isOwn tells an exchange through which this library routes to the dead-letter queue or the landing
+// queue.
+func (c *change) isOwn(p *part, exchange string) bool {
+	retry := c.names().RetryExchange(p.queue)
+	ladder, delivers := strings.CutSuffix(exchange, ".delivery")
+	_, err := topology.ParseLadderName(ladder)
+
+	return exchange == retry || exchange == retry+".classic" || delivers && err == nil
 }

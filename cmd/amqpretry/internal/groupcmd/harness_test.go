@@ -249,21 +249,28 @@ func (l *lab) permit(user, tag, configure, write, read string) {
 // mortal is a management API that ends, as the process would, after some requests that change
 // something.
 type mortal struct {
-	lab   *lab
-	left  atomic.Int64
-	proxy *httputil.ReverseProxy
+	lab  *lab
+	left atomic.Int64
+	next http.Handler
 }
 
 func (l *lab) mortal(changes int64) {
+	l.t.Helper()
+	l.proxied(func(next http.Handler) http.Handler {
+		m := &mortal{lab: l, next: next}
+		m.left.Store(changes)
+		return m
+	})
+}
+
+// proxied puts a handler before the management API.
+func (l *lab) proxied(before func(http.Handler) http.Handler) {
 	l.t.Helper()
 	target, err := url.Parse(l.broker.ManagementURL)
 	require.NoError(l.t, err)
 	user := target.User
 	target.User = nil
-	m := &mortal{lab: l, proxy: httputil.NewSingleHostReverseProxy(target)}
-	m.left.Store(changes)
-	server := newServer(l.t, m)
-	address, err := url.Parse(server)
+	address, err := url.Parse(newServer(l.t, before(httputil.NewSingleHostReverseProxy(target))))
 	require.NoError(l.t, err)
 	address.User = user
 	l.environ[cli.EnvManagement] = address.String()
@@ -280,7 +287,7 @@ func (m *mortal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		l.both.from = time.Now()
 	}
 	l.mu.Unlock()
-	m.proxy.ServeHTTP(w, r)
+	m.next.ServeHTTP(w, r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if binds && r.Method == http.MethodDelete {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
+	"github.com/amqpretry/watermill-retry/internal/retire"
 )
 
 func (g *groups) listCommand() *cobra.Command {
@@ -21,7 +22,8 @@ func (g *groups) listCommand() *cobra.Command {
 		Long: `List the queues of consumer groups, with their messages and consumers. Without GROUP, list those of all
 groups.
 
-A queue belongs to a group if its name is the name of an exchange and of a group, by --group-queue.
+A queue belongs to a group if its name is the name of an exchange and of a group, by --group-queue. If
+several exchanges fit, the one to which the queue is bound counts, else the one with the longest name.
 WAITING counts the messages in the retry queues and in the landing queue. BOUND TO are the exchanges
 from which the queue gets messages. The numbers are those of the management API, some seconds old.
 
@@ -117,21 +119,22 @@ func (g *groups) find(ctx context.Context, client *httpapi.Client, names []strin
 		q := known[name]
 		l := listed{Queue: name, Type: q.Type, Messages: q.Messages, Consumers: q.Consumers, Bindings: []binding{},
 			Waiting: waiting(queues, name), DeadLetterQueue: own.DeadLetterQueue(name)}
-		for _, x := range exchanges { // of two that fit, the one with the longer name
-			if group, ok := g.groupOf(x.Name, name); ok && len(x.Name) > len(l.Topic) {
-				l.Group, l.Topic = group, x.Name
-			}
-		}
-		if l.Topic == "" || len(names) > 0 && !slices.Contains(names, l.Group) {
+		owners := g.owners(exchanges, name, names)
+		if len(owners) == 0 {
 			continue
-		}
-		l.DeadLetters = new(int64)
-		if dead, there := known[l.DeadLetterQueue]; there {
-			l.DeadLetters = dead.Messages
 		}
 		bindings, err := client.Bindings(ctx, name)
 		if err != nil {
 			return nil, err
+		}
+		bindings = slices.DeleteFunc(bindings, retire.IsMark)
+		if l.Topic = owner(owners, bindings); len(names) > 0 && !slices.Contains(names, owners[l.Topic]) {
+			continue
+		}
+		l.Group = owners[l.Topic]
+		l.DeadLetters = new(int64)
+		if dead, there := known[l.DeadLetterQueue]; there {
+			l.DeadLetters = dead.Messages
 		}
 		for _, b := range bindings {
 			l.Bindings = append(l.Bindings, binding{b.Exchange, b.Key})
@@ -141,6 +144,39 @@ func (g *groups) find(ctx context.Context, client *httpapi.Client, names []strin
 	slices.SortStableFunc(all, func(a, b listed) int { return strings.Compare(a.Group, b.Group) })
 
 	return all, nil
+}
+
+// owners are the groups whose queue may have this name, by topic. There are none if no group has
+// one of these names.
+func (g *groups) owners(exchanges []httpapi.Exchange, queue string, names []string) map[string]string {
+	all, wanted := map[string]string{}, len(names) == 0
+	for _, x := range exchanges {
+		if group, ok := g.groupOf(x.Name, queue); ok && x.Name != "" {
+			all[x.Name] = group
+			wanted = wanted || slices.Contains(names, group)
+		}
+	}
+	if !wanted {
+		return nil
+	}
+
+	return all
+}
+
+// owner is the topic of a queue: the one whose exchange is bound, else the one with the longest
+// name.
+func owner(owners map[string]string, bindings []httpapi.Binding) (topic string) {
+	bound := map[string]bool{}
+	for _, b := range bindings {
+		bound[b.Exchange] = true
+	}
+	for _, x := range slices.Sorted(maps.Keys(owners)) {
+		if bound[x] && !bound[topic] || bound[x] == bound[topic] && len(x) > len(topic) {
+			topic = x
+		}
+	}
+
+	return topic
 }
 
 // waiting are the queues from which messages go to a main queue by its name.

@@ -5,6 +5,7 @@ package sizecmd
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -149,5 +150,10 @@ func round(value float64) string {
 		return strconv.FormatFloat(value, 'f', 0, 64)
 	}
 
-	return strconv.FormatFloat(value, 'g', 2, 64)
+	text := strconv.FormatFloat(value, 'g', 2, 64)
+	if rounded, err := strconv.ParseFloat(text, 64); err == nil && strings.Contains(text, "e") { // such as 99.7
+		return strconv.FormatFloat(rounded, 'f', -1, 64)
+	}
+
+	return text
 }

@@ -131,6 +131,14 @@ func TestLimits(t *testing.T) {
 	assert.Contains(t, out, "\nNo way stays within the measured limits: ")
 }
 
+func TestRound(t *testing.T) {
+	t.Parallel()
+	for value, wanted := range map[float64]string{0: "0", 0.000089: "0.000089", 0.5: "0.5", 1.44: "1.4", 12: "12",
+		99.4: "99", 99.7: "100", 1234.5: "1234", 1e9: "1000000000"} {
+		assert.Equal(t, wanted, round(value))
+	}
+}
+
 func TestWrongFlags(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "retry.yaml")
