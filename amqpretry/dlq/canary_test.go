@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -173,6 +174,29 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	assert.Equal(t, 51, report.Total)
 	await.Until(t, func() bool { return others() == 15 }, "the others are nobody's canaries")
 	assert.Equal(t, append(deadletter.Bodies(50)[20:], `{"n":99}`), rabbit.Bodies(f.drained(f.queue.Name(), 31)))
+}
+
+// The others include what the canary's pass has left: it counts once.
+func TestCanaryCountsRefusedEditsOnce(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(20)
+	f.service(all(wire.Handled))
+	report, err := f.queue.Run(t.Context(), dlq.Plan{
+		Kind: dlq.Replay, Canary: dlq.Canary{Messages: 5, Watch: time.Minute},
+		Edit: func(p *amqp091.Publishing) error {
+			if string(p.Body) == `{"n":1}` {
+				return errors.New("no")
+			}
+			return nil
+		},
+	})
+	require.NoError(t, err)
+	assert.Empty(t, report.Canary.Stopped)
+	assert.Equal(t, 19, report.Done)
+	assert.Equal(t, []dlq.Left{{Why: dlq.LeftEdit, Messages: 1}}, report.Left)
+	assert.Equal(t, []dlq.EditFailure{{Why: "no", UUID: "uuid-1", Messages: 1}}, report.EditErrors)
+	require.EqualError(t, report.EditError, "no")
 }
 
 // Dead letters that arrive during a run are behind the others after it: also those on their way to

@@ -40,6 +40,7 @@ func (q *Queue) run(ctx context.Context, plan Plan, dryRun bool) (_ Report, err 
 		return p.whole(p.report, err), err
 	}
 	canaries, left := p.report, 0
+	p.report.EditErrors = nil // the others include those that were left
 	if limit > 0 {
 		left = limit - canaries.Done
 	}

@@ -63,8 +63,11 @@ func (c *Consumer) Health(now time.Time) (all []health.Subscription) {
 		h.Err = s.health.err
 		if s.health.session == nil {
 			h.Stopped = s.health.stopped
-		} else if now.Sub(s.active.at()) > lookEvery {
+		} else if last := s.active.at(); now.Sub(last) > lookEvery {
 			quiet = append(quiet, s)
+			if last.After(s.health.asked) { // what the broker has said is from before a message
+				s.health.unknown, s.health.times = time.Time{}, 0
+			}
 			if s.health.times >= enoughZeros {
 				h.Unknown = s.health.unknown
 			}

@@ -57,6 +57,38 @@ func TestHealth_Leaders(t *testing.T) {
 	})
 }
 
+// An answer from before a message counts no more when the queue is quiet again.
+func TestHealth_LeaderIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := fakebroker.NewReluctant(true)
+		c := newTestConsumer(t, broker)
+		_, err := c.Subscribe(t.Context(), Queue{Topic: "q", Name: "q"})
+		require.NoError(t, err)
+		unknown := func() (since time.Time) {
+			for _, s := range c.Health(time.Now()) {
+				since = s.Unknown
+			}
+			synctest.Wait()
+
+			return since
+		}
+		for range 5 {
+			<-time.After(lookEvery + time.Second)
+			unknown()
+		}
+		require.NotZero(t, unknown())
+
+		broker.Consumers.Store(1)
+		<-time.After(time.Second)
+		for s := range c.subscriptions {
+			s.active.now() // a message comes
+		}
+		assert.Zero(t, unknown())
+		<-time.After(lookEvery + time.Second)
+		assert.Zero(t, unknown(), "before the broker was asked again")
+	})
+}
+
 // A handler that runs on counts when its delivery has been gone for a while.
 func TestPace_Withdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,8 @@ func (p *patterner) replace(n int, by string) {
 	p.rest = p.rest[n:]
 }
 
-// quoted leaves out a text in quotes. A " that is not closed is one that was cut off, other quotes are apostrophes.
+// quoted leaves out a text in quotes. A text whose " is not closed was cut off. Other quotes that are
+// not closed are apostrophes.
 func (p *patterner) quoted(quote byte) bool {
 	if p.unclosed[quote] {
 		return false

@@ -212,6 +212,29 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 	})
 }
 
+// A queue that always has a copy on its way is well again once none of them is held for long.
+func TestHeld_IsOverWhileOthersAreOnTheirWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestForwarder(t, newTestBroker(silent))
+		queue := testQueue{f.ForQueue(scriptedPlan(t, retryOnce))}
+		first, end := context.WithCancelCause(t.Context())
+		queue.begin(first)
+		pass(2 * f.settings.HoldWarning)
+		assert.Len(t, f.Problems(), 1)
+
+		second, endSecond := context.WithCancelCause(t.Context())
+		queue.begin(second)
+		end(errors.New("over"))
+		pass(f.settings.HoldWarning / 2)
+		assert.Empty(t, f.Problems())
+		pass(f.settings.HoldWarning)
+		assert.Len(t, f.Problems(), 1)
+		endSecond(errors.New("over"))
+		synctest.Wait()
+		assert.Empty(t, f.Problems())
+	})
+}
+
 // A forwarder of a queue has a channel open for a minute or two after its last copy, and opens
 // another one for the next.
 func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {

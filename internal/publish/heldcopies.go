@@ -105,8 +105,11 @@ func (q *QueueForwarder) reportHeld() {
 		}
 	}
 	now := time.Now()
-	if oldest == nil || now.Sub(oldest.since) < settings.HoldWarning ||
-		now.Sub(held.reported) < settings.HoldWarning*9/10 {
+	isLong := oldest != nil && now.Sub(oldest.since) >= settings.HoldWarning
+	if !isLong { // others may always be on their way
+		q.forwarder.held.Delete(q)
+	}
+	if !isLong || now.Sub(held.reported) < settings.HoldWarning*9/10 {
 		held.mu.Unlock()
 		return
 	}

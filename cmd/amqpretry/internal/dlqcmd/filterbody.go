@@ -97,7 +97,7 @@ func (f *bodyFilter) compare(before, after []byte, err error) {
 		is = 0
 	}
 	body := maphash.Bytes(f.seed, before)
-	if was, known := f.gave[body]; known && was != is {
+	if was, known := f.gave[body]; known && was != is && err == nil { // else it stays
 		f.unsteady++
 	}
 	f.gave[body] = is
@@ -113,6 +113,9 @@ func (f *bodyFilter) run(body []byte) ([]byte, error) {
 	cmd.WaitDelay = time.Second // what it leaves behind may keep its output open
 	asGroup(cmd)
 	err := cmd.Run()
+	if err != nil && cmd.Process != nil {
+		_ = cmd.Cancel() // what it has left behind
+	}
 	switch {
 	case f.ctx.Err() != nil:
 		return nil, errors.New("interrupted")

@@ -112,6 +112,26 @@ func TestFilterBodyEndsWithTheRun(t *testing.T) {
 	assert.Eventually(t, func() bool { return syscall.Kill(-group, 0) != nil }, await.Bound, 10*time.Millisecond)
 }
 
+// What a command leaves behind ends when its message is refused.
+func TestFilterBodyLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pid")
+	err := filtering(t.Context(), "echo $$ > "+path+"; sleep 600 & echo x", await.Bound).plan.Edit(&amqp091.Publishing{})
+	require.ErrorContains(t, err, "WaitDelay expired")
+	group, err := strconv.Atoi(strings.TrimSpace(read(t, path)))
+	require.NoError(t, err)
+	assert.Eventually(t, func() bool { return syscall.Kill(-group, 0) != nil }, await.Bound, 10*time.Millisecond)
+}
+
+// A message that the command refuses in the run gets no body at all.
+func TestFilterBodyThatFailsLaterIsNoOtherBody(t *testing.T) {
+	t.Parallel()
+	o := filtering(t.Context(), "mkdir "+filepath.Join(t.TempDir(), "once")+" && cat", await.Bound)
+	require.NoError(t, o.plan.Edit(&amqp091.Publishing{Body: []byte("x")}))
+	require.Error(t, o.plan.Edit(&amqp091.Publishing{Body: []byte("x")}))
+	assert.Empty(t, o.remarks(dlq.Report{}))
+}
+
 func TestFilterBodyShowsWhatChanges(t *testing.T) {
 	for name, test := range map[string]struct{ before, after, want string }{
 		"JSON":   {`{"a":1,"b":2,"c":3,"d":4}`, `{"a":1,"b":2,"c":"3","d":4}`, "    \"b\": 2,|-   \"c\": 3,|+   \"c\": \"3\",|    \"d\": 4"},

@@ -166,6 +166,10 @@ func TestUnsettled(t *testing.T) {
 	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n29 more were rejected by orders, which is full: they are "+
 		"still in orders.dlq\n", out)
 	assert.Contains(t, errs, "Up to 29 of its last messages are still in orders.dlq")
+	f = orders(deadLetters(1500)...)
+	f.failAfter, f.failWith, f.refused = 1300, errBroken, 29
+	_, out, _ = f.run(t, nil, "park", "orders", "--never-replayed", "--note", "x", "--yes")
+	assert.Contains(t, out, "\n29 more were rejected by orders.dlq, which is full: they are still in orders.dlq\n")
 
 	f = orders(deadLetters(1500)...)
 	f.failAfter, f.failWith, f.unsettled, f.undoRoom = 1300, errBroken, 200, 13

@@ -388,7 +388,7 @@ func (t *tool) printDone(q runner, e *operation, o outcome, undo string) error {
 	}
 	if err == nil && o.Refused > 0 {
 		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s",
-			units.Thousands(o.Refused), e.to, q.Name())
+			units.Thousands(o.Refused), cmp.Or(e.to, q.Name()), q.Name())
 	}
 	if err == nil {
 		err = t.printDropped(o.Report)
