@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
@@ -127,11 +128,12 @@ func newestDeath(headers amqp091.Table) time.Time {
 }
 
 // waitIdentity tells messages that wait from each other. Each publish of a message is another one.
+// The IDs of a delay publisher are numbers, which other publishers have as well.
 func waitIdentity(headers amqp091.Table, messageID, key string, body []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
 	id, _ := headers[header.ID].(string)
-	maphash.WriteComparable(&h, [3]string{id, messageID, key})
+	maphash.WriteComparable(&h, [3]string{id, codec.Identity(headers, messageID), key})
 	_, _ = h.Write(body)
 
 	return h.Sum64()

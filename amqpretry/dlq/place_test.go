@@ -9,6 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -73,6 +74,30 @@ func TestDueMessages(t *testing.T) {
 		}
 		assert.Equal(t, test.n, b.due(10), test.releases)
 	}
+}
+
+// Two publishers may give two messages the same ID, and the same body.
+func TestWaitIdentity(t *testing.T) {
+	of := func(uuid string) uint64 {
+		headers := amqp091.Table{header.ID: "1", codec.UUIDHeader: uuid}
+		return waitIdentity(headers, "", "key", []byte("{}"))
+	}
+	assert.Equal(t, of("a"), of("a"))
+	assert.NotEqual(t, of("a"), of("b"))
+}
+
+// The zero ladder is the default one.
+func TestQueuesOfTheZeroLadder(t *testing.T) {
+	ladder, err := topology.NewLadder(config.Ladder{})
+	assert.NoError(t, err)
+	named := func(l topology.Ladder) (names []string) {
+		for _, p := range (&Waits{}).ladder(l) {
+			names = append(names, p.queue)
+		}
+		return names
+	}
+	assert.NotEmpty(t, named(ladder))
+	assert.Equal(t, named(ladder), named(topology.Ladder{}))
 }
 
 func TestFilterOfWaits(t *testing.T) {

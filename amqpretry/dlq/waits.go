@@ -337,9 +337,9 @@ func (w *Waits) places() (all []*place, err error) {
 
 // ladder are the wait queues of a ladder, the highest level first.
 func (w *Waits) ladder(l topology.Ladder) (all []*place) {
-	queues := l.Shared().Queues
-	for level := range l.Config.Levels {
-		for digit := 1; digit < l.Config.Radix; digit++ {
+	queues, c := l.Shared().Queues, l.Config.WithDefaults()
+	for level := range c.Levels {
+		for digit := 1; digit < c.Radix; digit++ {
 			name := l.WaitQueue(level, digit)
 			i := slices.IndexFunc(queues, func(q topology.Queue) bool { return q.Name == name })
 			all = append(all, &place{target: w.target, queue: name, ttl: queues[i].Delay, ladder: &l, level: level,

@@ -55,6 +55,23 @@ func TestRejections(t *testing.T) {
 	}
 }
 
+// A copy of an older version, which goes on waiting until a time, was not sent by an operator.
+func TestSentNow(t *testing.T) {
+	deaths := []any{amqp091.Table{"queue": "orders.retry.30s", "reason": "rejected"}}
+	for name, test := range map[string]struct {
+		headers amqp091.Table
+		sent    bool
+	}{
+		"rejected":            {amqp091.Table{"amqpretry-due": "x", "x-death": deaths}, true},
+		"copy":                {amqp091.Table{"amqpretry-id": "x"}, true},
+		"in time":             {amqp091.Table{"amqpretry-id": "x", "amqpretry-due": "x"}, false},
+		"of an older version": {amqp091.Table{"amqpretry-id": "x", "amqpretry-not-before": "x"}, false},
+		"foreign":             {amqp091.Table{}, false},
+	} {
+		assert.Equal(t, test.sent, SentNow(test.headers), name)
+	}
+}
+
 func TestFits(t *testing.T) {
 	plan, err := topology.New("orders", config.Policy{}, topology.Names{})
 	require.NoError(t, err)
