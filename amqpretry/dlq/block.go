@@ -30,9 +30,10 @@ type block struct {
 	taken    atomic.Int64 // those that are on their way out, with those that are acknowledged
 	released atomic.Int64 // those that were given back one by one
 	bytes    int
-	sealed   bool // cancelled: gives what it has, and no more
-	ending   bool // sealed as nothing came any more
-	goesOn   bool // gets others for those that are acknowledged, until it is full
+	shown    uint64 // tag of the last that was given to whoever reads the queue
+	sealed   bool   // cancelled: gives what it has, and no more
+	ending   bool   // sealed as nothing came any more
+	goesOn   bool   // gets others for those that are acknowledged, until it is full
 
 	// acks is closed when acknowledgements may be written: with each the consumer may be given
 	// another message.

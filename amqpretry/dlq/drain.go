@@ -214,7 +214,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			tell(d.progress, settled.progress(report.Progress))
 			continue
 		}
-		if err := limiter.Wait(ctx); err != nil {
+		if err := s.pace(ctx, limiter, f); err != nil {
 			f.keep()
 			return report, cmp.Or(context.Cause(ctx), err) // it gives up at once if the deadline comes first
 		}
@@ -231,6 +231,15 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	}
 
 	return report, nil
+}
+
+// pace waits until the next message may go. One that has gone on is not one of those.
+func (s *scan) pace(ctx context.Context, limiter *rate.Limiter, f *found) error {
+	if !s.holder.holds(f.block, f.delivery.DeliveryTag) {
+		return nil
+	}
+
+	return limiter.Wait(ctx)
 }
 
 // errSettling ends a run whose messages cannot be taken out.

@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,9 @@ type heldBlock struct {
 	holder *holder
 	block  *block // nil until it is open
 	held   []held
+
+	latest  int64 // the latest release so far
+	soonest int64 // not later than the first release of those ahead; 0: there is none
 }
 
 type held struct {
@@ -37,6 +41,8 @@ type held struct {
 	id      uint64
 	release int64 // milliseconds; 0: unknown
 	claimed bool  // it is on its way out
+	again   bool  // it was given back before
+	ahead   bool  // given back before, or due before one that came before it
 }
 
 const (
@@ -44,8 +50,9 @@ const (
 	// are due: the broker has got them a little later than the sender has written.
 	releaseEvery = 20 * time.Millisecond
 	releaseSlack = 20 * time.Millisecond
-	// againAfter is how long a message is held that was given back too early.
-	againAfter = 200 * time.Millisecond
+	// againAfter is how long a message is held at least that was given back too early, and againPart
+	// which part of the time that it is overdue: else many of them would come all the time.
+	againAfter, againPart = 200 * time.Millisecond, 4
 	// settledWait is how long the broker has to count a block that was given back, and to deliver
 	// what it has. The others are late by that.
 	settledWait = time.Second
@@ -120,8 +127,17 @@ func (b *heldBlock) arrive(d *amqp091.Delivery) (again bool) {
 		if h.back[m.id]--; h.back[m.id] == 0 {
 			delete(h.back, m.id)
 		}
-		m.release = max(m.release, now.Add(againAfter).UnixMilli())
+		overdue := time.Duration(0) // by the clocks of its sender and of ours, or as a publisher forges it
+		if m.release != 0 {
+			overdue = now.Sub(time.UnixMilli(m.release))
+		}
+		m.release = max(m.release, now.Add(max(againAfter, overdue/againPart)).UnixMilli())
 	}
+	m.again, m.ahead = again, again || m.release != 0 && m.release < b.latest
+	if m.ahead && (b.soonest == 0 || m.release < b.soonest) {
+		b.soonest = m.release
+	}
+	b.latest = max(b.latest, m.release)
 	b.held = append(b.held, m)
 
 	return again
@@ -134,41 +150,70 @@ func (h *holder) claim(of *block, tag uint64) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	m := h.find(of, tag)
+	if m != nil {
+		m.claimed = true
+		of.taken.Add(1)
+	}
+
+	return m != nil
+}
+
+// holds tells whether a message was not given back so far.
+func (h *holder) holds(of *block, tag uint64) bool {
+	if h == nil {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.find(of, tag) != nil
+}
+
+// find is for who has locked.
+func (h *holder) find(of *block, tag uint64) *held {
 	i := len(h.blocks) - 1 // mostly it is the last
 	for i >= 0 && h.blocks[i].block != of {
 		i--
 	}
 	if i < 0 {
-		return false
+		return nil
 	}
 	all := h.blocks[i].held
-	j, found := slices.BinarySearchFunc(all, tag, func(m held, tag uint64) int { return int(m.tag) - int(tag) })
-	if found {
-		all[j].claimed = true
-		of.taken.Add(1)
+	j, found := slices.BinarySearchFunc(all, tag, func(m held, tag uint64) int { return cmp.Compare(m.tag, tag) })
+	if !found {
+		return nil
 	}
 
-	return found
+	return &all[j]
 }
 
 func (h *holder) releaseDue(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, b := range h.blocks {
-		if n := b.due(now.UnixMilli()); n > 0 && b.block != nil {
-			for _, m := range b.held[:n] {
-				if !m.claimed {
-					h.back[m.id]++
-				}
-			}
-			b.block.release(slices.DeleteFunc(b.held[:n:n], func(m held) bool { return m.claimed }))
-			b.held = b.held[n:]
+		if b.block == nil {
+			continue
 		}
+		h.release(b.block, b.takeAhead(now.UnixMilli()), false)
+		n := b.due(now.UnixMilli())
+		first := slices.DeleteFunc(b.held[:n:n], func(m held) bool { return m.claimed })
+		b.held = b.held[n:]
+		h.release(b.block, first, true)
 	}
 }
 
-// due is how many messages are due: those up to the last one that is. A message before it that is
-// due later holds it up in the queue as well.
+// release gives messages of a block back. upTo tells that no other one that came before the last of
+// them is held.
+func (h *holder) release(of *block, all []held, upTo bool) {
+	for _, m := range all {
+		h.back[m.id]++
+	}
+	of.release(all, upTo)
+}
+
+// due is how many messages are due: those up to the last one that is, and none behind one that is
+// not.
 func (b *heldBlock) due(now int64) (n int) {
 	for i, m := range b.held {
 		switch {
@@ -181,6 +226,31 @@ func (b *heldBlock) due(now int64) (n int) {
 	}
 
 	return n
+}
+
+// takeAhead takes out those that are due although others that came before them may not be: the
+// broker delivers what was given back too early behind messages that are due much later.
+func (b *heldBlock) takeAhead(now int64) (all []held) {
+	if b.soonest == 0 || b.soonest > now {
+		return nil
+	}
+	b.soonest = 0
+	b.held = slices.DeleteFunc(b.held, func(m held) bool {
+		if !m.ahead || m.claimed {
+			return false
+		}
+		if m.release <= now {
+			all = append(all, m)
+			return true
+		}
+		if b.soonest == 0 || m.release < b.soonest {
+			b.soonest = m.release
+		}
+
+		return false
+	})
+
+	return all
 }
 
 // forget is called when a whole block goes back, again if the queue is then read again. It returns
@@ -196,7 +266,7 @@ func (h *holder) forget(of *block, again bool) (due int) {
 			if m.claimed {
 				continue
 			}
-			if again {
+			if again && (m.again || m.tag <= of.shown) { // the others were on their way to the scan
 				h.back[m.id]++
 			}
 			h.returned = append(h.returned, m.release)
@@ -215,13 +285,13 @@ func (h *holder) forget(of *block, again bool) (due int) {
 	return due
 }
 
-// release gives messages back that the broker is to hand on.
-func (b *block) release(all []held) {
+// release gives messages back that the broker is to hand on. See holder.release.
+func (b *block) release(all []held, upTo bool) {
 	if len(all) == 0 {
 		return
 	}
 	b.released.Add(int64(len(all)))
-	if b.taken.Load() == b.acked.Load() { // all that came before is among them
+	if upTo && b.taken.Load() == b.acked.Load() { // all that came before is among them
 		_ = b.channel.Nack(all[len(all)-1].tag, true, true) // if it fails, they are back
 		return
 	}

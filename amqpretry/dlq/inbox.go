@@ -93,6 +93,14 @@ func (b *inbox) take() (a arrived, ok, ended bool) {
 	return a, true, false
 }
 
+// isOver tells that take gives nothing any more.
+func (b *inbox) isOver() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.ended && len(b.waiting) == 0
+}
+
 // rest waits for all that still comes to a consumer that is cancelled.
 func (b *inbox) rest(each func(arrived)) {
 	for {

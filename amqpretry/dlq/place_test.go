@@ -76,6 +76,30 @@ func TestDueMessages(t *testing.T) {
 	}
 }
 
+// Those that came behind others which are due later are given back one by one, and no other.
+func TestDueAheadOfOthers(t *testing.T) {
+	now := time.Now()
+	b := &heldBlock{holder: &holder{place: &place{ttl: time.Minute}, back: map[uint64]int{}}}
+	for i, due := range []time.Duration{20, 10, 30, 15, 0} {
+		headers := amqp091.Table{header.Due: wire.FormatTime(now.Add(due * time.Second))}
+		if due == 0 {
+			headers = nil
+		}
+		b.arrive(&amqp091.Delivery{DeliveryTag: uint64(i + 1), Headers: headers}) //nolint:gosec // small
+	}
+	b.held[3].claimed = true
+	after := func(seconds time.Duration) (tags []uint64) {
+		for _, m := range b.takeAhead(now.Add(seconds * time.Second).UnixMilli()) {
+			tags = append(tags, m.tag)
+		}
+		return tags
+	}
+	assert.Empty(t, after(9))
+	assert.Equal(t, []uint64{2}, after(11))
+	assert.Empty(t, after(60), "one is not ahead, one is on its way out, one tells no time")
+	assert.Len(t, b.held, 4)
+}
+
 // Two publishers may give two messages the same ID, and the same body.
 func TestWaitIdentity(t *testing.T) {
 	of := func(uuid string) uint64 {

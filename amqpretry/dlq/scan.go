@@ -201,6 +201,10 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 			return nil, err
 		}
 		switch {
+		case f.again:
+			s.passed--
+			f.keep()
+			continue
 		case s.holder != nil && f.lost: // it comes again, when there is room
 			s.passed--
 			if s.holder.claim(f.block, f.delivery.DeliveryTag) {
@@ -208,11 +212,8 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 				f.block.acked.Add(1)
 			}
 			continue
-		case f.again:
-			s.passed--
-			f.keep()
-			continue
 		case s.passed > s.skip && !f.lost:
+			f.block.shown = f.delivery.DeliveryTag
 			return f, nil
 		}
 		f.keep()
@@ -367,6 +368,9 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 		if err := b.seal(); err != nil {
 			// a full one gets nothing any more; a single active consumer makes room for the next
 			return nil, s.notSealed(b, err)
+		}
+		if s.holder != nil && !b.inbox.isOver() { // it has got others for those that were given back
+			return b, nil
 		}
 		prefetch = prefetchFor(b.given, b.bytes)
 		if err := s.intact(); err != nil {

@@ -1,6 +1,7 @@
 package dlq_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -204,6 +205,140 @@ func TestWaitsWhileSomebodyReads(t *testing.T) {
 				assert.Empty(t, dues)
 			}
 			assert.Equal(t, 10, read, "each once")
+		})
+	}
+}
+
+// slowly publishes messages with one delay of 4 s, and some more after 3 s.
+func slowly(t *testing.T, classic bool, first, later int, change func(*wire.State)) (w *waiting, due time.Time) {
+	t.Helper()
+	w = newWaiting(t, config.Policy{Delays: []time.Duration{4 * time.Second}, ClassicQueues: classic})
+	for i := range first {
+		due = w.retry(fmt.Sprint("first-", i), 4*time.Second, change)
+	}
+	<-time.After(3 * time.Second)
+	for i := range later {
+		w.retry(fmt.Sprint("later-", i), 4*time.Second, nil)
+	}
+
+	return w, due
+}
+
+// A message that was given back too early is delivered again behind others that are due later. It
+// does not wait for them.
+func TestWaitsGivenBackTooEarly(t *testing.T) {
+	t.Parallel()
+	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, due := slowly(t, classic, 1, 5, func(s *wire.State) { s.Due = s.Due.Add(-2 * time.Second) })
+			came, read := w.came(), 0
+			for _, err := range w.waits.Browse(t.Context(), dlq.Filter{}) {
+				require.NoError(t, err)
+				if read++; read == 1 {
+					assert.Equal(t, "first-0", rabbit.UUID(await.Value(t, came, "it comes")))
+					assert.WithinRange(t, time.Now(), due, due.Add(2*time.Second), "those behind it are due after 3 s")
+				}
+			}
+			assert.Equal(t, 6, read, "each once")
+		})
+	}
+}
+
+// The broker delivers more messages in place of those that were given back. A reader gets these as
+// well.
+func TestWaitsBehindThoseThatAreDue(t *testing.T) {
+	t.Parallel()
+	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, _ := slowly(t, classic, 20, 100, nil)
+			came, read := w.came(), map[string]int{}
+			for l, err := range w.waits.Browse(t.Context(), dlq.Filter{}) {
+				require.NoError(t, err)
+				if read[l.UUID]++; len(read) == 1 {
+					for range 20 {
+						await.Value(t, came, "those that are due")
+					}
+				}
+			}
+			assert.Len(t, read, 120)
+		})
+	}
+}
+
+// What is held for long goes back, and comes again. A reader gets each message once, also those
+// that were on their way to it, and those for which there was no room.
+func TestWaitsHeldForLong(t *testing.T) {
+	t.Parallel()
+	for name, policy := range kinds() {
+		for _, room := range []int{64 << 20, 1} {
+			t.Run(fmt.Sprint(name, " ", room), func(t *testing.T) {
+				t.Parallel()
+				w := newWaiting(t, policy)
+				w.client.HoldFor(500 * time.Millisecond)
+				w.client.RoomFor(room)
+				for i := range 40 {
+					w.retry(fmt.Sprint(i), time.Minute, nil)
+				}
+				read := map[string]int{}
+				for l, err := range w.waits.Browse(t.Context(), dlq.Filter{}) {
+					require.NoError(t, err)
+					if read[l.UUID]++; len(read) == 5 {
+						<-time.After(600 * time.Millisecond)
+					}
+				}
+				assert.Len(t, read, 40)
+				for uuid, n := range read {
+					assert.Equal(t, 1, n, uuid)
+				}
+			})
+		}
+	}
+}
+
+// Messages that have gone on meanwhile do not hold up a run with a rate.
+func TestRateOfWaits(t *testing.T) {
+	t.Parallel()
+	w, _ := slowly(t, false, 25, 1, nil)
+	var undo strings.Builder
+	report := w.run(dlq.Plan{Kind: dlq.Cancel, Rate: 2, Undo: &undo})
+	assert.Less(t, report.Done, 20)
+	assert.Contains(t, undo.String(), `"later-0"`)
+}
+
+// A message that seems to be due for long, and is not, comes once more at most. So a reader is done
+// when nothing else comes.
+func TestWaitsThatSeemToBeDue(t *testing.T) {
+	t.Parallel()
+	for name, policy := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWaiting(t, policy)
+			due := w.retry("forged", time.Minute, func(s *wire.State) {
+				s.Due, s.LastFailure = time.Now().Add(-time.Hour), time.Now().Add(-2*time.Hour)
+			})
+			for i := range 39 {
+				w.retry(fmt.Sprint(i), time.Minute, nil)
+			}
+			read := 0
+			for _, err := range w.waits.Browse(t.Context(), dlq.Filter{}) {
+				require.NoError(t, err)
+				if read++; read > 1 {
+					continue
+				}
+				w.Do(func(channel *amqp091.Channel) error { // those that were not delivered yet
+					queues, err := w.waits.Queues(t.Context())
+					for _, q := range queues {
+						_, purged := channel.QueuePurge(q.Name, false)
+						err = errors.Join(err, purged)
+					}
+					return err
+				})
+			}
+			assert.GreaterOrEqual(t, read, 32)
+			assert.Less(t, read, 40)
+			assert.Less(t, time.Now(), due.Add(-30*time.Second))
 		})
 	}
 }
