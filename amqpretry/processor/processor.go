@@ -73,6 +73,7 @@ type Processor struct {
 	running  map[string]*subscription
 	refused  map[string]target // those of the present targets that cannot be processed
 	logged   map[string]string // the last error of each queue, so that it is logged once
+	began    bool              // all queues of the start have been consumed from, or cannot be
 }
 
 type runState int

@@ -65,13 +65,14 @@ func (p *Processor) Health() retry.Health {
 		problems = append(problems, retry.Problem{Kind: retry.ProblemConsumer, Queue: name, Err: t.err,
 			Text: fmt.Sprintf("cannot process failed queue %q: %v", name, t.err)})
 	}
+	began := p.state == started
 	for name, s := range p.running {
 		if s.shard != nil {
 			shards[s.shard] = true
 		}
-		if !s.began {
+		if began = began && (s.began || s.err != nil); !s.began {
 			problems = append(problems, retry.Problem{Kind: retry.ProblemConsumer, Queue: name, Since: s.since,
-				Err: s.err, NotReady: s.err == nil || s.target.listed,
+				Err: s.err, NotReady: s.target.listed && s.err != nil || s.err == nil && !p.began,
 				Text: fmt.Sprintf("cannot consume from failed queue %q: %v", name, cmp.Or(s.err, errNotYet))})
 		}
 		for main, err := range s.missing {
@@ -79,6 +80,7 @@ func (p *Processor) Health() retry.Health {
 				Text: fmt.Sprintf("messages of failed queue %q become dead letters: %v; declare it", name, err)})
 		}
 	}
+	p.began = p.began || began
 	p.mu.Unlock()
 	var all []health.Subscription
 	for shard := range shards {

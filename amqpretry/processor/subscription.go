@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -158,7 +159,7 @@ func (p *Processor) declare(shard *shard, s *subscription) error {
 	}
 	p.mu.Lock()
 	before := s.missing
-	s.missing = missing
+	s.missing = maps.Clone(missing) // others change it
 	p.mu.Unlock()
 	for _, m := range mains {
 		if err := missing[m.name]; err != nil && before[m.name] == nil {

@@ -124,17 +124,21 @@ func TestQueuePublisher_RetryEnds(t *testing.T) {
 	}
 }
 
-// A return has no id here: it may be of any message before the channel ends.
+// A return has no id here: it may be of any message to its address before the channel ends.
 func TestQueuePublisher_AfterAReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker(silent)
 		p, _ := newTestQueuePublisher(t, b)
 		published := []*Published{publishTest(t, p), publishTest(t, p), publishTest(t, p)}
+		other, err := p.Publish(t.Context(), "", "other", amqp091.Publishing{})
+		require.NoError(t, err)
 		synctest.Wait()
 		b.Publishes()[0].Ack()
 		require.NoError(t, published[0].Wait(t.Context(), t.Context()))
 		b.Publishes()[1].Return()
 		b.Publishes()[2].Ack()
+		b.Publishes()[3].Ack()
+		require.NoError(t, other.Wait(t.Context(), t.Context()))
 		require.ErrorIs(t, published[1].Wait(t.Context(), t.Context()), ErrReturned)
 		require.ErrorIs(t, published[2].Wait(t.Context(), t.Context()), ErrReturned)
 	})

@@ -40,6 +40,7 @@ type Publish struct {
 	At       time.Time
 	Exchange string
 
+	key     string
 	peer    *Peer
 	channel uint16
 	on      *openChannel
@@ -136,8 +137,9 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 		b.mu.Lock()
 		c := b.open[channel]
 		c.tag++
-		c.current = &Publish{At: time.Now(), Exchange: shortString(arguments[2:]), peer: p, channel: channel,
-			on: c, tag: c.tag}
+		exchange := shortString(arguments[2:])
+		c.current = &Publish{At: time.Now(), Exchange: exchange, key: shortString(arguments[3+len(exchange):]), peer: p,
+			channel: channel, on: c, tag: c.tag}
 		b.mu.Unlock()
 	case 85<<16 | 10: // confirms
 		b.mu.Lock()
@@ -200,7 +202,9 @@ func (u *Publish) Nack() { u.write(nil, 120, "\x00") }
 func (u *Publish) Return() {
 	var e Encoder
 	e.Number(uint16(60), uint16(50), uint16(amqp091.NoRoute))
-	e.WriteString("\x08NO_ROUTE\x00\x00")
+	e.Short("NO_ROUTE")
+	e.Short(u.Exchange)
+	e.Short(u.key)
 	u.write(append(Frame(1, u.channel, e.Bytes()), u.frames...), 80, "\x00")
 }
 
