@@ -262,7 +262,7 @@ func TestFailedLate_OwnBroker(t *testing.T) {
 	assert.Contains(t, l.names(queue), queue)
 }
 
-// Messages of one topic that nobody consumes end the command, also if those of another are consumed.
+// Messages of a topic that nobody consumes end the command, also if those of another are consumed.
 func TestRemoveWithoutAConsumer_OwnBroker(t *testing.T) {
 	l := newLab(t, newBroker(t), settings["killed"])
 	l.serve("billing")
