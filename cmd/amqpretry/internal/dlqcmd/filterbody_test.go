@@ -116,7 +116,8 @@ func TestFilterBodyEndsWithTheRun(t *testing.T) {
 func TestFilterBodyLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "pid")
-	err := filtering(t.Context(), "echo $$ > "+path+"; sleep 600 & echo x", await.Bound).plan.Edit(&amqp091.Publishing{})
+	o := filtering(t.Context(), "echo $$ > "+path+"; sleep 600 & echo x", await.Bound)
+	err := o.plan.Edit(&amqp091.Publishing{})
 	require.ErrorContains(t, err, "WaitDelay expired")
 	group, err := strconv.Atoi(strings.TrimSpace(read(t, path)))
 	require.NoError(t, err)
