@@ -110,7 +110,8 @@ func (p *patient) recovers() {
 }
 
 // shortFaults are those of the short form of the test, one of each kind of problem.
-var shortFaults = []string{"killed", "memory alarm", "queue deleted", "handler runs on", "password changed", "no leader"}
+var shortFaults = []string{"killed", "memory alarm", "queue deleted", "handler runs on", "password changed",
+	"no leader"}
 
 // Each fault is a problem that goes away with the fault, and only what keeps all subscriptions from
 // consuming makes a service unready. It is alive all the time.

@@ -50,8 +50,8 @@ const (
 	// are due: the broker has got them a little later than the sender has written.
 	releaseEvery = 20 * time.Millisecond
 	releaseSlack = 20 * time.Millisecond
-	// againAfter is how long a message is held at least that was given back too early, and againPart
-	// which part of the time that it is overdue: else many of them would come all the time.
+	// againAfter is how long a message is held at least that was given back too early, and
+	// againPart which part of the time that it is overdue: else many would come all the time.
 	againAfter, againPart = 200 * time.Millisecond, 4
 	// settledWait is how long the broker has to count a block that was given back, and to deliver
 	// what it has. The others are late by that.

@@ -13,8 +13,8 @@ func NewestDeath(headers amqp091.Table) string {
 }
 
 // SentNow tells of a copy whose wait an operator has ended: its retry queue has dead-lettered it
-// because it was rejected there, or it is a copy of the copy, which tells no end of a wait. An older
-// version does not tell when a wait is due, and tells until when it goes on.
+// because it was rejected there, or it is a copy of the copy, which tells no end of a wait. An
+// older version does not tell when a wait is due, and tells until when it goes on.
 func SentNow(headers amqp091.Table) bool {
 	return newest(headers)["reason"] == rejected ||
 		headers[header.ID] != nil && headers[header.Due] == nil && headers[header.NotBefore] == nil
