@@ -32,9 +32,12 @@ type waiting struct {
 	waits  *dlq.Waits
 }
 
+// brief is a delay in which a reader begins on a busy machine as well.
+const brief = 5 * time.Second
+
 // kinds are the ways to wait.
 func kinds() map[string]config.Policy {
-	delays := []time.Duration{2 * time.Second, time.Minute}
+	delays := []time.Duration{brief, time.Minute}
 	return map[string]config.Policy{
 		"queues": {Delays: delays}, "classic": {Delays: delays, ClassicQueues: true},
 		"shared": {Delays: delays, Strategy: config.StrategyShared},
@@ -136,11 +139,11 @@ func TestWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWaiting(t, policy)
-			due := w.retry("a", 2*time.Second, nil)
+			due := w.retry("a", brief, nil)
 			long := w.retry("long", time.Minute, nil)
-			w.retry("b", 2*time.Second, func(s *wire.State) { s.Due = time.Time{} })
-			w.retry("c", 2*time.Second, func(s *wire.State) {
-				s.Due, s.NotBefore = time.Now().Add(2*time.Second), long.Add(time.Hour)
+			w.retry("b", brief, func(s *wire.State) { s.Due = time.Time{} })
+			w.retry("c", brief, func(s *wire.State) {
+				s.Due, s.NotBefore = time.Now().Add(brief), long.Add(time.Hour)
 			})
 
 			came := make(chan arrived, 10)
@@ -184,7 +187,7 @@ func TestWaitsWhileSomebodyReads(t *testing.T) {
 			dues := map[string]time.Time{}
 			for i := range 10 {
 				uuid := fmt.Sprint(i)
-				dues[uuid] = w.retry(uuid, 2*time.Second, func(s *wire.State) {
+				dues[uuid] = w.retry(uuid, brief, func(s *wire.State) {
 					if i%2 == 1 { // the clock of its sender is slow
 						s.Due = s.Due.Add(-time.Second)
 					}
@@ -209,16 +212,16 @@ func TestWaitsWhileSomebodyReads(t *testing.T) {
 	}
 }
 
-// slowly publishes messages with one delay of 4 s, and some more after 3 s.
+// slowly publishes messages with one delay of 8 s, and some more after 6 s.
 func slowly(t *testing.T, classic bool, first, later int, change func(*wire.State)) (w *waiting, due time.Time) {
 	t.Helper()
-	w = newWaiting(t, config.Policy{Delays: []time.Duration{4 * time.Second}, ClassicQueues: classic})
+	w = newWaiting(t, config.Policy{Delays: []time.Duration{8 * time.Second}, ClassicQueues: classic})
 	for i := range first {
-		due = w.retry(fmt.Sprint("first-", i), 4*time.Second, change)
+		due = w.retry(fmt.Sprint("first-", i), 8*time.Second, change)
 	}
-	<-time.After(3 * time.Second)
+	<-time.After(6 * time.Second)
 	for i := range later {
-		w.retry(fmt.Sprint("later-", i), 4*time.Second, nil)
+		w.retry(fmt.Sprint("later-", i), 8*time.Second, nil)
 	}
 
 	return w, due
@@ -237,7 +240,7 @@ func TestWaitsGivenBackTooEarly(t *testing.T) {
 				require.NoError(t, err)
 				if read++; read == 1 {
 					assert.Equal(t, "first-0", rabbit.UUID(await.Value(t, came, "it comes")))
-					assert.WithinRange(t, time.Now(), due, due.Add(2*time.Second), "those behind it are due after 3 s")
+					assert.WithinRange(t, time.Now(), due, due.Add(4*time.Second), "those behind it are due after 6 s")
 				}
 			}
 			assert.Equal(t, 6, read, "each once")
@@ -371,7 +374,7 @@ func TestRunOfWaits(t *testing.T) {
 			found, _, err := w.waits.Soonest(t.Context(), uuids("cancel"), 0)
 			require.NoError(t, err)
 			require.Len(t, found, 1, "it waits again")
-			assert.WithinDuration(t, time.Now().Add(time.Minute), found[0].Wait.Due, 2*time.Second)
+			assert.WithinDuration(t, time.Now().Add(time.Minute), found[0].Wait.Due, 10*time.Second)
 			plan.Filter, plan.Counted, plan.Undo = uuids("cancel"), nil, nil
 			assert.Equal(t, 1, w.run(plan).Done)
 

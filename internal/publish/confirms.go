@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,8 +60,8 @@ type confirmChannel struct {
 	done   chan struct{} // closed when the channel is gone
 	closed error         // why; read after done
 
-	mu  sync.Mutex
-	ids map[string]struct{} // that came back
+	mu        sync.Mutex
+	ids, keys map[string]struct{} // that came back; with a key, something has
 }
 
 // openConfirms opens a channel for publishes to an exchange.
@@ -82,6 +81,7 @@ func openConfirms(link *connection.Link, exchange string, leaving *atomic.Int64)
 		leaving:  leaving,
 		done:     make(chan struct{}),
 		ids:      map[string]struct{}{},
+		keys:     map[string]struct{}{},
 	}
 	go c.watch()
 
@@ -127,19 +127,16 @@ func (c *confirmChannel) watch() {
 func (c *confirmChannel) note(r amqp091.Return) {
 	id, _ := r.Headers[header.ID].(string)
 	c.mu.Lock()
-	c.ids[id], c.ids[anyReturn(r.Exchange, r.RoutingKey)] = struct{}{}, struct{}{}
+	c.ids[id], c.keys[r.RoutingKey] = struct{}{}, struct{}{}
 	c.mu.Unlock()
 	c.link.NoteReturn()
 }
 
-// anyReturn stands for all returns from an address that the channel has ever had, for those who
-// publish what has no id.
-func anyReturn(exchange, key string) string { return addressed + exchange + addressed + key }
-
-const addressed = "\x00" // no id begins with it
+// noID is for those who publish what has no id. All returns with their routing key count then.
+const noID = ""
 
 // returned reports whether a publish that is resolved came back. It is asked once for each.
-func (c *confirmChannel) returned(id string) bool {
+func (c *confirmChannel) returned(id, key string) bool {
 	if c.link.HasUnnoted() {
 		select {
 		case c.asked <- struct{}{}: // what came before is noted
@@ -149,10 +146,12 @@ func (c *confirmChannel) returned(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	_, found := c.ids[id]
-	if !strings.HasPrefix(id, addressed) {
-		delete(c.ids, id)
+	if id == noID {
+		_, found := c.keys[key]
+		return found
 	}
+	_, found := c.ids[id]
+	delete(c.ids, id)
 
 	return found
 }
@@ -223,7 +222,7 @@ func reasonOf(err error) *amqp091.Error {
 type pending struct {
 	channel      *confirmChannel
 	confirmation *amqp091.DeferredConfirmation
-	id           string // of the message, to tell its return from others; see anyReturn
+	id, key      string // of the message, to tell its return from others
 	at           time.Time
 }
 
@@ -247,7 +246,7 @@ func (c *confirmChannel) send(key string, message amqp091.Publishing, id string)
 		return nil, err
 	}
 
-	return &pending{channel: c, confirmation: confirmation, id: id, at: at}, nil
+	return &pending{channel: c, confirmation: confirmation, id: id, key: key, at: at}, nil
 }
 
 // wait waits for the broker's answer, and returns nil when it has confirmed the message and not
@@ -308,7 +307,7 @@ func (p *pending) abandon() {
 // the channel.
 func (p *pending) answer() error {
 	defer p.channel.resolved()
-	returned := p.channel.returned(p.id)
+	returned := p.channel.returned(p.id, p.key)
 
 	switch {
 	case p.confirmation.Acked() && !returned:

@@ -98,8 +98,7 @@ func (u *Published) send(ctx context.Context) (err error) {
 		}
 	}
 	u.refused = false
-	if u.sent, err = p.sender.send(ctx, p.link, u.exchange, u.key, u.message,
-		anyReturn(u.exchange, u.key)); err == nil {
+	if u.sent, err = p.sender.send(ctx, p.link, u.exchange, u.key, u.message, noID); err == nil {
 		u.answer = sync.OnceValue(u.sent.answer)
 	}
 

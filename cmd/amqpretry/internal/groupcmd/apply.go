@@ -67,6 +67,9 @@ func (c *change) declare(ctx context.Context, p *part) error {
 	if n, err := c.look(p.to); err != nil {
 		return err
 	} else if !n.there {
+		if err := checkExpires(p.queue, p.to, old.Arguments); err != nil {
+			return err
+		}
 		main := topology.Queue{Name: p.to, Arguments: renamed(old.Arguments, p.queue, p.to)}
 		if err := c.broker.Declare(topology.Plan{Queues: []topology.Queue{main}}); err != nil {
 			return err
@@ -83,6 +86,17 @@ func (c *change) declare(ctx context.Context, p *part) error {
 	p.mark(declares, p.to, nil)
 
 	return nil
+}
+
+// checkExpires refuses a queue that would be deleted with its messages while nobody consumes from it
+// yet.
+func checkExpires(queue, to string, arguments httpapi.Arguments) error {
+	if arguments[amqp091.QueueTTLArg] == nil {
+		return nil
+	}
+
+	return fmt.Errorf("queue %q has the argument %s: a queue %q that has it too could be deleted with its messages "+
+		"before anybody consumes from it; declare %[3]q without it, and run this again", queue, amqp091.QueueTTLArg, to)
 }
 
 // renamed are the arguments of a queue for its new name: some name its dead-letter queue.

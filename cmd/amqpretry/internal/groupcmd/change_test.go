@@ -130,3 +130,11 @@ func TestWaitBeginsAgain(t *testing.T) {
 	assert.True(t, rename.begins(0, 0, 1), "an instance that ends")
 	assert.False(t, rename.begins(1, 0, 0))
 }
+
+// The new queue waits for its consumers. It is not to be deleted meanwhile.
+func TestExpiringQueues(t *testing.T) {
+	require.NoError(t, checkExpires("old", "new", httpapi.Arguments{"x-queue-type": "quorum"}))
+	err := checkExpires("old", "new", httpapi.Arguments{"x-expires": int64(1000)})
+	require.ErrorContains(t, err, `queue "old" has the argument x-expires`)
+	require.ErrorContains(t, err, `declare "new" without it`)
+}
