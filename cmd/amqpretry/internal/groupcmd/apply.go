@@ -88,8 +88,7 @@ func (c *change) declare(ctx context.Context, p *part) error {
 	return nil
 }
 
-// checkExpires refuses a queue that would be deleted with its messages while nobody consumes from it
-// yet.
+// checkExpires refuses a queue that would be deleted with its messages while nobody consumes.
 func checkExpires(queue, to string, arguments httpapi.Arguments) error {
 	if arguments[amqp091.QueueTTLArg] == nil {
 		return nil
