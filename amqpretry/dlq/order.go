@@ -40,7 +40,7 @@ func (s *scan) giveBack(again bool) error {
 	}
 	patience := mostUncounted
 	switch {
-	case s.holder != nil && !s.safety.quorum: // it puts each message back in its place
+	case s.holder != nil && !s.safety.quorum && !again: // it puts each message back in its place
 		patience = 0
 	case s.holder != nil:
 		patience = 5 * settledWait

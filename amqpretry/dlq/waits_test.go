@@ -212,16 +212,16 @@ func TestWaitsWhileSomebodyReads(t *testing.T) {
 	}
 }
 
-// slowly publishes messages with one delay of 8 s, and some more after 6 s.
+// slowly publishes messages with one delay of 12 s, and some more after 6 s.
 func slowly(t *testing.T, classic bool, first, later int, change func(*wire.State)) (w *waiting, due time.Time) {
 	t.Helper()
-	w = newWaiting(t, config.Policy{Delays: []time.Duration{8 * time.Second}, ClassicQueues: classic})
+	w = newWaiting(t, config.Policy{Delays: []time.Duration{12 * time.Second}, ClassicQueues: classic})
 	for i := range first {
-		due = w.retry(fmt.Sprint("first-", i), 8*time.Second, change)
+		due = w.retry(fmt.Sprint("first-", i), 12*time.Second, change)
 	}
 	<-time.After(6 * time.Second)
 	for i := range later {
-		w.retry(fmt.Sprint("later-", i), 8*time.Second, nil)
+		w.retry(fmt.Sprint("later-", i), 12*time.Second, nil)
 	}
 
 	return w, due
