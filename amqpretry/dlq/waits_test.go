@@ -212,14 +212,15 @@ func TestWaitsWhileSomebodyReads(t *testing.T) {
 	}
 }
 
-// slowly publishes messages with one delay of 12 s, and some more after 6 s.
-func slowly(t *testing.T, classic bool, first, later int, change func(*wire.State)) (w *waiting, due time.Time) {
+// slowly publishes messages with one delay of 12 s, and some more after a pause.
+func slowly(t *testing.T, classic bool, first, later int, pause time.Duration, change func(*wire.State)) (w *waiting,
+	due time.Time) {
 	t.Helper()
 	w = newWaiting(t, config.Policy{Delays: []time.Duration{12 * time.Second}, ClassicQueues: classic})
 	for i := range first {
 		due = w.retry(fmt.Sprint("first-", i), 12*time.Second, change)
 	}
-	<-time.After(6 * time.Second)
+	<-time.After(pause)
 	for i := range later {
 		w.retry(fmt.Sprint("later-", i), 12*time.Second, nil)
 	}
@@ -234,7 +235,9 @@ func TestWaitsGivenBackTooEarly(t *testing.T) {
 	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, due := slowly(t, classic, 1, 5, func(s *wire.State) { s.Due = s.Due.Add(-2 * time.Second) })
+			w, due := slowly(t, classic, 1, 5, 6*time.Second, func(s *wire.State) {
+				s.Due = s.Due.Add(-2 * time.Second)
+			})
 			came, read := w.came(), 0
 			for _, err := range w.waits.Browse(t.Context(), dlq.Filter{}) {
 				require.NoError(t, err)
@@ -255,7 +258,7 @@ func TestWaitsBehindThoseThatAreDue(t *testing.T) {
 	for name, classic := range map[string]bool{"quorum": false, "classic": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, _ := slowly(t, classic, 20, 100, nil)
+			w, _ := slowly(t, classic, 20, 100, time.Second, nil)
 			came, read := w.came(), map[string]int{}
 			for l, err := range w.waits.Browse(t.Context(), dlq.Filter{}) {
 				require.NoError(t, err)
@@ -303,7 +306,7 @@ func TestWaitsHeldForLong(t *testing.T) {
 // Messages that have gone on meanwhile do not hold up a run with a rate.
 func TestRateOfWaits(t *testing.T) {
 	t.Parallel()
-	w, _ := slowly(t, false, 25, 1, nil)
+	w, _ := slowly(t, false, 25, 1, 6*time.Second, nil)
 	var undo strings.Builder
 	report := w.run(dlq.Plan{Kind: dlq.Cancel, Rate: 2, Undo: &undo})
 	assert.Less(t, report.Done, 20)
