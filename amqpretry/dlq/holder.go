@@ -50,8 +50,9 @@ const (
 	// are due: the broker has got them a little later than the sender has written.
 	releaseEvery = 20 * time.Millisecond
 	releaseSlack = 20 * time.Millisecond
-	// againAfter is how long a message is held at least that was given back too early, and
-	// againPart which part of the time that it is overdue: else many would come all the time.
+	// againAfter is how long a message is held at least that was given back too early, or that
+	// comes although it seems to be due, and againPart which part of the time that it is overdue:
+	// else many would come all the time, and be away when somebody wants them.
 	againAfter, againPart = 200 * time.Millisecond, 4
 	// settledWait is how long the broker has to count a block that was given back, and to deliver
 	// what it has. The others are late by that.
@@ -127,10 +128,12 @@ func (b *heldBlock) arrive(d *amqp091.Delivery) (again bool) {
 		if h.back[m.id]--; h.back[m.id] == 0 {
 			delete(h.back, m.id)
 		}
-		overdue := time.Duration(0) // by the clocks of its sender and of ours, or as a publisher forges it
-		if m.release != 0 {
-			overdue = now.Sub(time.UnixMilli(m.release))
-		}
+	}
+	overdue := time.Duration(0) // by the clocks of its sender and of ours, or as a publisher forges it
+	if m.release != 0 {
+		overdue = now.Sub(time.UnixMilli(m.release))
+	}
+	if again || overdue > 0 {
 		m.release = max(m.release, now.Add(max(againAfter, overdue/againPart)).UnixMilli())
 	}
 	m.again, m.ahead = again, again || m.release != 0 && m.release < b.latest

@@ -36,6 +36,8 @@ const (
 	// LeftNoTarget: it cannot go to its origin, as that is gone, or is no queue for replays. See
 	// Origin.Problem.
 	LeftNoTarget LeftReason = "origin cannot be a target"
+	// LeftUnasked: there are 100 other origins before its own. Plan.Origins chooses.
+	LeftUnasked LeftReason = "further origin"
 	// LeftNotChosen: its origin is not among Plan.Origins.
 	LeftNotChosen LeftReason = "origin not chosen"
 )
@@ -67,7 +69,7 @@ func (p *passage) origin(f *found) (o *Origin, left LeftReason) {
 	case i < 0 && len(p.plan.Origins) > 0:
 		return nil, LeftNotChosen
 	case i < 0 && len(p.origins) >= mostOrigins:
-		return nil, LeftNoTarget
+		return nil, LeftUnasked
 	case i < 0:
 		i, p.origins = len(p.origins), append(p.origins, p.ask(queue))
 	}

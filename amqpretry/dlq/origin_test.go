@@ -232,6 +232,8 @@ func TestReplayToOriginsThatAreMadeUp(t *testing.T) {
 	plan, err := f.errors.Plan(t.Context(), dlq.Plan{Kind: dlq.Replay, ToOrigin: true})
 	require.NoError(t, err)
 	assert.Len(t, plan.Counted.Origins, 100)
+	assert.Equal(t, []dlq.Left{{Why: dlq.LeftUnasked, Messages: 201}, {Why: dlq.LeftNoTarget, Messages: 100}},
+		plan.Counted.Left)
 	plan, err = f.errors.Plan(t.Context(), dlq.Plan{Kind: dlq.Replay, ToOrigin: true, Origins: []string{f.name("a")}})
 	require.NoError(t, err)
 	r, err := f.errors.Run(t.Context(), plan)

@@ -76,6 +76,18 @@ func TestDueMessages(t *testing.T) {
 	}
 }
 
+// A message that comes although it seems to be due is there for some time, for who wants to cancel
+// it: the clock of its sender is behind.
+func TestOverdueMessages(t *testing.T) {
+	b := &heldBlock{holder: &holder{place: &place{ttl: 2 * time.Hour}, back: map[uint64]int{}}}
+	for _, ago := range []time.Duration{time.Hour, time.Millisecond + releaseSlack} {
+		before := time.Now()
+		b.arrive(&amqp091.Delivery{Headers: amqp091.Table{header.Due: wire.FormatTime(before.Add(-ago))}})
+		release := time.UnixMilli(b.held[len(b.held)-1].release)
+		assert.WithinDuration(t, before.Add(max(againAfter, ago/againPart)), release, 100*time.Millisecond)
+	}
+}
+
 // Those that came behind others which are due later are given back one by one, and no other.
 func TestDueAheadOfOthers(t *testing.T) {
 	now := time.Now()

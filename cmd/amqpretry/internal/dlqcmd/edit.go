@@ -40,7 +40,7 @@ func (e *edits) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&e.all, "edit-all", false, "allow the edit of several messages")
 	cmd.Flags().Var(cli.Text(&e.filter), "filter-body", "`command` that reads each body from its standard input and "+
 		"prints the new one")
-	cmd.Flags().DurationVar(&e.timeout, "filter-timeout", 10*time.Second, "with --filter-body: maximum time for one "+
+	cmd.Flags().DurationVar(&e.timeout, "filter-timeout", filterTimeout, "with --filter-body: maximum time for one "+
 		"body")
 	cmd.MarkFlagsMutuallyExclusive("body", "edit", "filter-body")
 	cmd.MarkFlagsMutuallyExclusive("edit", "edit-all")
@@ -132,10 +132,13 @@ func (e *edits) check() (*dlq.Change, error) {
 		c.Set[name] = dlq.HeaderValue{Value: value}
 	}
 	if e.all && e.body == "" && e.filter == "" && !c.Any() {
-		return c, cli.Usage("--edit-all: wanted a change: --body, --set-header or --remove-header")
+		return c, cli.Usage("--edit-all: wanted a change: --body, --filter-body, --set-header or --remove-header")
 	}
 	if e.timeout <= 0 {
 		return c, cli.Usage("--filter-timeout: must be more than 0, got %s", e.timeout)
+	}
+	if e.filter == "" && e.timeout != filterTimeout {
+		return c, cli.Usage("--filter-timeout: wanted --filter-body beside it")
 	}
 
 	return c, asUsage(c.Validate())

@@ -29,6 +29,8 @@ const (
 	mostBody = 128 << 20
 	// mostReason is how much of what it says on its standard error is kept.
 	mostReason = 500
+	// filterTimeout is how long a command may take by default.
+	filterTimeout = 10 * time.Second
 	// samples are how many changes a dry run shows, and sampleLines how much of each.
 	samples, sampleLines = 3, 20
 )
@@ -126,6 +128,8 @@ func (f *bodyFilter) run(body []byte) ([]byte, error) {
 	case err != nil:
 		words := strings.Join(strings.Fields(said.text.String()), " ")
 		return nil, errors.New(strings.TrimSuffix(err.Error()+": "+words, ": "))
+	case out.text.Len() == 0 && len(body) > 0: // jq's select, or a grep that is the last of a pipe
+		return nil, errors.New("the command printed nothing")
 	}
 
 	if !bytes.HasSuffix(body, []byte("\n")) { // commands end the last line

@@ -38,13 +38,14 @@ func TestFilterBody(t *testing.T) {
 		command, body, want, fails string
 		encoding                   string
 	}{
-		"changed":              {command: "tr a b", body: "a\na", want: "b\nb"},
-		"a pipe":               {command: "cat | tr a b | cat", body: "aa", want: "bb"},
-		"byte for byte":        {command: "cat", body: binary, want: binary},
-		"no body":              {command: "cat"},
-		"ends the line":        {command: "echo x", body: "a", want: "x"},
-		"has its line feed":    {command: "echo x", body: "a\n", want: "x\n"},
-		"to nothing":           {command: "true", body: strings.Repeat("not read", 1<<17)},
+		"changed":           {command: "tr a b", body: "a\na", want: "b\nb"},
+		"a pipe":            {command: "cat | tr a b | cat", body: "aa", want: "bb"},
+		"byte for byte":     {command: "cat", body: binary, want: binary},
+		"no body":           {command: "cat"},
+		"ends the line":     {command: "echo x", body: "a", want: "x"},
+		"has its line feed": {command: "echo x", body: "a\n", want: "x\n"},
+		"to nothing": {command: "true", body: strings.Repeat("not read", 1<<17),
+			fails: "the command printed nothing"},
 		"fails":                {command: "echo said; echo 'no\n order' >&2; exit 3", fails: "exit status 3: no order"},
 		"fails without a word": {command: "exit 3", fails: "exit status 3"},
 		"is not there":         {command: "/nowhere/command", fails: "exit status 127: "},
@@ -204,6 +205,7 @@ func TestFilterBodyFlags(t *testing.T) {
 	for text, args := range map[string][]string{
 		"--body and --filter-body exclude": {"--filter-body", "cat", "--body", "-"},
 		"--filter-timeout: must":           {"--filter-body", "cat", "--filter-timeout", "0s"},
+		"--filter-timeout: wanted":         {"--filter-timeout", "3s", "--set-header", "a=b"},
 		"--filter-body":                    {"--filter-body", ""},
 	} {
 		f := orders(deadLetters(2)...)

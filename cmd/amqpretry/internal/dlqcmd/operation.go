@@ -458,6 +458,7 @@ var ways = map[dlq.LeftReason]string{
 	dlq.LeftNoOrigin:   "replay them with --to and a filter",
 	dlq.LeftNoTarget:   "create the queue, or replay them with --to and a filter",
 	dlq.LeftNotChosen:  "--origin chooses more",
+	dlq.LeftUnasked:    "--origin chooses up to 100 of them",
 	dlq.LeftParked:     "--include-parked replays them too",
 	dlq.LeftLater:      "nothing",
 	dlq.LeftExpires:    "an earlier time",

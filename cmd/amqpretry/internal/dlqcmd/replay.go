@@ -49,7 +49,7 @@ message; with --edit-all, --body, --set-header and --remove-header change all th
 message keeps a record of the edit for "dlq show".
 
 --filter-body gives the body of each selected message to a command, which prints the new one. "sh -c"
-runs the command, once for each message and one at a time. When it fails, or takes longer than
+runs the command, once for each message and one at a time. When it fails, prints nothing, or takes longer than
 --filter-timeout, the message stays, and the report has the first 500 bytes of its standard error. The
 command gets bodies with the content encoding gzip unpacked. A dry run also runs it, and prints the
 first 3 changes.` + operationJSON + `

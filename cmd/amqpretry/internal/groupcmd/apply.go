@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config/topology"
 	"github.com/amqpretry/watermill-retry/internal/httpapi"
 	"github.com/amqpretry/watermill-retry/internal/retire"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 const (
@@ -98,12 +99,15 @@ func checkExpires(queue, to string, arguments httpapi.Arguments) error {
 		"before anybody consumes from it; declare %[3]q without it, and run this again", queue, amqp091.QueueTTLArg, to)
 }
 
-// renamed are the arguments of a queue for its new name: some name its dead-letter queue.
+// renamed are the arguments of a queue for its new name: some name its dead-letter queue, or the
+// exchange of a strategy. Other names may begin in the same way.
 func renamed(arguments httpapi.Arguments, from, to string) amqp091.Table {
 	table := amqp091.Table{}
 	for key, value := range arguments {
-		if text, is := value.(string); is && (text == from || strings.HasPrefix(text, from+".")) {
-			value = to + strings.TrimPrefix(text, from)
+		text, _ := value.(string)
+		rest, has := strings.CutPrefix(text, from)
+		if has && (rest == "" || rest == ".dlq" || strings.HasPrefix(rest, ".rejected.")) {
+			value = to + rest
 		}
 		table[key] = value
 	}
@@ -205,8 +209,8 @@ func (c *change) drain(ctx context.Context) error {
 		}
 		if full != "" && c.to == "" {
 			return &cli.ExitError{Code: cli.ExitIncomplete, Err: fmt.Errorf("group %q has %s, and queue %q no "+
-				"consumer: start an instance of the group, or run `amqpretry dlq purge --all --dead-letter-queue %s`; "+
-				"then run the same command again", c.from, cli.Times(messages, "message"), full, full+" "+full)}
+				"consumer: start an instance of the group, or run `%s`; then run the same command again", c.from,
+				cli.Times(messages, "message"), full, c.purge(full, "--dead-letter-queue", shell.Quote(full)))}
 		}
 		if text := c.waitsFor(messages, consumers, unacked, rest); text != said {
 			said = text
@@ -225,6 +229,16 @@ func (c *change) drain(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// purge is a command to paste.
+func (c *change) purge(queue string, flags ...string) string {
+	commands := cli.Commands{}
+	for _, flag := range c.session.Again() {
+		commands.Again = append(commands.Again, shell.Quote(flag))
+	}
+
+	return commands.AMQPRetry("dlq purge", append(append([]string{"--all"}, flags...), queue)...)
 }
 
 // begins tells that the wait for queues of all services begins again: old instances can still fail
@@ -339,8 +353,8 @@ func (c *change) retryQueues(_ context.Context, h held, p *part) []retire.Queue 
 	}
 	if h.dead != nil && p.to == "" {
 		if d, err := c.look(h.dead.Name); err != nil || d.ready > 0 {
-			p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `amqpretry dlq "+
-				"purge --all %s`", d.ready, p.queue)))
+			p.mark(deletes, h.dead.Name, cmp.Or(err, fmt.Errorf("dead letters: %d; replay them, or run `%s`",
+				d.ready, c.purge(p.queue))))
 		}
 	}
 	if p.kept || h.cycles(p.queue) {

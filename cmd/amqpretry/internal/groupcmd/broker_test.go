@@ -195,7 +195,7 @@ func removes(t *testing.T, l *lab) {
 	r.says(t, "Stop the instances of group billing now")
 	stop()
 	r.ends(t, cli.ExitIncomplete)
-	assert.Contains(t, r.out.String(), "amqpretry dlq purge --all "+l.queue("billing"))
+	assert.Contains(t, r.out.String(), " --all '"+l.queue("billing")+"'`")
 	assert.Contains(t, l.names(l.queue("billing")), l.queue("billing"))
 
 	require.NotEmpty(t, l.Drain(l.queue("billing")+".dlq"))

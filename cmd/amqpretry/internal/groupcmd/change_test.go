@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -137,4 +138,14 @@ func TestExpiringQueues(t *testing.T) {
 	err := checkExpires("old", "new", httpapi.Arguments{"x-expires": int64(1000)})
 	require.ErrorContains(t, err, `queue "old" has the argument x-expires`)
 	require.ErrorContains(t, err, `declare "new" without it`)
+}
+
+// Only what this library has named after the queue is renamed with it.
+func TestRenamedArguments(t *testing.T) {
+	renames := map[string]string{"old": "new", "old.dlq": "new.dlq", "old.rejected.5s": "new.rejected.5s",
+		"old.dlx": "old.dlx", "older": "older", "": ""}
+	for from, to := range renames {
+		assert.Equal(t, amqp091.Table{"x-dead-letter-exchange": to, "x-max-length": int64(3)},
+			renamed(httpapi.Arguments{"x-dead-letter-exchange": from, "x-max-length": int64(3)}, "old", "new"))
+	}
 }
