@@ -147,7 +147,7 @@ func TestListingMany(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const perTick = 5 // every 50 ms
 			ahead, delay, most := 5*time.Second, 30*time.Second, 3*time.Second
-			if n > 100_000 { // of a classic queue, which takes longer to read, thousands become due each second
+			if n > 20_000 { // of a classic queue, which takes longer to read, thousands become due each second
 				most = 10 * time.Second
 				ahead, delay = time.Minute, time.Duration(n/5000)*time.Second+time.Minute
 			}
